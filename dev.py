@@ -16,19 +16,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-VENV, BOOT = ROOT / ".venv", ROOT / ".boot"
-PINS = ROOT / "requirements" / "dev.txt"
-WINDOWS = sys.platform == "win32"
-BIN, EXE = (VENV / "Scripts", ".exe") if WINDOWS else (VENV / "bin", "")
-PYTHON = str(BIN / f"python{EXE}")
+VENV, BOOT, PINS = ROOT / ".venv", ROOT / ".boot", ROOT / "requirements/dev.txt"
+BIN, EXE = (VENV / "Scripts", ".exe") if sys.platform == "win32" else (VENV / "bin", "")
+PYTHON, UV = str(BIN / f"python{EXE}"), str(BIN / f"uv{EXE}")
 BASE = getattr(sys, "_base_executable", None) or sys.executable  # the interpreter itself, also when .venv runs us
-COMPILE = "pip compile --quiet --universal --python-version 3.11 --generate-hashes --only-binary :all: "
-COMPILE += "--no-emit-index-url --no-header --output-file requirements/dev.txt requirements/dev.in pyproject.toml"
+PIN = "pip compile --quiet --universal --python-version 3.11 --generate-hashes --only-binary :all: --no-emit-index-url"
+PIN += " --no-header --output-file requirements/dev.txt requirements/dev.in pyproject.toml"
+Row = tuple[str, bool, str]  # name of the step, whether it went well, what the summary says of it
 
 
 def tool(module: str, *args: str) -> list[str]:
@@ -41,107 +39,96 @@ def call(command: list[str], show: bool = True, keep: bool = False) -> tuple[int
     Ctrl-C reaches the child by itself (same terminal), so we wait for it to tidy up; the third one kills it.
     """
     env = {**os.environ, "VIRTUAL_ENV": str(VENV), "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
-    pipe = subprocess.PIPE if keep else None
-    child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=subprocess.STDOUT if keep else None)
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    out, err = (subprocess.PIPE, subprocess.STDOUT) if keep else (None, None)
+    child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=err)
+
+    def stop(*_: object) -> None:
+        child.terminate()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
     said, interrupts = bytearray(), 0
-    while True:
+    while child.returncode is None:
         try:
             while child.stdout and (chunk := os.read(child.stdout.fileno(), 65536)):
                 said += chunk
                 if show:
-                    os.write(sys.stdout.fileno(), chunk)
-            code = child.wait()
-            break
+                    os.write(1, chunk)
+            child.wait()
         except KeyboardInterrupt:
             interrupts += 1
             if interrupts == 3:
                 child.kill()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if interrupts and code:
+    if interrupts and child.returncode:
         raise KeyboardInterrupt
-    return (code if code >= 0 else 128 - code), said.decode(errors="replace")
+    return (child.returncode if child.returncode >= 0 else 128 - child.returncode), said.decode(errors="replace")
 
 
-def step(name: str, command: list[str]) -> tuple[str, bool, str]:
+def step(name: str, command: list[str]) -> Row:
     """One line of what happens and how long it took; if it failed, all it said and the command too."""
     print(f"{name:<18}", end=" ", flush=True)
     begun = time.perf_counter()
     code, said = call(command, show=False, keep=True)
     took = f"{time.perf_counter() - begun:.1f} s"
-    if code == 0:
-        print(took, flush=True)
-        return name, True, took
-    print(f"{took}  FAILED\n{said.rstrip()}\n-> exit code {code} from: {' '.join(command)}\n", flush=True)
-    return name, False, f"{took}, exit code {code}"
+    failed = f"  FAILED\n{said.rstrip()}\n-> exit code {code} from: {' '.join(command)}\n" if code else ""
+    print(took + failed, flush=True)
+    return name, code == 0, f"{took}, exit code {code}" if code else took
 
 
-def summary(rows: list[tuple[str, bool, str]]) -> int:
+def must(why: str, name: str, command: list[str]) -> None:
+    if not step(name, command)[1]:
+        sys.exit(f"set-up failed: {why}")
+
+
+def summary(rows: list[Row]) -> int:
     print("\n" + "\n".join(f"{'ok    ' if good else 'FAILED'}  {name:<18} {said}" for name, good, said in rows))
     failed = [name for name, good, _ in rows if not good]
     print(f"failed: {', '.join(failed)}" if failed else "all passed", flush=True)
     return 1 if failed else 0
 
 
-# ---------------------------------------------------------------------------------------------- set-up
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """Two commands started together must not both make .venv."""
-    BOOT.mkdir(exist_ok=True)
-    with (BOOT / "lock").open("w") as lock:
-        if not WINDOWS:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def make_venv() -> str:
     """Make an empty .venv -> the uv to fill it with, itself installed by its pinned hashes."""
-    (BOOT / "uv.txt").write_text(re.findall(r"^uv==.*?[^\\]\n", PINS.read_text(), re.S | re.M)[0])
-    wanted = ["--quiet", "--disable-pip-version-check", "--require-hashes", "-r", str(BOOT / "uv.txt")]
-    if importlib.util.find_spec("ensurepip") and step("set-up: .venv", [BASE, "-m", "venv", "--clear", str(VENV)])[1]:
-        if step("set-up: uv", tool("pip", "install", *wanted))[1]:
-            return str(BIN / f"uv{EXE}")
-        sys.exit("set-up failed: is the package index reachable?")
+    (BOOT / "uv.txt").write_text(re.findall(r"^uv==.*?[^\\]\n", PINS.read_text(), re.DOTALL | re.MULTILINE)[0])
+    pinned = ["--quiet", "--disable-pip-version-check", "--require-hashes", "-r", str(BOOT / "uv.txt")]
+    if importlib.util.find_spec("ensurepip"):
+        must("no virtual environment", "set-up: .venv", [BASE, "-m", "venv", "--clear", str(VENV)])
+        must("is the package index reachable?", "set-up: uv", tool("pip", "install", *pinned))
+        return UV
     site = BOOT / "site"  # Debian without python3-venv: pip may still install beside itself
     uv = shutil.which("uv") or str(site / "bin" / f"uv{EXE}")
-    by_pip = [BASE, "-m", "pip", "install", "--target", str(site), *wanted]
-    if not Path(uv).exists() and not step("set-up: uv", by_pip)[1]:
-        sys.exit("set-up failed: this Python has neither venv nor pip; on Debian: apt-get install python3-venv")
-    if not step("set-up: .venv", [uv, "venv", "--quiet", "--clear", "--python", BASE, str(VENV)])[1]:
-        sys.exit("set-up failed: no virtual environment")
+    if not Path(uv).exists():
+        pip = [BASE, "-m", "pip", "install", "--target", str(site), *pinned]
+        must("no venv and no pip; on Debian: apt-get install python3-venv", "set-up: uv", pip)
+    must("no virtual environment", "set-up: .venv", [uv, "venv", "--quiet", "--clear", "--python", BASE, str(VENV)])
     return uv
 
 
 def set_up() -> None:
     inputs = PINS.read_bytes() + (ROOT / "pyproject.toml").read_bytes()
     wanted, stamp = [sys.version, str(ROOT), hashlib.sha256(inputs).hexdigest()], VENV / "stamp"
-    with alone():
+    BOOT.mkdir(exist_ok=True)
+    with (BOOT / "lock").open("w") as lock:  # two commands started together must not both make .venv
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
         found = stamp.read_text().split("\0") if stamp.exists() and Path(PYTHON).exists() else []
         if found == wanted:
             return
         begun = time.perf_counter()
-        # a .venv of another Python, or one that was never finished, is made anew
-        uv = str(BIN / f"uv{EXE}") if found[:2] == wanted[:2] else make_venv()
+        # a .venv of another Python or another place, or one that was never finished, is made anew
+        uv = UV if found[:2] == wanted[:2] else make_venv()
         stamp.unlink(missing_ok=True)
-        into = ["--quiet", "--python", PYTHON]
-        own = ["--no-deps", "--no-build-isolation", "--editable", "."]
-        if not (
-            step("set-up: packages", [uv, "pip", "sync", *into, "--require-hashes", str(PINS)])[1]
-            and step("set-up: treadle", [uv, "pip", "install", *into, *own])[1]
-        ):
-            sys.exit("set-up failed: nothing else was run")
+        into, own = ["--quiet", "--python", PYTHON], ["--no-deps", "--no-build-isolation", "--editable", "."]
+        sync = [uv, "pip", "sync", *into, "--require-hashes", str(PINS)]
+        must("the pinned packages did not install", "set-up: packages", sync)
+        must("treadle itself did not install", "set-up: treadle", [uv, "pip", "install", *into, *own])
         stamp.write_text("\0".join(wanted))
         print(f"set-up done in {time.perf_counter() - begun:.1f} s, Python {sys.version.split()[0]}\n", flush=True)
 
 
-# -------------------------------------------------------------------------------------------- commands
-
-
-def checks() -> list[tuple[str, bool, str]]:
+def checks() -> list[Row]:
     steps = {
         "style": tool("ruff", "check", "--output-format=concise", "."),
         "format": tool("ruff", "format", "--check", "--output-format=concise", "."),
@@ -149,93 +136,67 @@ def checks() -> list[tuple[str, bool, str]]:
         "layers": [str(BIN / f"lint-imports{EXE}")],
     }
     if any((ROOT / "tests/types").glob("**/*.py")):
-        steps["users' types: mypy"] = tool("mypy", "tests/types")
-        steps["... basedpyright"] = tool("basedpyright")
+        steps |= {"users' types: mypy": tool("mypy", "tests/types"), "... basedpyright": tool("basedpyright")}
     return [step(name, command) for name, command in steps.items()]
 
 
-def demo(args: list[str]) -> int:
-    """show Treadle at work (`treadle demo`)"""
-    return call([str(BIN / f"treadle{EXE}"), "demo", *args])[0]
+def tests() -> Row:
+    command = tool("pytest", "-n", os.environ.get("TEST_WORKERS", "2"))
+    print("\npytest", flush=True)
+    code, said = call([*command, f"--color={'yes' if sys.stdout.isatty() else 'no'}"], keep=True)
+    if code:
+        print(f"-> exit code {code} from: {' '.join(command)}", flush=True)
+    closing = re.sub(r"\x1b\[[\d;]*m", "", said.rstrip().rsplit("\n", 1)[-1]).strip(" =")
+    return "tests", code == 0, closing or f"exit code {code}"
 
 
 def test(args: list[str]) -> int:
-    """style, types, layers, then all tests; with arguments only pytest, with them"""
-    if args:
-        return call(tool("pytest", *args))[0]
-    rows = checks()
-    workers = os.environ.get("TEST_WORKERS", "2")
-    colour = "--color=yes" if sys.stdout.isatty() else "--color=no"
-    command = tool("pytest", "-n", workers, colour)
-    print("\npytest", flush=True)
-    code, said = call(command, keep=True)
-    closing = re.sub(r"\x1b\[[\d;]*m", "", said.rstrip().rsplit("\n", 1)[-1]).strip(" =") or "said nothing"
-    if code:
-        print(f"-> exit code {code} from: {' '.join(command)}")
-    return summary([*rows, ("tests", code == 0, closing)])
-
-
-def check(args: list[str]) -> int:
-    """style, types and layers only"""
-    return summary(checks())
+    return call(tool("pytest", *args))[0] if args else summary([*checks(), tests()])
 
 
 def lint(args: list[str]) -> int:
-    """repair style and format in place"""
-    codes = [call(tool("ruff", *words, "--quiet", "."))[0] for words in (["check", "--fix"], ["format"])]
-    return max(codes)
+    return max(call(tool("ruff", *words, "."))[0] for words in (["check", "--fix"], ["format"]))
 
 
 def docs(args: list[str]) -> int:
-    """build the documentation into site/, its reference from the docstrings"""
-    return summary([step("reference", tool("tools.apidoc")), step("site", tool("zensical", "build", "--clean"))])
+    return summary([step("reference", tool("tools.apidoc")), step("site", tool("zensical", "build", *args))])
 
 
-def bench(args: list[str]) -> int:
-    """run the benchmarks"""
-    return call(tool("benchmarks", *args))[0]
-
-
-def soak(args: list[str]) -> int:
-    """run the long tests under load and faults"""
-    return call(tool("pytest", "-m", "soak", "-n0", "-s", "--timeout=0", *args))[0]
-
-
-def licenses(args: list[str]) -> int:
-    """list the licences of all that is installed"""
-    return call(tool("piplicenses", "--order=license", *args))[0]
-
-
-def changelog(args: list[str]) -> int:
-    """show what changes/ would add to CHANGELOG.md; `changelog VERSION` writes it"""
-    how = ["--yes", "--version", *args] if args else ["--draft", "--version", "next"]
-    return call(tool("towncrier", "build", *how))[0]
-
-
-def pins(args: list[str]) -> int:
-    """compile requirements/dev.txt anew; `--upgrade` takes newer versions too"""
-    return call([str(BIN / f"uv{EXE}"), *COMPILE.split(), *args])[0]
-
-
-COMMANDS = [demo, test, check, lint, docs, bench, soak, licenses, changelog, pins]
+COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "demo": (lambda args: call([str(BIN / f"treadle{EXE}"), "demo", *args])[0], "show Treadle at work"),
+    "test": (test, "style, types, layers, then all tests; with arguments: only pytest, with those"),
+    "check": (lambda args: summary(checks()), "style, types and layers only"),
+    "lint": (lint, "repair style and format in place"),
+    "docs": (docs, "build the documentation into site/, with the reference from the docstrings"),
+    "bench": (lambda args: call(tool("benchmarks", *args))[0], "run the benchmarks"),
+    "soak": (lambda args: call(tool("pytest", "-msoak", "-n0", "-s", "--timeout=0", *args))[0], "run the long tests"),
+    "licenses": (lambda args: call(tool("piplicenses", *args))[0], "list the licences of all that is installed"),
+    "changelog": (
+        lambda args: call(tool("towncrier", "build", *(args or ["--draft", "--version", "next"])))[0],
+        "show what changes/ would add to CHANGELOG.md; `changelog --version 0.2.0` writes it",
+    ),
+    "pins": (
+        lambda args: call([UV, *PIN.split(), *args])[0],
+        "compile requirements/dev.txt anew; `--upgrade` for newer",
+    ),
+}
 
 
 def main(words: list[str]) -> int:
     name, args = (words[0], words[1:]) if words else ("help", [])
-    command = {known.__name__: known for known in COMMANDS}.get(name)
-    if command is None:
-        print("python3 dev.py COMMAND [ARGUMENTS]\n")
-        print("\n".join(f"  {known.__name__:<10} {known.__doc__}" for known in COMMANDS))
+    if name not in COMMANDS:
+        print("python3 dev.py COMMAND [ARGUMENTS]\n\n" + "\n".join(f"  {it:<10} {COMMANDS[it][1]}" for it in COMMANDS))
         print("\nThe first one sets everything up in .venv; nothing outside this folder is changed.")
         return 0 if name in {"help", "-h", "--help"} else 2
     if sys.version_info < (3, 11):  # noqa: UP036 - whoever starts this may have an older one
         sys.exit(f"Treadle needs Python 3.11 or newer; this is {sys.version.split()[0]}")
     set_up()
-    return command([word for at, word in enumerate(args) if (at, word) != (0, "--")])
+    return COMMANDS[name][0](args[1:] if args[:1] == ["--"] else args)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
-        sys.exit("\ninterrupted")
+        print("\ninterrupted")
+        sys.exit(130)
