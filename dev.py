@@ -26,6 +26,7 @@ PYTHON, UV = str(BIN / f"python{EXE}"), str(BIN / f"uv{EXE}")
 BASE = getattr(sys, "_base_executable", None) or sys.executable  # the interpreter itself, also when .venv runs us
 PIN = "pip compile --quiet --universal --python-version 3.11 --generate-hashes --only-binary :all: --no-emit-index-url"
 PIN += " --no-header --output-file requirements/dev.txt requirements/dev.in pyproject.toml"
+DRAFT = ["--draft", "--version", "next"]
 Row = tuple[str, bool, str]  # name of the step, whether it went well, what the summary says of it
 
 
@@ -34,10 +35,7 @@ def tool(module: str, *args: str) -> list[str]:
 
 
 def call(command: list[str], show: bool = True, keep: bool = False) -> tuple[int, str]:
-    """Run to the end -> exit code and, with `keep`, what it said.
-
-    Ctrl-C reaches the child by itself (same terminal), so we wait for it to tidy up; the third one kills it.
-    """
+    """Run it -> exit code and, with `keep`, what it said. Ctrl-C reaches it by itself; the third one kills it."""
     env = {**os.environ, "VIRTUAL_ENV": str(VENV), "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     out, err = (subprocess.PIPE, subprocess.STDOUT) if keep else (None, None)
     child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=err)
@@ -117,8 +115,7 @@ def set_up() -> None:
         if found == wanted:
             return
         begun = time.perf_counter()
-        # a .venv of another Python or another place, or one that was never finished, is made anew
-        uv = UV if found[:2] == wanted[:2] else make_venv()
+        uv = UV if found[:2] == wanted[:2] else make_venv()  # of another Python, moved, never finished: made anew
         stamp.unlink(missing_ok=True)
         into, own = ["--quiet", "--python", PYTHON], ["--no-deps", "--no-build-isolation", "--editable", "."]
         sync = [uv, "pip", "sync", *into, "--require-hashes", str(PINS)]
@@ -172,8 +169,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "soak": (lambda args: call(tool("pytest", "-msoak", "-n0", "-s", "--timeout=0", *args))[0], "run the long tests"),
     "licenses": (lambda args: call(tool("piplicenses", *args))[0], "list the licences of all that is installed"),
     "changelog": (
-        lambda args: call(tool("towncrier", "build", *(args or ["--draft", "--version", "next"])))[0],
-        "show what changes/ would add to CHANGELOG.md; `changelog --version 0.2.0` writes it",
+        lambda args: call(tool("towncrier", "build", *(args or DRAFT)))[0],
+        "what changes/ adds to CHANGELOG.md",
     ),
     "pins": (
         lambda args: call([UV, *PIN.split(), *args])[0],
