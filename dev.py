@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -115,6 +116,8 @@ def set_up() -> None:
         if found == wanted:
             return
         begun = time.perf_counter()
+        if any(Path(ssl.get_default_verify_paths().capath or "none").glob("*")):
+            os.environ.setdefault("UV_SYSTEM_CERTS", "1")  # trust whom this machine trusts, as pip does
         uv = UV if found[:2] == wanted[:2] else make_venv()  # of another Python, moved, never finished: made anew
         stamp.unlink(missing_ok=True)
         into, own = ["--quiet", "--python", PYTHON], ["--no-deps", "--no-build-isolation", "--editable", "."]
@@ -139,7 +142,6 @@ def checks() -> list[Row]:
 
 def tests() -> Row:
     command = tool("pytest", "-n", os.environ.get("TEST_WORKERS", "2"))
-    print("\npytest", flush=True)
     code, said = call([*command, f"--color={'yes' if sys.stdout.isatty() else 'no'}"], keep=True)
     if code:
         print(f"-> exit code {code} from: {' '.join(command)}", flush=True)
@@ -182,8 +184,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 def main(words: list[str]) -> int:
     name, args = (words[0], words[1:]) if words else ("help", [])
     if name not in COMMANDS:
-        print("python3 dev.py COMMAND [ARGUMENTS]\n\n" + "\n".join(f"  {it:<10} {COMMANDS[it][1]}" for it in COMMANDS))
-        print("\nThe first one sets everything up in .venv; nothing outside this folder is changed.")
+        print("python3 dev.py COMMAND [ARGUMENTS]   (the first one sets up .venv)\n")
+        print("\n".join(f"  {it:<10} {COMMANDS[it][1]}" for it in COMMANDS))
         return 0 if name in {"help", "-h", "--help"} else 2
     if sys.version_info < (3, 11):  # noqa: UP036 - whoever starts this may have an older one
         sys.exit(f"Treadle needs Python 3.11 or newer; this is {sys.version.split()[0]}")
@@ -195,5 +197,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
-        print("\ninterrupted")
         sys.exit(130)
