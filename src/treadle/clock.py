@@ -1,0 +1,21 @@
+"""The only place beside the storages that reads the time; everything else is told.
+
+Without it a test could not stop time, and a worker whose clock is wrong would decide something.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+Clock = Callable[[], float]
+"""Seconds since 1970, UTC. The storage's own decides; a test hands in one that it moves by hand."""
+
+wall: Clock = time.time
+monotonic: Clock = time.monotonic
+
+
+def moment(seconds: float) -> datetime:
+    """Seconds since 1970 as an aware datetime in UTC."""
+    return datetime.fromtimestamp(seconds, UTC)

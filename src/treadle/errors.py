@@ -1,0 +1,171 @@
+"""Every error a caller may catch, one class each, with typed fields.
+
+Without this file nobody could tell a job that failed from a storage that is away, or act on either.
+
+    TreadleError
+    ├── BadArgument (TypeError)      a call that does not fit the task's parameters
+    ├── BadOption (ValueError)       an option outside its range
+    ├── BadResult                    a return value that cannot be stored
+    ├── BadCodec (ValueError)        a codec that does not give back what it was given
+    ├── BadTask (ValueError)         a function that cannot be a task, or a name taken twice
+    ├── TooLarge (ValueError)        text beyond its size limit
+    ├── UnknownTask (LookupError)    no such task in this app
+    ├── UnknownJob (LookupError)     `after` names a job nobody knows
+    ├── KeyHeld                      an unfinished job holds the key
+    ├── Stale                        the job moved on: somebody else settled or claimed it
+    ├── JobNotDone                   what became of a job that did not succeed
+    │   ├── JobFailed
+    │   │   └── JobExpired           its deadline passed
+    │   └── JobCancelled
+    ├── JobUnknown (LookupError)     no such job, or it was pruned
+    └── StorageError                 the storage refused or is away
+        ├── BadUrl (ValueError)
+        ├── StorageUnavailable       cannot be reached; worth another try
+        ├── StorageFull              no room, or read-only; nothing was stored
+        ├── SchemaTooNew             written by a newer Treadle
+        ├── NotADatabase             the file is something else
+        └── NestedTransaction        a call that would wait for its own caller
+"""
+
+from __future__ import annotations
+
+
+class TreadleError(Exception):
+    """The root of everything Treadle raises on purpose."""
+
+
+class BadArgument(TreadleError, TypeError):
+    """A call does not fit the task: `parameter` is the one at fault, or None if it is the call as a whole."""
+
+    def __init__(self, task: str, parameter: str | None, problem: str) -> None:
+        self.task, self.parameter, self.problem = task, parameter, problem
+        place = f"{task}: parameter {parameter!r} " if parameter else f"{task}: "
+        super().__init__(place + problem)
+
+
+class BadOption(TreadleError, ValueError):
+    """An option is outside its range: what was found, what was expected."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        self.option, self.problem = option, problem
+        super().__init__(f"option {option!r}: {problem}")
+
+
+class BadResult(TreadleError):
+    """A task returned what cannot be stored. A counted failure: the job is retried while attempts last."""
+
+    def __init__(self, task: str, problem: str) -> None:
+        self.task, self.problem = task, problem
+        super().__init__(f"{task}: the result {problem}")
+
+
+class BadCodec(TreadleError, ValueError):
+    """A codec does not give back what it was given."""
+
+
+class BadTask(TreadleError, ValueError):
+    """A function that cannot be a task, or a task name registered twice."""
+
+
+class TooLarge(TreadleError, ValueError):
+    """A text is beyond its size limit. Sizes are in bytes of UTF-8 unless `what` says characters."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        self.what, self.size, self.limit = what, size, limit
+        super().__init__(f"{what} is {size:,} long, the limit is {limit:,}")
+
+
+class UnknownTask(TreadleError, LookupError):
+    """No task of that name is registered in this app."""
+
+    def __init__(self, name: str, known: tuple[str, ...] = (), like: str | None = None) -> None:
+        self.name, self.known = name, known
+        hint = f"; did you mean {like!r}?" if like else ""
+        listed = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+        super().__init__(f"no task {name!r} here{hint} (known: {listed or 'none'})")
+
+
+class UnknownJob(TreadleError, LookupError):
+    """`after` names a job nobody knows. With `wait_timeout` it would be waited for."""
+
+    def __init__(self, id: str, waiting: str | None = None) -> None:
+        self.id, self.waiting = id, waiting
+        who = f"job {waiting} waits for" if waiting else "somebody waits for"
+        super().__init__(f"{who} {id!r}, which nobody knows; enqueue it first or give wait_timeout=")
+
+
+class KeyHeld(TreadleError):
+    """An unfinished job holds the key; nothing was stored."""
+
+    def __init__(self, key: str, id: str) -> None:
+        self.key, self.id = key, id
+        super().__init__(f"key {key!r} is held by job {id}")
+
+
+class Stale(TreadleError):
+    """The job has moved on: it was settled or claimed by somebody else meanwhile. Nothing was changed."""
+
+    def __init__(self, id: str, found: str) -> None:
+        self.id, self.found = id, found
+        super().__init__(f"job {id} has moved on: it is {found}")
+
+
+class JobNotDone(TreadleError):
+    """What became of a job that did not succeed. `error` is the stored text, `reason` one word."""
+
+    def __init__(self, id: str, task: str, reason: str | None, error: str | None) -> None:
+        self.id, self.task, self.reason, self.error = id, task, reason, error
+        last = (error or "").strip().splitlines()
+        super().__init__(f"{task or 'promise'} {id} ({reason}): {last[-1] if last else 'no details'}")
+
+
+class JobFailed(JobNotDone):
+    """The job failed: its attempts are used up, it was aborted, or its worker was lost too often."""
+
+
+class JobExpired(JobFailed):
+    """The job's deadline passed before it ended."""
+
+
+class JobCancelled(JobNotDone):
+    """The job was cancelled: asked for, superseded by another, or because of a job it waited for."""
+
+
+class JobUnknown(TreadleError, LookupError):
+    """There is no such job: it never was, or its row was pruned after its retention."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(f"no job {id!r} is stored: never enqueued here, or pruned after its retention")
+
+
+class StorageError(TreadleError):
+    """The storage refused a call. Nothing of that call was stored."""
+
+
+class BadUrl(StorageError, ValueError):
+    """A storage URL that cannot be understood."""
+
+
+class StorageUnavailable(StorageError, ConnectionError):
+    """The storage cannot be reached now. Whether the last call was applied is not known; repeating it is safe."""
+
+
+class StorageFull(StorageError):
+    """There is no room, or the storage is read-only. Nothing of the call was stored."""
+
+
+class SchemaTooNew(StorageError):
+    """The storage was written by a newer Treadle than this one."""
+
+    def __init__(self, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(f"the storage has schema {found}, this Treadle knows up to {known}: upgrade Treadle")
+
+
+class NotADatabase(StorageError):
+    """The file exists and is not a Treadle database."""
+
+
+class NestedTransaction(StorageError):
+    """A call was made inside a transaction without it, and would wait for itself."""

@@ -1,0 +1,143 @@
+"""May a job start now? The arithmetic of limits, pure, shared by every storage that can run Python.
+
+Without it each storage would have its own idea of a rolling window, and one of them would let a job too many through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+
+from msgspec import Struct, field
+
+from treadle.model import Limit
+
+Costs = tuple[tuple[str, int], ...]
+
+
+class Usage(Struct):
+    """What one limit key has used: slots taken now, and its starts (window) or tokens left at a moment (bucket)."""
+
+    used: int = 0
+    starts: list[tuple[float, int]] = field(default_factory=list)   # (moment, cost), oldest first
+    tokens: float | None = None                                     # None: full
+    at: float = 0.0
+
+
+def rule_for(rules: Mapping[str, Limit], key: str) -> Limit | None:
+    """The rule a key obeys: its own, else that of the name before the colon."""
+    return rules.get(key) or rules.get(key.partition(":")[0])
+
+
+def slots_fit(rule: Limit, usage: Usage, cost: int) -> bool:
+    """A cost beyond the rule counts as all of it: such a job runs alone."""
+    return rule.slots is None or (rule.slots > 0 and usage.used + min(cost, rule.slots) <= rule.slots)
+
+
+def capacity(rule: Limit) -> int:
+    """How many may start at once."""
+    return (rule.burst or rule.rate or 0) if rule.how == "bucket" else rule.rate or 0
+
+
+def level(rule: Limit, usage: Usage, now: float) -> float:
+    """How much may start now by the rate: what is left of the window, or the tokens in the bucket."""
+    if rule.how == "bucket":
+        full = capacity(rule)
+        if usage.tokens is None:
+            return full
+        return min(float(full), usage.tokens + max(0.0, now - usage.at) * (rule.rate or 0) / rule.per)
+    # `at + per <= now`, and never `at <= now - per`: the same sum as in opens_at, or the last bit would differ.
+    return (rule.rate or 0) - sum(cost for at, cost in usage.starts if at + rule.per > now)
+
+
+def rate_fits(rule: Limit, usage: Usage, cost: int, now: float) -> bool:
+    if rule.rate is None:
+        return True
+    return rule.rate > 0 and level(rule, usage, now) >= min(cost, capacity(rule)) - 1e-9
+
+
+def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
+    """When the rate will let `cost` through; None if it does now, or never will by itself."""
+    if not rule.rate or rate_fits(rule, usage, cost, now):
+        return None
+    wanted = min(cost, capacity(rule))
+    if rule.how == "bucket":
+        return now + (wanted - level(rule, usage, now)) * rule.per / rule.rate
+    missing = wanted - level(rule, usage, now)
+    for at, spent in usage.starts:
+        if at + rule.per > now:
+            missing -= spent
+            if missing <= 0:
+                return at + rule.per
+    return None
+
+
+def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
+    """Write a start down."""
+    if rule.rate is not None:
+        if rule.how == "bucket":
+            usage.tokens, usage.at = level(rule, usage, now) - min(cost, capacity(rule)), now
+        else:
+            usage.starts = [entry for entry in usage.starts if entry[0] + rule.per > now]
+            usage.starts.append((now, min(cost, rule.rate)))
+
+
+class Admission:
+    """The limits at one moment. `blocked_by` asks, `admit` spends; what was spent on rates is in `spent`."""
+
+    def __init__(self, rules: Mapping[str, Limit], usage: Callable[[str], Usage], now: float) -> None:
+        self.rules, self.now = rules, now
+        self._load = usage
+        self.usage: dict[str, Usage] = {}
+        self.spent: set[str] = set()
+
+    def of(self, key: str) -> Usage:
+        known = self.usage.get(key)
+        if known is None:
+            known = self.usage[key] = self._load(key)
+        return known
+
+    def open(self, key: str, cost: int, held: bool = False) -> bool:
+        """Does this limit let `cost` through? `held`: the job has kept its slot from an earlier claim."""
+        rule = rule_for(self.rules, key)
+        if rule is None:
+            return True
+        usage = self.of(key)
+        return (held or slots_fit(rule, usage, cost)) and rate_fits(rule, usage, cost, self.now)
+
+    def blocked_by(self, costs: Costs, held: Container[str] = ()) -> str | None:
+        """The first limit that is shut for a job, checked all before any is spent."""
+        for key, cost in costs:
+            if not self.open(key, cost, key in held):
+                return key
+        return None
+
+    def admit(self, costs: Iterable[tuple[str, int]], held: Container[str] = ()) -> None:
+        for key, cost in costs:
+            usage = self.of(key)
+            if key not in held:
+                usage.used += cost
+            rule = rule_for(self.rules, key)
+            if rule is not None and rule.rate is not None:
+                spend(rule, usage, cost, self.now)
+                self.spent.add(key)
+
+    def room(self, key: str, costs: Iterable[int]) -> int:
+        """How many of these costs, in order, would be let through now."""
+        rule = rule_for(self.rules, key)
+        if rule is None:
+            return sum(1 for _ in costs)
+        usage, left = self.of(key), level(rule, self.of(key), self.now) if rule.rate is not None else None
+        used, fitting = usage.used, 0
+        for cost in costs:
+            if rule.slots is not None:
+                taken = min(cost, rule.slots)
+                if rule.slots <= 0 or used + taken > rule.slots:
+                    break
+                used += taken
+            if left is not None:
+                taken = min(cost, capacity(rule))
+                if left < taken - 1e-9 or not rule.rate:
+                    break
+                left -= taken
+            fitting += 1
+        return fitting

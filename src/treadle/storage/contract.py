@@ -1,0 +1,136 @@
+"""The seam: all that a storage must offer, in twelve methods of which four carry every job.
+
+Each call is one atomic step on plain data. The storage keeps, counts and orders; it never judges: retries,
+timeouts and failure policy arrive decided, as values. `treadle.testing.contract` is this page as tests.
+
+The life of a job:
+
+    enqueue --> WAITING --(endings it needs)--> READY --(due)--> in line --claim--> RUNNING --settle--> final
+                   ^                              ^  ^                                 |  |
+                   |                              |  +--- lease ran out, lost + 1 -----+  |
+                   +------------------------------+------------- settle (later, waiting) -+
+
+Exactly:
+
+* **Joining the line** fixes the sort key (priority, place, id). place is the moment of joining (the due moment for
+  delayed jobs), kept as `joined_at`. With `aging` the job sorts as priority 0 at place - aging x priority. With a
+  `lane` it stands `stride` behind the last of its lane (same queue and priority), or at their head if its lane is empty.
+  A job that was lost, handed back (READY with delay 0) or unblocked returns to its `joined_at`.
+* **Tending**: claim, heartbeat and prune act on rows whose due_at has come (`due_at <= now`, leases `due_at < now`):
+  scheduled jobs join the line; lost leases return (`lost + 1`, version unchanged, `worker` kept); a job that is not
+  running when its deadline passes fails as expired (unless it `ran`); a waiting job past `wait_timeout` fails as
+  expired if it was never claimed, and joins the line otherwise.
+* **Count-down**: an ending lowers `pending` of each job that waits for it, once. With slack None every ending counts.
+  Otherwise a success counts, a failure lowers `slack` instead, and below zero the endings it needs can no longer come:
+  a job never claimed is *doomed*, cancelled in the same step with reason "upstream", and its own dependents follow;
+  one that was claimed, or `ran`, joins the line.
+* **Keys**: a new job whose key is held is answered by the holder ("keep"), refuses the whole call with KeyHeld
+  ("raise"), or takes its place ("replace": a holder never claimed, or ready again, is cancelled as superseded; one that is
+  running, or ran, gives its key away and the new job waits for its ending, whatever it is, beside its own `after`).
+* **Limits**: claims check, in order, the queue's own ("queue:<name>", else "queue"): shut, nobody of that line moves;
+  then each job's: shut, the job steps aside (`parked`, place None) and returns to its turn when there is room.
+  A rule is looked up by the full name, then by the part before ":". A cost beyond the rule counts as all of it.
+  `ran` jobs pass everything and use nothing. With hold="ended" a slot is kept from the first claim to the ending.
+* **Versions** rise by claim, settle and every ending. The same outcome again (its version one transition old, state,
+  attempt, result, error and reason equal) is "applied".
+* **Topics** of watch: "queue:<name>" when its line may have grown, "job:<id>" when that job ended or its note changed,
+  "worker:<name>" when a job it held was settled by somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
+
+
+class Storage(Protocol):
+    """Where jobs live. Methods raise StorageError (StorageUnavailable: not known whether applied; repeat it)."""
+
+    async def open(self) -> None:
+        """Connect and migrate. Twice is once. Raises BadUrl, SchemaTooNew, NotADatabase, StorageUnavailable."""
+
+    async def close(self) -> None:
+        """Let go of everything. Twice is once; a closed storage may be opened again."""
+
+    # the life of a job
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        """Store the jobs that are not there yet; answer, in order, the row each is or was answered by.
+
+        A new row's `job` is the very NewJob given, unless `after` named a job of this call that another row answered.
+        All or nothing: raises UnknownJob (an id in `after` nobody knows, without wait_timeout) or KeyHeld.
+        """
+        ...
+
+    async def claim(self, ask: Claim) -> Claimed:
+        """Lease the first jobs in line that are asked for and that every limit lets through."""
+        ...
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        """Lengthen the leases still held, saving memo and note; answer the ids held no longer.
+
+        A lease that ran out is taken up again (out of line) unless the job was claimed, or its slot given away.
+        """
+        ...
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        """Apply each outcome whose version is current; say of each what became of it.
+
+        An outcome that cannot be stored ("refused": unknown job in `after`, a key held when reopening) fails alone.
+        """
+        ...
+
+    # looking
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        """The rows, in order; None where there is none. Reads what is stored; tends nothing."""
+        ...
+
+    async def find(self, query: Query) -> Page:
+        """One page. Pages are cut by a unique order, so walking them shows each row once."""
+        ...
+
+    async def stats(self) -> Stats:
+        """Counts by queue, task and state; workers heard of within their ttl; limits and their use."""
+        ...
+
+    # tending
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        """Add, replace or remove rules; acts on the next claim."""
+        ...
+
+    async def prune(self, limit: int) -> int:
+        """Tend; then delete up to `limit` ended rows past `expires_at` that no unfinished job needs:
+        none it waits for, none of its workflow (same root). Answers how many went."""
+        ...
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        """Wait until one of the topics speaks, or `timeout` seconds; answer those that spoke. A hint: it may just sleep.
+
+        What is spoken after the call has first been stepped into is not missed.
+        """
+        ...
+
+
+@runtime_checkable
+class Fused(Protocol):
+    """A storage that can settle and claim in one trip; worth 60 % on a hot loop. The answers are those of the two."""
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]: ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A storage that can act inside the user's own transaction."""
+
+    def within(self, connection: Any) -> Storage:
+        """The same contract bound to an open connection: its effects commit or vanish with it."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A transaction on the storage's own database, for the user's writes beside a job's ending."""
+        ...

@@ -1,0 +1,130 @@
+"""Filtering, ordering and counting of rows in plain Python, and the cursors every storage hands out.
+
+Without it a page of one storage could not be told from a page of another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from treadle.errors import BadOption
+from treadle.model import Count, Limit, LimitUse, Page, Query, Record, State
+from treadle.storage.admit import rule_for
+from treadle.storage.rules import rank
+
+Key = tuple[Any, ...]
+
+
+def sort_key(row: Record, order: str) -> Key:
+    """The unique key rows are paged by, ascending."""
+    if order == "newest":
+        return -row.created_at, tuple(-ord(letter) for letter in row.job.id)
+    if order == "ended":
+        return -(row.ended_at or 0.0), row.job.id
+    if order == "line":
+        return row.job.queue, -rank(row.job), row.place, row.job.id
+    return row.created_at, row.job.id
+
+
+def cursor_of(row: Record, order: str) -> str:
+    """Where a page ended, in full precision: rows of one batch share their moment."""
+    if order == "line":
+        parts: Key = (row.job.queue, -rank(row.job), row.place, row.job.id)
+    elif order == "ended":
+        parts = (row.ended_at, row.job.id)
+    else:
+        parts = (row.created_at, row.job.id)
+    return msgspec.json.encode((order, *parts)).hex()
+
+
+def read_cursor(text: str, order: str) -> Key:
+    """The parts of a cursor; raises BadOption if it is none, or one of another order."""
+    try:
+        found, *parts = msgspec.json.decode(bytes.fromhex(text))
+        wanted = [str, int, float, str] if order == "line" else [float, str]
+        if found == order and len(parts) == len(wanted):
+            return tuple(msgspec.convert(part, kind) for part, kind in zip(parts, wanted, strict=True))
+    except (ValueError, TypeError, msgspec.MsgspecError):
+        pass
+    raise BadOption("cursor", f"expected one that a page in order {order!r} answered, found {text!r}")
+
+
+def _after(row: Record, order: str, cursor: Key) -> bool:
+    if order == "newest":
+        return (row.created_at, row.job.id) < cursor
+    if order == "ended":
+        ended = row.ended_at or 0.0
+        return ended < cursor[0] or (ended == cursor[0] and row.job.id > cursor[1])
+    return sort_key(row, order) > cursor
+
+
+def matches(row: Record, query: Query) -> bool:
+    job = row.job
+    return (
+        (not query.state or row.state in query.state)
+        and (query.task is None or job.task == query.task)
+        and (query.queue is None or job.queue == query.queue)
+        and (query.root is None or query.root in (job.root, job.id))
+        and (query.parent is None or job.parent == query.parent)
+        and (query.label is None or query.label in job.labels)
+        and (query.before is None or row.created_at < query.before)
+        and (not query.ids or job.id in query.ids)
+        and (query.order != "ended" or row.ended_at is not None)
+        and (query.order != "line" or row.place is not None)
+    )
+
+
+def find(rows: Sequence[Record], query: Query) -> Page:
+    found = [row for row in rows if matches(row, query)]
+    if query.ahead_of is not None:
+        own = next((row for row in rows if row.job.id == query.ahead_of and row.place is not None), None)
+        mark = sort_key(own, "line") if own else ()
+        found = [row for row in found if own and row.place is not None and row.job.queue == own.job.queue
+                 and sort_key(row, "line") < mark]  # fmt: skip
+    total = len(found) if query.count else None
+    if query.cursor is not None:
+        cursor = read_cursor(query.cursor, query.order)
+        found = [row for row in found if _after(row, query.order, cursor)]
+    if query.order == "newest":
+        found.sort(key=lambda row: (row.created_at, row.job.id), reverse=True)
+    else:
+        found.sort(key=lambda row: sort_key(row, query.order))
+    page = found[: query.limit]
+    more = len(found) > len(page) and page
+    return Page(tuple(page), cursor_of(page[-1], query.order) if more else None, total)
+
+
+def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
+    jobs: Counter[tuple[str, str, State]] = Counter()
+    line: Counter[tuple[str, str, State]] = Counter()
+    parked: Counter[tuple[str, str, State]] = Counter()
+    oldest: dict[tuple[str, str, State], float] = {}
+    for row in rows:
+        key = row.job.queue, row.job.task, row.state
+        jobs[key] += 1
+        if row.place is not None:
+            line[key] += 1
+            oldest[key] = min(oldest.get(key, now), row.place)
+        elif row.parked is not None:
+            parked[key] += 1
+    return tuple(
+        Count(
+            queue=key[0], task=key[1], state=key[2], jobs=number, in_line=line[key], parked=parked[key],
+            oldest=max(0.0, now - oldest[key]) if key in oldest else None,
+        )
+        for key, number in sorted(jobs.items())
+    )  # fmt: skip
+
+
+def limit_uses(rules: Mapping[str, Limit], used: Mapping[str, int], parked: Mapping[str, int]) -> tuple[LimitUse, ...]:
+    """Each rule, and each partition of one that is in use."""
+    keys = {*rules, *(key for key in (*used, *parked) if rule_for(rules, key) and (used.get(key) or parked.get(key)))}
+    return tuple(
+        LimitUse(key=key, rule=rule, used=used.get(key, 0), parked=parked.get(key, 0))
+        for key in sorted(keys)
+        if (rule := rule_for(rules, key)) is not None
+    )

@@ -1,0 +1,161 @@
+"""The rows and the views of them that must stay true: the line, who stands aside, what is due, which slots are taken.
+
+Without it each verb would have to remember them all. A view is never counted up or down: `put` takes the old row
+out and the new one in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections import defaultdict
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.model import Limit, NewJob, Record, State
+from treadle.storage.admit import Admission, Usage, opens_at, rule_for
+from treadle.storage.rules import costs, rank, turn
+
+Spot = tuple[float, float, str]     # where a job stands: (-rank, place, id)
+
+
+def spot_of(row: Record) -> Spot:
+    place = row.place if row.place is not None else row.joined_at
+    return -rank(row.job), place if place is not None else 0.0, row.job.id
+
+
+class Book:
+    """Rows by id, and what is derived from them."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Record] = {}
+        self.line: dict[str, list[Spot]] = defaultdict(list)                # queue -> who is in line
+        self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)   # queue, -rank, lane -> places
+        self.aside: dict[str, list[Spot]] = defaultdict(list)               # limit -> who stepped aside for it
+        self.returned: dict[str, set[str]] = defaultdict(set)               # limit -> who came back in line from there
+        self.started: dict[str, dict[str, int]] = defaultdict(dict)         # limit -> claimed, unfinished jobs: cost
+        self.due: list[tuple[float, str]] = []                              # a heap; entries may be out of date
+        self.rules: dict[str, Limit] = {}
+        self.rates: dict[str, Usage] = {}                                   # limit -> its starts or tokens
+        self.opens: dict[str, float] = {}                                   # limit -> when its rate lets the next in
+        self.topics: set[str] = set()                                       # what to speak once the call is done
+
+    def put(self, row: Record) -> None:
+        """Store a row in place of the one with its id."""
+        job = row.job
+        old = self.jobs.get(job.id)
+        if old is not None:
+            self.take_out(old)
+        self.jobs[job.id] = row
+        if row.place is not None:
+            spot = spot_of(row)
+            insort(self.line[job.queue], spot)
+            if job.lane is not None:
+                insort(self.lanes[job.queue, spot[0], job.lane], row.place)
+            if row.parked is not None:
+                self.returned[row.parked].add(job.id)
+            self.topics.add(f"queue:{job.queue}")
+        elif row.parked is not None:
+            insort(self.aside[row.parked], spot_of(row))
+        if row.due_at is not None:
+            heapq.heappush(self.due, (row.due_at, job.id))
+        if row.state.final:
+            self.topics.add(f"job:{job.id}")
+        elif row.started_at is not None:
+            for key, cost in costs(job):
+                self.started[key][job.id] = cost
+
+    def take_out(self, row: Record) -> None:
+        """Forget a row in every view; `jobs` still has it."""
+        job = row.job
+        if row.place is not None:
+            spot = spot_of(row)
+            _drop(self.line[job.queue], spot)
+            if job.lane is not None:
+                _drop(self.lanes[job.queue, spot[0], job.lane], row.place)
+            if row.parked is not None:
+                self.returned[row.parked].discard(job.id)
+        elif row.parked is not None:
+            _drop(self.aside[row.parked], spot_of(row))
+        if row.started_at is not None:
+            for key, _ in costs(job):
+                self.started[key].pop(job.id, None)
+
+    # --- joining the line
+
+    def join(self, row: Record, when: float) -> None:
+        """In line: at the turn it had, or at a new one as of `when`."""
+        place = row.joined_at if row.joined_at is not None else self.place(row.job, when)
+        due = None if row.ran else row.deadline_at
+        self.put(replace(row, state=State.READY, place=place, joined_at=place, parked=None, due_at=due))
+
+    def place(self, job: NewJob, when: float) -> float:
+        place = turn(job, when)
+        if job.lane is None:
+            return place
+        lane = self.lanes[job.queue, -rank(job), job.lane]
+        if lane:
+            return lane[-1] + job.stride
+        line = self.line[job.queue]
+        head = bisect_left(line, (-rank(job), float("-inf"), ""))
+        return min(place, line[head][1]) if head < len(line) and line[head][0] == -rank(job) else place
+
+    def next_moment(self) -> float | None:
+        """The earliest moment anything here is due."""
+        while self.due and ((row := self.jobs.get(self.due[0][1])) is None or row.due_at != self.due[0][0]):
+            heapq.heappop(self.due)
+        return min((*self.opens.values(), *(at for at, _ in self.due[:1])), default=None)
+
+    # --- limits
+
+    def used(self, key: str) -> Usage:
+        """Slots are counted from the rows, never kept: a counter can leak."""
+        rule = rule_for(self.rules, key)
+        until_ended = rule is not None and rule.hold == "ended"
+        usage = self.rates.setdefault(key, Usage())
+        usage.used = 0
+        for id, cost in self.started[key].items():
+            row = self.jobs[id]
+            if until_ended or (row.state is State.RUNNING and not row.ran):
+                usage.used += cost
+        return usage
+
+    def kept(self, row: Record) -> list[str]:
+        """The limits whose slot it has kept since an earlier claim."""
+        return [
+            key
+            for key, _ in costs(row.job)
+            if (rule := rule_for(self.rules, key)) and rule.hold == "ended" and row.job.id in self.started[key]
+        ]
+
+    def call_in(self, row: Record, now: float) -> None:
+        """A slot this row had may be free, or it was let back in line and went away: let others back instead."""
+        for key, _ in row.job.limits:
+            self.call_in_for(key, now)
+
+    def call_in_for(self, key: str, now: float) -> None:
+        """Let as many back in line as there is room for, less those let back already."""
+        aside = self.aside.get(key)
+        if not aside:
+            return
+        gate = Admission(self.rules, self.used, now)
+        room = gate.room(key, (dict(self.jobs[spot[2]].job.limits)[key] for spot in aside))
+        for spot in aside[: max(0, room - len(self.returned[key]))]:
+            row = self.jobs[spot[2]]
+            self.put(replace(row, place=row.joined_at))
+        self.set_opening(gate, key)
+
+    def set_opening(self, gate: Admission, key: str) -> None:
+        """Note when the rate will let in the first who stands aside."""
+        self.opens.pop(key, None)
+        rule, aside = rule_for(self.rules, key), self.aside.get(key)
+        if rule is not None and aside:
+            cost = dict(self.jobs[aside[0][2]].job.limits)[key]
+            moment = opens_at(rule, gate.of(key), cost, gate.now)
+            if moment is not None:
+                self.opens[key] = moment
+
+
+def _drop(ordered: list[Any], entry: Any) -> None:
+    del ordered[bisect_left(ordered, entry)]

@@ -1,0 +1,531 @@
+"""The verbs, one after the other, as the contract words them.
+
+Without it the contract would have no reference: the property test holds every other storage to these answers.
+Nothing survives the process. No method awaits before it is done, so each is one step by construction.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from treadle import clock
+from treadle.errors import KeyHeld, UnknownJob
+from treadle.model import (
+    APPLIED, ASKED, CHILDREN, EXPIRED, SUPERSEDED, UPSTREAM,
+    Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, State, Stats,
+)  # fmt: skip
+from treadle.storage import looking
+from treadle.storage.admit import Admission, rule_for, slots_fit
+from treadle.storage.hints import Hub
+from treadle.storage.memory.book import Book
+from treadle.storage.rules import costs, expires_at, first_moment, keeps_key, needed, repeats
+
+RUNNING, READY, WAITING = State.RUNNING, State.READY, State.WAITING
+
+
+class Edge:
+    """One job waits for another. `open` until the ending has counted; `soft`: any ending counts as a success."""
+
+    __slots__ = ("open", "soft")
+
+    def __init__(self, soft: bool = False) -> None:
+        self.open, self.soft = True, soft
+
+
+class MemoryStorage:
+    """Jobs in this process only; `now` reads the time (a test moves it by hand)."""
+
+    def __init__(self, now: clock.Clock = clock.wall) -> None:
+        self._now = now
+        self._hub = Hub()
+        self._book = Book()
+        self._jobs = self._book.jobs
+        self._down: dict[str, dict[str, Edge]] = defaultdict(dict)      # upstream -> who waits for it
+        self._keys: dict[str, str] = {}
+        self._tickets: dict[str, tuple[str, tuple[str, ...]]] = {}      # worker -> its last ticket and what it got
+        self._workers: dict[str, tuple[Presence, float]] = {}
+        self._endings: list[tuple[str, State]] = []                     # still to be counted down
+
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """The jobs stay for as long as the object does."""
+
+    def _speak(self) -> None:
+        self._hub.speak(self._book.topics)
+        self._book.topics.clear()
+
+    # --- enqueue
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        now = self._now()
+        answers = self._answers(jobs, now)
+        self._store_all(jobs, answers, now)
+        self._speak()
+        return [self._jobs[answers[new.id]] for new in jobs]
+
+    def _answers(self, jobs: Sequence[NewJob], now: float, leaving: str = "") -> dict[str, str]:
+        """Which row answers each job; raises before anything is stored. `leaving` gives its key up meanwhile."""
+        answers: dict[str, str] = {}
+        taken: dict[str, str] = {}
+        for new in jobs:
+            if new.id in self._jobs or new.id in answers:
+                answers.setdefault(new.id, new.id)
+                continue
+            if new.key is not None:
+                holder = taken.get(new.key) or self._holder(new.key, now, leaving)
+                if holder is not None and new.key_conflict == "raise":
+                    raise KeyHeld(new.key, holder)
+                ended = holder in self._jobs and self._jobs[holder].state.final
+                if holder is not None and (new.key_conflict == "keep" or ended):
+                    answers[new.id] = holder
+                    continue
+                taken[new.key] = new.id
+            answers[new.id] = new.id
+        for new in jobs:
+            if answers[new.id] == new.id and new.id not in self._jobs and new.wait_timeout is None:
+                for up in new.after:
+                    if up not in self._jobs and up not in answers:
+                        raise UnknownJob(up, new.id)
+        return answers
+
+    def _holder(self, key: str, now: float, leaving: str = "") -> str | None:
+        row = self._jobs.get(self._keys.get(key, ""))
+        if row is None or ((row.state.final or row.job.id == leaving) and not keeps_key(row, now)):
+            return None
+        return row.job.id
+
+    def _store_all(self, jobs: Sequence[NewJob], answers: dict[str, str], now: float) -> set[str]:
+        fresh = [new for new in jobs if answers[new.id] == new.id and new.id not in self._jobs]
+        born: set[str] = set()
+        for new in fresh:
+            if new.id not in born:
+                born.add(new.id)
+                self._store(new, answers, now)
+        return born
+
+    def _store(self, new: NewJob, answers: dict[str, str], now: float) -> None:
+        after = tuple(dict.fromkeys(answers.get(up, up) for up in new.after))
+        soft = self._take_key(new, now) if new.key is not None else None
+        deadline_at = None if new.deadline is None else now + new.deadline
+        timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
+        self._book.put(Record(
+            job=new, version=0, state=WAITING, after=after, pending=needed(new.need, len(after)) + (soft is not None),
+            slack=new.slack, ran=new.ran, due_at=first_moment(deadline_at if not new.ran else None, timeout_at),
+            deadline_at=deadline_at, created_at=now, updated_at=now,
+        ))  # fmt: skip
+        if soft is not None:
+            self._down[soft][new.id] = Edge(soft=True)
+        self._watch_ups(new.id, after, now)
+
+    def _watch_ups(self, id: str, after: Iterable[str], now: float) -> None:
+        """Wait for these; those that have ended count at once."""
+        for up in after:
+            self._down[up][id] = Edge()
+        for up in after:
+            if up in self._jobs and self._jobs[up].state.final:
+                self._count(up, id, self._jobs[up].state, now)
+        self._count_endings(now)
+        row = self._jobs[id]
+        if row.state is WAITING and row.pending <= 0 and row.job.task:
+            self._release(row, now)
+
+    def _take_key(self, new: NewJob, now: float) -> str | None:
+        """Hold the key from now on. Answers the running holder that gave it away and must be waited for."""
+        assert new.key is not None
+        holder = self._holder(new.key, now)
+        self._keys[new.key] = new.id
+        if holder is None:
+            return None
+        row = self._jobs[holder]
+        if row.state is RUNNING or (row.state is WAITING and (row.ran or row.started_at is not None)):
+            return holder
+        self._end(row, State.CANCELLED, now, SUPERSEDED, f"superseded by {new.id}")
+        self._count_endings(now)
+        return None
+
+    def _drop_key(self, row: Record) -> None:
+        if row.job.key is not None and self._keys.get(row.job.key) == row.job.id:
+            del self._keys[row.job.key]
+
+    # --- from waiting into line, and what is due
+
+    def _release(self, row: Record, now: float) -> None:
+        """It waits no longer: in line now, or when its delay is over."""
+        run_at = row.created_at + row.job.delay
+        if row.started_at is None and not row.ran and row.job.delay > 0 and run_at > now:
+            self._schedule(row, run_at)
+        else:
+            self._book.join(replace(row, pending=0), now)
+
+    def _schedule(self, row: Record, run_at: float) -> None:
+        due = first_moment(run_at, None if row.ran else row.deadline_at)
+        self._book.put(replace(row, state=READY, pending=0, place=None, parked=None, joined_at=None, due_at=due))
+        self._book.topics.add(f"queue:{row.job.queue}")
+
+    def _tend(self, now: float) -> None:
+        book, due = self._book, []
+        while book.due and book.due[0][0] <= now:
+            due.append(heapq.heappop(book.due))
+        for at, id in due:
+            row = self._jobs.get(id)
+            if row is None or row.due_at != at:
+                continue
+            if row.state is RUNNING and not at < now:
+                heapq.heappush(book.due, (at, id))
+            else:
+                self._act(row, now)
+        for key, moment in list(book.opens.items()):
+            if moment <= now:
+                book.call_in_for(key, now)
+
+    def _act(self, row: Record, now: float) -> None:
+        """The moment of this row has come."""
+        if row.deadline_at is not None and row.deadline_at <= now and not row.ran:
+            self._end(row, State.FAILED, now, EXPIRED, "its deadline passed")
+        elif row.state is RUNNING:
+            self._book.join(replace(row, lost=row.lost + 1, updated_at=now), now)
+            self._book.call_in(row, now)
+        elif row.state is READY:
+            self._book.join(row, row.due_at or now)
+        elif row.started_at is None and not row.ran:
+            self._end(row, State.FAILED, now, EXPIRED, "what it waited for did not come in time")
+        elif row.job.task:
+            self._book.join(row, now)
+        self._count_endings(now)
+
+    # --- claim
+
+    async def claim(self, ask: Claim) -> Claimed:
+        now = self._now()
+        name = ask.worker.rpartition("#")[0] or ask.worker
+        ticket, ids = self._tickets.get(name, ("", ()))
+        mine = [self._jobs[id] for id in ids if id in self._jobs] if ticket == ask.worker else []
+        taken = [row for row in mine if row.worker == ask.worker and row.state is RUNNING]
+        if not taken:
+            self._tend(now)
+            taken = self._take(ask, now)
+            self._tickets[name] = ask.worker, tuple(row.job.id for row in taken)
+        self._speak()
+        moment = self._book.next_moment()
+        return Claimed(tuple(taken), None if moment is None else max(0.0, moment - now))
+
+    def _take(self, ask: Claim, now: float) -> list[Record]:
+        book, taken = self._book, list[Record]()
+        gate = Admission(book.rules, book.used, now)
+        room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
+        queues = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
+        if ask.ids:
+            queues = [(queue, ask.limit) for queue in {self._jobs[id].job.queue: 0 for id in ask.ids if id in self._jobs}]
+        for queue, share in queues:
+            share, line, at = min(share, ask.limit - len(taken)), book.line[queue], 0
+            while share > 0 and at < len(line):
+                row = self._jobs[line[at][2]]
+                if self._wanted(row, ask, room) and self._admit(gate, row, now):
+                    taken.append(self._lease(row, ask, now))
+                    share -= 1
+                    if row.job.task in room:
+                        room[row.job.task] -= 1
+                if at < len(line) and line[at][2] == row.job.id:
+                    at += 1
+        for key in gate.spent:
+            book.set_opening(gate, key)
+        return taken
+
+    @staticmethod
+    def _wanted(row: Record, ask: Claim, room: dict[str, int]) -> bool:
+        id, task = row.job.id, row.job.task
+        return (
+            id not in ask.holds
+            and (not ask.ids or id in ask.ids)
+            and (ask.tasks is None or task in ask.tasks)
+            and room.get(task, 1) > 0
+        )
+
+    def _admit(self, gate: Admission, row: Record, now: float) -> bool:
+        """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
+        if row.ran:
+            return True
+        kept = self._book.kept(row)
+        of_queue = ((f"queue:{row.job.queue}", 1),)
+        if gate.blocked_by(of_queue, kept):
+            return False
+        shut = gate.blocked_by(row.job.limits, kept)
+        if shut is None:
+            gate.admit(costs(row.job), kept)
+            return True
+        self._book.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
+        self._book.set_opening(gate, shut)
+        if row.parked is not None and row.parked != shut:
+            self._book.call_in_for(row.parked, now)
+        return False
+
+    def _lease(self, row: Record, ask: Claim, now: float) -> Record:
+        of_task = ask.tasks[row.job.task][1] if ask.tasks is not None else None
+        leased = replace(
+            row, version=row.version + 1, state=RUNNING, place=None, parked=None, worker=ask.worker,
+            due_at=now + (row.job.lease or of_task or ask.lease), started_at=now, updated_at=now,
+        )  # fmt: skip
+        self._book.put(leased)
+        if row.job.key_until == "started" and not keeps_key(row, now):
+            self._drop_key(row)
+        return leased
+
+    # --- heartbeat
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        now = self._now()
+        self._workers[worker.worker] = worker, now
+        if worker.gone:
+            del self._workers[worker.worker]
+        lost = {hold.id for hold in holds if not self._beat(hold, lease, now)}
+        self._tend(now)
+        self._speak()
+        return lost
+
+    def _beat(self, hold: Hold, lease: float, now: float) -> bool:
+        row, book = self._jobs.get(hold.id), self._book
+        if row is None or row.version != hold.version or row.worker is None or row.state not in (RUNNING, READY):
+            return False
+        if row.state is READY and not row.ran:      # its lease ran out, and nobody has claimed it since
+            kept = book.kept(row)
+            for key, cost in costs(row.job):
+                rule = rule_for(book.rules, key)
+                if rule is not None and key not in kept and not slots_fit(rule, book.used(key), cost):
+                    return False
+        memo = tuple({**dict(row.memo), **dict(hold.memo)}.items()) if hold.memo else row.memo
+        note = hold.note if hold.note is not None else row.note
+        if note != row.note:
+            book.topics.add(f"job:{row.job.id}")
+        due = now + (row.job.lease or lease)
+        book.put(replace(row, state=RUNNING, place=None, parked=None, due_at=due, memo=memo, note=note, updated_at=now))
+        return True
+
+    # --- settle
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        now = self._now()
+        settled = [self._settle(out, now) for out in outcomes]
+        self._speak()
+        return settled
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        return await self.settle(outcomes), await self.claim(ask)
+
+    def _settle(self, out: Outcome, now: float) -> Settled:
+        row = self._jobs.get(out.id)
+        if row is None:
+            return Settled("stale", "there is no such job")
+        if repeats(out, row):
+            return APPLIED
+        if row.version != out.version:
+            return Settled("stale", f"it is {row.state} at version {row.version}")
+        if row.state.final:
+            return self._after_the_end(row, out, now)
+        try:
+            answers = self._answers(out.then, now, leaving=out.id if out.state.final else "")
+            for up in out.after:
+                if up not in self._jobs and up not in answers:
+                    raise UnknownJob(up, out.id)
+        except (UnknownJob, KeyHeld) as error:
+            return Settled("refused", str(error))
+        if row.state is RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
+            self._book.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
+        self._apply(row, out, answers, now)
+        self._count_endings(now)
+        return APPLIED
+
+    def _apply(self, old: Record, out: Outcome, answers: dict[str, str], now: float) -> None:
+        memo = tuple({**dict(old.memo), **dict(out.memo)}.items()) if out.memo else old.memo
+        row = replace(
+            old, version=old.version + 1, attempt=out.attempt, result=out.result, value=out.value, error=out.error,
+            reason=out.reason, memo=memo, note=out.note if out.note is not None else old.note, updated_at=now,
+            ran=old.ran or out.ran, worker=None,
+        )  # fmt: skip
+        if out.state.final:
+            row = replace(row, version=old.version, worker=old.worker if old.state is RUNNING else None)
+            self._end(row, out.state, now, out.reason, out.error, out.keep)
+            self._store_all(out.then, answers, now)
+            return
+        self._book.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
+        born = self._store_all(out.then, answers, now)
+        if out.state is READY and out.delay <= 0:
+            self._book.join(row, now)
+        elif out.state is READY:
+            self._schedule(row, now + out.delay)
+        else:
+            self._wait(row, out, born, now)
+        self._book.call_in(old, now)
+
+    def _wait(self, row: Record, out: Outcome, born: set[str], now: float) -> None:
+        """Wait for what the outcome names; a `then` job that another row answered is nobody's child."""
+        asked = {new.id for new in out.then}
+        after = tuple(dict.fromkeys(up for up in out.after if up in born or up not in asked))
+        due = first_moment(None if row.ran else row.deadline_at, now + out.delay if out.delay > 0 else None)
+        self._book.put(replace(row, state=WAITING, after=after, pending=needed(out.need, len(after)), slack=out.slack,
+                               place=None, parked=None, due_at=due))  # fmt: skip
+        self._watch_ups(row.job.id, after, now)
+
+    def _end(
+        self, row: Record, state: State, now: float, reason: str | None, error: str | None, keep: float | None = None
+    ) -> None:
+        """The ending of a job. Whoever waits for it is counted down by `_count_endings`, before the call is over."""
+        if not keeps_key(row, now):
+            self._drop_key(row)
+        self._book.put(replace(
+            row, version=row.version + 1, state=state, reason=reason, error=error, place=None, parked=None, pending=0,
+            due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row.job, state, now, keep),
+        ))  # fmt: skip
+        self._endings.append((row.job.id, state))
+        self._book.call_in(row, now)
+
+    def _count_endings(self, now: float) -> None:
+        while self._endings:
+            up, state = self._endings.pop()
+            for down in list(self._down.get(up, ())):
+                self._count(up, down, state, now)
+
+    def _count(self, up: str, down: str, state: State, now: float) -> None:
+        edge, row = self._down[up][down], self._jobs.get(down)
+        if not edge.open:
+            return
+        edge.open = False
+        if row is None or row.state is not WAITING:
+            return
+        if edge.soft or row.slack is None or state is State.SUCCEEDED:
+            row = replace(row, pending=row.pending - 1)
+        else:
+            row = replace(row, slack=row.slack - 1)
+        if row.pending <= 0:
+            self._release(row, now)
+        elif row.slack is None or row.slack >= 0:
+            self._book.put(row)
+        elif row.started_at is None and not row.ran:
+            self._end(row, State.CANCELLED, now, UPSTREAM, f"{up}, which it waited for, was {state}")
+        else:
+            self._book.join(row, now)
+
+    # --- after the end: keep it longer or shorter, or reopen it
+
+    def _after_the_end(self, row: Record, out: Outcome, now: float) -> Settled:
+        if out.state is row.state and out.keep is not None:
+            until = expires_at(row.job, row.state, row.ended_at or now, out.keep)
+            self._book.put(replace(row, expires_at=until))
+            return APPLIED
+        if out.state is not READY:
+            return Settled("stale", f"it is {row.state} at version {row.version}")
+        found = self._would_reopen(row)
+        for each in found:
+            holder = self._holder(each.job.key, now) if each.job.key and each.state.final else None
+            if holder not in (None, each.job.id):
+                return Settled("refused", str(KeyHeld(each.job.key or "", holder or "")))
+        for each in found:
+            if each.state.final:
+                self._reopen(each, now)
+        first = replace(self._jobs[row.job.id], pending=0)
+        if out.delay > 0:
+            self._schedule(first, now + out.delay)
+        else:
+            self._book.join(first, now)
+        for each in found[1:]:
+            self._recount(each.job.id, now)
+        return APPLIED
+
+    def _would_reopen(self, row: Record) -> list[Record]:
+        """The job, then what it doomed and every ancestor that failed because of a child, each with what that doomed."""
+        found, stack = {row.job.id: row}, [row]
+        while stack:
+            each = stack.pop()
+            downs = [self._jobs[down] for down in self._down.get(each.job.id, ()) if down in self._jobs]
+            related = [down for down in downs if UPSTREAM == down.reason or down.state is WAITING]
+            parent = self._jobs.get(each.job.parent or "")
+            if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
+                related.append(parent)
+            for other in related:
+                if other.job.id not in found:
+                    found[other.job.id] = other
+                    if other.state.final:
+                        stack.append(other)
+        return list(found.values())
+
+    def _reopen(self, row: Record, now: float) -> None:
+        if row.job.key is not None:
+            self._keys[row.job.key] = row.job.id
+        ran = row.job.ran or row.reason == CHILDREN
+        deadline_at = None if row.job.deadline is None else now + row.job.deadline
+        self._book.put(replace(
+            row, version=row.version + 1, state=WAITING, ran=ran, attempt=0, lost=0, round=row.round + 1, worker=None,
+            result=None, value=None, error=None, reason=None, joined_at=None, deadline_at=deadline_at,
+            due_at=None if ran else deadline_at, started_at=None, ended_at=None, expires_at=None, updated_at=now,
+        ))  # fmt: skip
+
+    def _recount(self, id: str, now: float) -> None:
+        """What it waits for now: those of its upstreams that were reopened have to end again."""
+        row = self._jobs[id]
+        need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
+        row = replace(row, pending=needed(need, len(row.after)), slack=slack)
+        self._book.put(row)
+        for up in row.after:
+            self._down[up].pop(id, None)
+        self._watch_ups(id, row.after, now)
+
+    # --- looking and tending
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return [self._jobs.get(id) for id in ids]
+
+    async def find(self, query: Query) -> Page:
+        return looking.find(list(self._jobs.values()), query)
+
+    async def stats(self) -> Stats:
+        now, book = self._now(), self._book
+        workers = tuple(worker for worker, seen in self._workers.values() if seen + worker.ttl >= now)
+        parked = {key: len(spots) for key, spots in book.aside.items()}
+        used = {key: book.used(key).used for key in list(book.started)}
+        limits = looking.limit_uses(book.rules, used, parked)
+        return Stats(counts=looking.counts(self._jobs.values(), now), workers=workers, limits=limits)
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        book, now = self._book, self._now()
+        for rule in limits:
+            if rule.slots is None and rule.rate is None:
+                book.rules.pop(rule.name, None)
+            else:
+                book.rules[rule.name] = rule
+        for key in list(book.aside):
+            book.call_in_for(key, now)
+        book.topics.update(f"queue:{queue}" for queue, line in book.line.items() if line)
+        self._speak()
+
+    async def prune(self, limit: int) -> int:
+        now = self._now()
+        self._tend(now)
+        unfinished = [row for row in self._jobs.values() if not row.state.final]
+        awaited = {up for row in unfinished for up in row.after}
+        workflows = {row.job.root or row.job.id for row in unfinished}
+        old = [
+            (row.expires_at, row.job.id)
+            for row in self._jobs.values()
+            if row.expires_at is not None and row.expires_at <= now
+            and row.job.id not in awaited and (row.job.root or row.job.id) not in workflows
+        ]  # fmt: skip
+        for _, id in sorted(old)[:limit]:
+            self._forget(self._jobs.pop(id))
+        self._speak()
+        return len(old[:limit])
+
+    def _forget(self, row: Record) -> None:
+        self._book.take_out(row)
+        self._drop_key(row)
+        for up in row.after:
+            self._down[up].pop(row.job.id, None)
+            if not self._down[up]:
+                del self._down[up]
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        return await self._hub.wait(topics, timeout)
