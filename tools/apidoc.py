@@ -11,7 +11,6 @@ import enum
 import importlib
 import inspect
 import re
-import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -138,8 +137,9 @@ def main(to: Path = ROOT / "docs" / "reference") -> int:
     """Write all pages -> how many names or modules could not be had."""
     problems: list[str] = []
     written: list[tuple[str, str]] = []
-    shutil.rmtree(to, ignore_errors=True)
-    to.mkdir(parents=True)
+    to.mkdir(parents=True, exist_ok=True)
+    for old in to.glob("treadle*.md"):
+        old.unlink()
     for name in filter(exists, MODULES):
         try:
             module = importlib.import_module(name)
