@@ -34,6 +34,7 @@ class Book:
         self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)   # queue, -rank, lane -> places
         self.aside: dict[str, list[Spot]] = defaultdict(list)               # limit -> who stepped aside for it
         self.returned: dict[str, set[str]] = defaultdict(set)               # limit -> who came back in line from there
+        self.held: dict[str, set[str]] = defaultdict(set)                   # ticket -> what runs under it
         self.started: dict[str, dict[str, int]] = defaultdict(dict)         # limit -> claimed, unfinished jobs: cost
         self.due: list[tuple[float, str]] = []                              # a heap; entries may be out of date
         self.rules: dict[str, Limit] = {}
@@ -58,6 +59,8 @@ class Book:
             self.topics.add(f"queue:{job.queue}")
         elif row.parked is not None:
             insort(self.aside[row.parked], spot_of(row))
+        if row.state is State.RUNNING and row.worker is not None:
+            self.held[row.worker].add(job.id)
         if row.due_at is not None:
             heapq.heappush(self.due, (row.due_at, job.id))
         if row.state.final:
@@ -78,6 +81,10 @@ class Book:
                 self.returned[row.parked].discard(job.id)
         elif row.parked is not None:
             _drop(self.aside[row.parked], spot_of(row))
+        if row.state is State.RUNNING and row.worker is not None:
+            self.held[row.worker].discard(job.id)
+            if not self.held[row.worker]:
+                del self.held[row.worker]
         if row.started_at is not None:
             for key, _ in costs(job):
                 self.started[key].pop(job.id, None)

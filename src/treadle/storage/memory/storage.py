@@ -21,7 +21,7 @@ from treadle.model import (
 from treadle.storage import looking
 from treadle.storage.admit import Admission, rule_for, slots_fit
 from treadle.storage.hints import Hub
-from treadle.storage.memory.book import Book
+from treadle.storage.memory.book import Book, spot_of
 from treadle.storage.rules import costs, expires_at, first_moment, keeps_key, needed, repeats
 
 RUNNING, READY, WAITING = State.RUNNING, State.READY, State.WAITING
@@ -46,7 +46,6 @@ class MemoryStorage:
         self._jobs = self._book.jobs
         self._down: dict[str, dict[str, Edge]] = defaultdict(dict)      # upstream -> who waits for it
         self._keys: dict[str, str] = {}
-        self._tickets: dict[str, tuple[str, tuple[str, ...]]] = {}      # worker -> its last ticket and what it got
         self._workers: dict[str, tuple[Presence, float]] = {}
         self._endings: list[tuple[str, State]] = []                     # still to be counted down
 
@@ -203,14 +202,13 @@ class MemoryStorage:
 
     async def claim(self, ask: Claim) -> Claimed:
         now = self._now()
-        name = ask.worker.rpartition("#")[0] or ask.worker
-        ticket, ids = self._tickets.get(name, ("", ()))
-        mine = [self._jobs[id] for id in ids if id in self._jobs] if ticket == ask.worker else []
-        taken = [row for row in mine if row.worker == ask.worker and row.state is RUNNING]
-        if not taken:
+        taken = [self._jobs[id] for id in self._book.held.get(ask.worker, ())]
+        if taken:
+            order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
+            taken.sort(key=lambda row: (order.get(row.job.queue, 1), spot_of(row)))
+        else:
             self._tend(now)
             taken = self._take(ask, now)
-            self._tickets[name] = ask.worker, tuple(row.job.id for row in taken)
         self._speak()
         moment = self._book.next_moment()
         return Claimed(tuple(taken), None if moment is None else max(0.0, moment - now))
@@ -219,6 +217,7 @@ class MemoryStorage:
         book, taken = self._book, list[Record]()
         gate = Admission(book.rules, book.used, now)
         room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
+        holds = frozenset(ask.holds)
         queues = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
         if ask.ids:
             queues = [(queue, ask.limit) for queue in {self._jobs[id].job.queue: 0 for id in ask.ids if id in self._jobs}]
@@ -226,7 +225,7 @@ class MemoryStorage:
             share, line, at = min(share, ask.limit - len(taken)), book.line[queue], 0
             while share > 0 and at < len(line):
                 row = self._jobs[line[at][2]]
-                if self._wanted(row, ask, room) and self._admit(gate, row, now):
+                if self._wanted(row, ask, room, holds) and self._admit(gate, row, now):
                     taken.append(self._lease(row, ask, now))
                     share -= 1
                     if row.job.task in room:
@@ -238,10 +237,10 @@ class MemoryStorage:
         return taken
 
     @staticmethod
-    def _wanted(row: Record, ask: Claim, room: dict[str, int]) -> bool:
+    def _wanted(row: Record, ask: Claim, room: dict[str, int], holds: frozenset[str]) -> bool:
         id, task = row.job.id, row.job.task
         return (
-            id not in ask.holds
+            id not in holds
             and (not ask.ids or id in ask.ids)
             and (ask.tasks is None or task in ask.tasks)
             and room.get(task, 1) > 0
