@@ -1,0 +1,42 @@
+"""The contract of `treadle.storage.contract` as tests: any storage can be held to it.
+
+A test module runs all of it, each law under its own name, with this and nothing else:
+
+    import pytest
+    from treadle.testing.contract import *  # noqa: F403
+
+    @pytest.fixture
+    def make_storage(tmp_path):
+        places = []
+
+        async def make(clock, share=False):
+            if not share:                       # fresh and empty
+                places.append(tmp_path / f"{len(places)}.db")
+            storage = MyStorage(places[-1], now=clock)   # share: one more connection to the last one's data
+            await storage.open()
+            return storage
+
+        return make
+
+The suite closes what it made. Two fixtures may be given as well: `durable` (True unless you say so: the data outlives
+the object) and `speaks` (True: `watch` wakes on hints; say False for a storage that only sleeps).
+
+The tests need pytest and no plugin: each runs its own event loop. They never sleep; time is a clock moved by hand.
+Select with `-k law04`; the numbers are those of the laws in the documentation, `more` is what no law says.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from treadle.testing.contract.run import durable, speaks, tests_of
+
+LAWS = ("line", "lanes", "lease")
+pytest.register_assert_rewrite(*(f"{__name__}.laws_{name}" for name in LAWS))
+
+_tests = {name: test for law in LAWS for name, test in tests_of(import_module(f"{__name__}.laws_{law}")).items()}
+globals().update(_tests)
+
+__all__ = ["durable", "speaks", *_tests]  # noqa: PLE0604 - the names of the tests

@@ -1,0 +1,78 @@
+"""How a law becomes a test: a storage from the fixture `make_storage`, a clock, an event loop of its own.
+
+Without it the suite would need a plugin for coroutines, and each law its own opening and closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from types import ModuleType
+from typing import Any, Protocol
+
+import pytest
+
+from treadle.storage.contract import Storage
+from treadle.testing.clock import HandClock
+
+GIVEN = ("storage", "clock", "connect")  # what a law may ask for besides fixtures
+Law = Callable[..., Awaitable[None]]
+Connect = Callable[[], Awaitable[Storage]]
+
+
+class MakeStorage(Protocol):
+    """The fixture `make_storage`: opens an empty storage; with `share` one more connection to the last one's data."""
+
+    async def __call__(self, clock: HandClock, share: bool = False) -> Storage: ...
+
+
+@pytest.fixture
+def durable() -> bool:
+    """Whether the data outlives the storage object."""
+    return True
+
+
+@pytest.fixture
+def speaks() -> bool:
+    """Whether `watch` wakes when a topic speaks."""
+    return True
+
+
+def tests_of(module: ModuleType) -> dict[str, Callable[..., None]]:
+    """The laws of one module as plain test functions, by name."""
+    return {name: as_test(law) for name, law in vars(module).items() if name.startswith("test_")}
+
+
+def as_test(law: Law) -> Callable[..., None]:
+    """A law asks for `storage`, `clock` and `connect` (one more connection), and for fixtures by their names."""
+    wanted = inspect.signature(law).parameters
+    others = [name for name in wanted if name not in GIVEN]
+
+    @functools.wraps(law)
+    def test(make_storage: MakeStorage, **fixtures: Any) -> None:
+        asyncio.run(_play(law, set(wanted), make_storage, fixtures))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, kind) for name in ("make_storage", *others)]
+    )
+    return test
+
+
+async def _play(law: Law, wanted: set[str], make: MakeStorage, fixtures: dict[str, Any]) -> None:
+    clock = HandClock()
+    opened: list[Storage] = []
+
+    async def connect() -> Storage:
+        storage = await (make(clock, share=True) if opened else make(clock))
+        opened.append(storage)
+        return storage
+
+    try:
+        given = {"storage": await connect(), "clock": clock, "connect": connect}
+        await law(**{name: value for name, value in given.items() if name in wanted}, **fixtures)
+    finally:
+        for storage in reversed(opened):
+            await storage.close()
