@@ -1,0 +1,37 @@
+"""Treadle: background jobs that cannot be lost.
+
+    app = App()
+
+    @app.task
+    async def send(to: str) -> int: ...
+
+    job = await send.enqueue("a@x.org")
+"""
+
+from __future__ import annotations
+
+from treadle.app import App
+from treadle.context import JobFilter, current
+from treadle.errors import (
+    BadArgument, BadCodec, BadOption, BadResult, BadTask, BadUrl, JobCancelled, JobExpired, JobFailed, JobNotDone,
+    JobUnknown, KeyHeld, NotADatabase, SchemaTooNew, Stale, StorageError, StorageFull, StorageUnavailable, TooLarge,
+    TreadleError, UnknownJob, UnknownTask,
+)  # fmt: skip
+from treadle.events import Event
+from treadle.job import Job, JobSpec
+from treadle.middleware import Middleware
+from treadle.model import Limit, Record, State
+from treadle.options import Key, Sizes, all_done, all_succeeded, at_least
+from treadle.retry import Abort, Defer, Retry
+from treadle.task import Task
+from treadle.worker import Worker
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Abort", "App", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadTask", "BadUrl", "Defer", "Event", "Job",
+    "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone", "JobSpec", "JobUnknown", "Key", "KeyHeld",
+    "Limit", "Middleware", "NotADatabase", "Record", "Retry", "SchemaTooNew", "Sizes", "Stale", "State", "StorageError",
+    "StorageFull", "StorageUnavailable", "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownTask", "Worker",
+    "all_done", "all_succeeded", "at_least", "current",
+]  # fmt: skip

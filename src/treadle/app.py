@@ -1,0 +1,269 @@
+"""The app: a storage, the tasks it knows, and everything wired to them.
+
+Without it each part would have to find the others. It owns its registry; there is no global one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import random as _random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+
+from treadle import clock as clocks
+from treadle import codec as codecs
+from treadle import config, judge, middleware
+from treadle.client import Client
+from treadle.errors import BadOption, BadTask, UnknownTask
+from treadle.events import Emitter, Event, Listener
+from treadle.ids import IdFactory, UuidV7
+from treadle.job import Job, JobSpec
+from treadle.operate.dead import Dead
+from treadle.operate.jobs import Jobs
+from treadle.operate.limits import Limits
+from treadle.operate.queues import Queues
+from treadle.options import HasId, Options, Seconds, Sizes, When, columns
+from treadle.retry import Retry
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+from treadle.sync import Portal
+from treadle.task import Computed, Kind, Maker, Stub, Task
+from treadle.worker import Worker
+
+log = logging.getLogger("treadle")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class App:
+    """Tasks and where their jobs live.
+
+    url       sqlite:///file.db, memory://; None: TREADLE_URL, else `treadle.db` beside the file that makes the app
+    storage   a storage made elsewhere, instead of a url
+    retry     the policy of tasks that give none, or give only some of its fields
+    on_error  (exception, Failure) -> Retry.now() | Defer(...) | Abort(...) | None, for tasks without their own
+    codec     how arguments and results become text; None: by annotation
+    sizes     largest payload, result and headers, in bytes
+    clock     seconds since 1970; ids, random: where ids and chance come from. For tests.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, storage: Storage | None = None, retry: Retry | None = None,
+        on_error: judge.OnError | None = None, codec: codecs.Codec | None = None, sizes: Sizes | None = None,
+        clock: clocks.Clock | None = None, ids: IdFactory | None = None, random: Callable[[], float] | None = None,
+    ) -> None:  # fmt: skip
+        if storage is not None and url is not None:
+            raise BadOption("storage", "give either a url or a storage, not both")
+        self.url = None if storage is not None else config.storage_url(url, config.caller_file())
+        self._by_default = url is None and storage is None
+        self.now: clocks.Clock = clock or clocks.wall
+        self.storage: Storage = storage if storage is not None else connect(self.url or "", now=clock)
+        self.chance: Callable[[], float] = random or _random.random
+        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.emitter = Emitter()
+        self.layers: list[middleware.Middleware] = []
+        self.on_error, self.sizes = on_error, sizes or Sizes()
+        self._codec = codec
+        if codec is not None:
+            codecs.probe(codec)
+        self.client = Client(self._opened, self.emitter)
+        self.client.layers = self.layers
+        self.client.run_now = self._run_now
+        self._maker = Maker(self.client, ids or UuidV7(), self.now, retry or Retry(), self.sizes)
+        self._users, self._is_open, self._lazily = 0, False, False
+        self._opening: asyncio.Lock | None = None
+        self._inline: Worker | None = None
+        self.sync = Portal(self)
+        self.jobs = Jobs(self.client, self._opened, self.tasks, self.now)
+        self.dead = Dead(self.jobs)
+        self.queues = Queues(self._opened)
+        self.limits = Limits(self._opened)
+
+    # --- declaring tasks
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(
+        self, *, name: str | None = None, kind: Kind | None = None, on_error: judge.OnError | None = None,
+        options: Computed | None = None, codec: codecs.Codec | None = None, **constants: Unpack[Options],
+    ) -> _Decorator: ...  # fmt: skip
+    def task(
+        self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, kind: Kind | None = None,
+        on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
+        **constants: Unpack[Options],
+    ) -> Any:  # fmt: skip
+        """Make a function a task: `@app.task` or `@app.task(queue="mail", retry=Retry(attempts=3))`.
+
+        name      default: module.function (`__main__` is left out)
+        kind      "async" for async functions; "thread" (default) or "process" for plain ones
+        options   callable over the call's arguments answering options for it, over the constants given here
+        Raises BadTask for what cannot be a task or a name taken twice, BadOption for a wrong option.
+        """
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            if isinstance(function, Task):
+                raise BadTask(f"{function.name} is a task already")
+            found = name or _name_of(function)
+            if found in self.tasks:
+                raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
+            own = codec if codec is not None else self._codec
+            task = Task(self._maker, found, function, kind, constants, options, on_error, own)
+            self.tasks[found] = task
+            return task
+
+        return decorate if function is None else decorate(function)
+
+    def stub(self, name: str, **options: Unpack[Options]) -> Stub:
+        """A task by name, for processes where its code is not installed. Its arguments are not checked here."""
+        return Stub(self._maker, name).options(**options)
+
+    def find_task(self, name: str) -> Task[..., Any, Any]:
+        """The task of that name. Raises UnknownTask, with a guess."""
+        if name not in self.tasks:
+            like = difflib.get_close_matches(name, self.tasks, 1)
+            raise UnknownTask(name, tuple(self.tasks), like[0] if like else None)
+        return self.tasks[name]
+
+    def on(self, *names: str) -> Callable[[Listener], Listener]:
+        """Call a function (async or not) at these events of this process; "*" is all of them."""
+
+        def decorate(listener: Listener) -> Listener:
+            for name in names:
+                self.emitter.on(name, listener)
+            return listener
+
+        return decorate
+
+    def events(self) -> AsyncIterator[Event]:
+        """The events of this process, from now on."""
+        return self.emitter.stream()
+
+    def middleware(self, layer: Any) -> Any:
+        """Add a Middleware (class or instance) inside those added before; answers what it was given."""
+        self.layers.append(middleware.check(layer))
+        return layer
+
+    # --- sending
+
+    @overload
+    async def enqueue(self, spec: JobSpec[T], /, **waiting: Any) -> Job[T, T]: ...
+    @overload
+    async def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **waiting: Any) -> list[Job[Any, Any]]: ...
+    async def enqueue(
+        self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None, wait_timeout: Seconds | None = None,
+    ) -> Any:  # fmt: skip
+        """Store specs, all or none, in one trip; durable when it returns. One spec answers one Job, else a list.
+
+        after, when, wait_timeout  make all of them wait, as the options of these names do
+        Raises UnknownJob, KeyHeld, BadOption, StorageError; nothing is stored then.
+        """
+        single = len(specs) == 1 and isinstance(specs[0], JobSpec)
+        flat = [spec for each in specs for spec in ([each] if isinstance(each, JobSpec) else each)]
+        for spec in flat:
+            if not isinstance(spec, JobSpec):
+                raise BadOption("enqueue", f"expected specs (task.job(...)), found {spec!r}")
+        if after is not None or wait_timeout is not None:
+            waiting = Options()
+            if after is not None:
+                waiting["after"] = after if isinstance(after, str) or not isinstance(after, Iterable) else list(after)
+            if when is not None:
+                waiting["when"] = when
+            if wait_timeout is not None:
+                waiting["wait_timeout"] = wait_timeout
+            fields = columns(waiting, Options(), "", self.now(), self.sizes)
+            flat = [spec.changed(**fields) for spec in flat]
+        jobs = await self.client.send(flat) if flat else []
+        return jobs[0] if single else jobs
+
+    # --- life
+
+    async def open(self) -> Storage:
+        """Open the storage unless it is open; each open wants its own `release`."""
+        self._users += 1
+        try:
+            return await self._open()
+        except BaseException:
+            self._users -= 1
+            raise
+
+    async def release(self) -> None:
+        """Close the storage when nobody uses it any more."""
+        self._users -= 1
+        if self._users <= 0 and not self._lazily:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop the inline worker and close the storage. Twice is once."""
+        inline, self._inline = self._inline, None
+        if inline is not None:
+            await inline.stop()
+        if self._is_open:
+            self._is_open = self._lazily = False
+            self._users = 0
+            await self.storage.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._users = max(0, self._users - 1)
+        await self.close()
+
+    async def _opened(self) -> Storage:
+        """The storage, opened at its first use; such an app stays open until `close`."""
+        if not self._is_open:
+            self._lazily = True
+            await self._open()
+        return self.storage
+
+    async def _open(self) -> Storage:
+        if self._opening is None:
+            self._opening = asyncio.Lock()
+        async with self._opening:
+            if not self._is_open:
+                await self.storage.open()
+                self._is_open = True
+                if self._by_default:
+                    log.info("jobs live in %s", self.url)
+        return self.storage
+
+    async def _run_now(self, ids: Iterable[str]) -> None:
+        """Inline jobs: a worker of our own that claims nothing but what it is handed."""
+        if self._inline is None:
+            self._inline = Worker(self, queues=[], concurrency=64)
+            await self._inline.start()
+        await self._inline.run_ids(list(ids))
+
+
+class _Decorator:
+    """The type of `@app.task(...)`: keeps parameters and result of what it decorates."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return function
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    qualified = getattr(function, "__qualname__", None)
+    if qualified is None:
+        raise BadTask(f"{function!r} has no name of its own: give name=")
+    qualified = qualified.replace("<locals>.", "").replace("<lambda>", "lambda")
+    module = getattr(function, "__module__", "__main__")
+    return qualified if module in ("__main__", "__mp_main__") else f"{module}.{qualified}"
+
+

@@ -1,0 +1,102 @@
+"""Something happened: told to whoever listens in this process, and never a danger to what happened.
+
+Without it nobody could count failures or page somebody; with an observer that raises, nothing else would notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from treadle.errors import BadOption
+from treadle.model import Record
+
+log = logging.getLogger("treadle")
+
+NAMES: Final = (
+    "enqueued", "started", "succeeded", "failed", "retrying", "deferred", "expired", "cancelled", "lost",
+    "worker.started", "worker.stopping", "worker.stopped", "worker.error",
+)  # fmt: skip
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """What happened, to which job or worker. `record` is the row as the teller knew it; `error` a text or exception."""
+
+    name: str
+    id: str = ""
+    task: str = ""
+    queue: str = ""
+    attempt: int = 0
+    worker: str = ""
+    error: str | BaseException | None = None
+    delay: float | None = None          # s until the next try: retrying, deferred
+    record: Record | None = None
+
+
+Listener = Callable[[Event], Awaitable[None] | None]
+
+
+class Emitter:
+    """Who listens to what. `wants(name)` is one look-up, so an event nobody asked for costs nothing."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Listener]] = {}
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    def on(self, name: str, listener: Listener) -> None:
+        if name not in NAMES and name != "*":
+            raise BadOption("on", f"there is no event {name!r}; there are {', '.join(NAMES)}")
+        self._listeners.setdefault(name, []).append(listener)
+
+    def off(self, name: str, listener: Listener) -> None:
+        self._listeners[name].remove(listener)
+        if not self._listeners[name]:
+            del self._listeners[name]
+
+    def wants(self, name: str) -> bool:
+        return name in self._listeners or "*" in self._listeners
+
+    def emit(self, event: Event) -> None:
+        """Tell everybody. A listener that raises is logged; an async one runs on its own."""
+        for listener in (*self._listeners.get(event.name, ()), *self._listeners.get("*", ())):
+            try:
+                answer = listener(event)
+                if inspect.isawaitable(answer):
+                    task = asyncio.ensure_future(self._finish(answer, event.name))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+            except Exception:
+                log.exception("a listener of %r failed; the event went on to the others", event.name)
+
+    @staticmethod
+    async def _finish(answer: Awaitable[Any], name: str) -> None:
+        try:
+            await answer
+        except Exception:
+            log.exception("a listener of %r failed", name)
+
+    async def stream(self) -> AsyncIterator[Event]:
+        """Every event of this process from now on; a reader more than 10,000 behind misses the oldest."""
+        queue: asyncio.Queue[Event] = asyncio.Queue(10_000)
+
+        def take(event: Event) -> None:
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(event)
+
+        self.on("*", take)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self.off("*", take)
+
+    async def settle(self) -> None:
+        """Wait for the async listeners under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)

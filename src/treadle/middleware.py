@@ -1,0 +1,72 @@
+"""Code around every enqueue and every run, in the order it was added: the first is the outermost.
+
+Without it tracing, tenancy and the like would have to be written into every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from treadle.context import Context
+from treadle.errors import BadTask
+from treadle.job import JobSpec
+
+Specs = Sequence[JobSpec[Any]]
+Send = Callable[[Specs], Awaitable[Any]]
+Run = Callable[[], Awaitable[Any]]
+
+
+class Middleware:
+    """Override one or both. What you raise before calling `proceed` stops the call; what it raises you see.
+
+    Raising inside `run` is a failed attempt like any other, so it backs off and is counted.
+    """
+
+    async def enqueue(self, specs: Specs, proceed: Send) -> Any:
+        """Around one call of enqueue; hand on the same specs or changed ones (`spec.changed(...)`)."""
+        return await proceed(specs)
+
+    async def run(self, context: Context, proceed: Run) -> Any:
+        """Around one attempt; answer what `proceed` answers, or something else as the task's result."""
+        return await proceed()
+
+
+def check(found: object) -> Middleware:
+    """An instance, or a class to make one of."""
+    instance = found() if isinstance(found, type) and issubclass(found, Middleware) else found
+    if not isinstance(instance, Middleware):
+        raise BadTask(f"expected a treadle.Middleware (a class or an instance), found {found!r}")
+    return instance
+
+
+def overrides(layers: Sequence[Middleware], method: str) -> list[Middleware]:
+    """Those that have something to say, so that the others cost nothing."""
+    return [layer for layer in layers if method in vars(type(layer)) or method in dir_of(type(layer))]
+
+
+def dir_of(kind: type) -> set[str]:
+    """What a class and its parents below Middleware define."""
+    return {name for each in kind.__mro__ if each not in (Middleware, object) for name in vars(each)}
+
+
+def around_enqueue(layers: Sequence[Middleware], send: Send) -> Send:
+    """One `send` that passes through all layers."""
+    for layer in reversed(overrides(layers, "enqueue")):
+        send = _bind_send(layer, send)
+    return send
+
+
+def _bind_send(layer: Middleware, inner: Send) -> Send:
+    return lambda specs: layer.enqueue(specs, inner)
+
+
+async def around_run(layers: Sequence[Middleware], context: Context, run: Run) -> Any:
+    """Run one attempt through all layers; `layers` are those that override `run`."""
+    for layer in reversed(layers):
+        run = _bind_run(layer, context, run)
+    return await run()
+
+
+def _bind_run(layer: Middleware, context: Context, inner: Run) -> Run:
+    return lambda: layer.run(context, inner)

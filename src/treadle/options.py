@@ -1,0 +1,271 @@
+"""The options of a job: what they are called, what is allowed, and how they become a row.
+
+Without it a negative delay or a moment without a zone would be found by a storage, far from the line that wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol, TypedDict
+
+from msgspec import UNSET, Struct
+
+from treadle import defaults, ids
+from treadle.errors import BadOption, TooLarge
+from treadle.retry import Policy, Retry, seconds, until
+
+Seconds = float | timedelta
+
+
+class HasId(Protocol):
+    """A job or a spec: whatever has an id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class When(Struct, frozen=True):
+    """How many of the jobs waited for must have ended, and whether failures count. See `all_succeeded` and friends."""
+
+    need: int | None = None
+    of: Literal["succeeded", "done"] = "succeeded"
+
+    def threshold(self, upstreams: int) -> tuple[int, int | None]:
+        """(need, slack) for this many upstreams; raises BadOption if they can never be enough."""
+        need = upstreams if self.need is None else self.need
+        if need > upstreams:
+            raise BadOption("when", f"at_least({need}) of {upstreams} jobs can never be")
+        return need, (None if self.of == "done" else upstreams - need)
+
+
+def all_succeeded() -> When:
+    """Every one of them succeeded (the default); when one did not, the waiting job is cancelled."""
+    return When()
+
+
+def all_done() -> When:
+    """Every one of them has ended, however."""
+    return When(of="done")
+
+
+def at_least(n: int, of: Literal["succeeded", "done"] = "succeeded") -> When:
+    """`n` of them succeeded, or ended in any way with `of="done"`."""
+    if not isinstance(n, int) or n < 1 or of not in ("succeeded", "done"):
+        raise BadOption("when", f'expected at_least(1 or more, of="succeeded" or "done"), found ({n!r}, of={of!r})')
+    return When(n, of)
+
+
+class Key(Struct, frozen=True):
+    """At most one unfinished job of a task per key.
+
+    conflict  "keep" answers with the job that holds it; "replace" cancels that one, or waits for it if it is running;
+              "raise" raises KeyHeld and stores nothing
+    window    s after its creation during which even an ended job holds the key
+    until     "ended", or "started": free as soon as the job runs
+    shared    the key counts across all tasks
+    """
+
+    key: str
+    conflict: Literal["keep", "replace", "raise"] = "keep"
+    window: float | timedelta | None = None
+    until: Literal["ended", "started"] = "ended"
+    shared: bool = False
+
+
+class Options(TypedDict, total=False):
+    """Every option of a job. Task constants, computed options and `.options()` are merged in this order."""
+
+    queue: str
+    priority: int
+    delay: Seconds
+    run_at: datetime
+    deadline: datetime
+    expires: Seconds
+    timeout: Seconds | None
+    retry: Retry
+    lease: Seconds
+    max_lost: int
+    key: str | Key | None
+    lane: str | None
+    limits: Sequence[str]
+    cost: int
+    aging: Seconds
+    keep: Seconds
+    keep_failed: Seconds
+    after: Sequence[HasId | str] | HasId | str
+    when: When
+    wait_timeout: Seconds
+    pass_result: bool
+    inline: bool
+    labels: Iterable[str] | Mapping[str, object]
+    headers: Mapping[str, str]
+    id: str
+
+
+NAMES = frozenset(Options.__annotations__)
+
+
+class Sizes(Struct, frozen=True):
+    """The largest texts an app accepts, in bytes. May be set lower than the defaults, never higher."""
+
+    payload: int = defaults.MAX_PAYLOAD
+    result: int = defaults.MAX_RESULT
+    headers: int = defaults.MAX_HEADERS
+
+    def __post_init__(self) -> None:
+        ceilings = (defaults.MAX_PAYLOAD, defaults.MAX_RESULT, defaults.MAX_HEADERS)
+        for value, most, name in zip((self.payload, self.result, self.headers), ceilings, ("payload", "result", "headers"), strict=True):
+            if not 0 < value <= most:
+                raise BadOption(f"sizes.{name}", f"expected 1 to {most:,} bytes, found {value!r}")
+
+
+def name_of(value: object, option: str) -> str:
+    """A name: 1-255 printable characters without white space at its ends; raises BadOption."""
+    if not isinstance(value, str) or not 0 < len(value) <= defaults.MAX_NAME or value != value.strip() or not value.isprintable():
+        shown = value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "..."
+        raise BadOption(option, f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {shown!r}")
+    return value
+
+
+def _priority(value: object) -> int:
+    low, high = defaults.PRIORITY_RANGE
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadOption("priority", f"expected {low}..{high}, found {value!r}")
+    return value
+
+
+def _timeout(value: Any) -> float | None:
+    length = None if value is None else seconds(value, "timeout")
+    if length == 0:
+        raise BadOption("timeout", "expected more than 0 s, or None for no limit")
+    return length
+
+
+def _labels(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise BadOption("labels", f"expected a list of labels or a mapping, found the one text {value!r}")
+    if isinstance(value, Mapping):
+        found = [f"{key}={each}" for key, each in value.items()]
+    elif isinstance(value, Iterable):
+        found = list(value)
+    else:
+        raise BadOption("labels", f"expected a list of labels or a mapping, found {value!r}")
+    labels = tuple(dict.fromkeys(name_of(label, "labels") for label in found))
+    if len(labels) > defaults.MAX_LABELS:
+        raise BadOption("labels", f"expected at most {defaults.MAX_LABELS}, found {len(labels)}")
+    return labels
+
+
+def _headers(value: object, most: int) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, Mapping):
+        raise BadOption("headers", f"expected a mapping of text to text, found {value!r}")
+    for name, text in value.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise BadOption("headers", f"expected text to text, found {name!r}: {text!r}")
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in value.items())
+    if size > most:
+        raise TooLarge("headers", size, most)
+    return tuple(value.items())
+
+
+def _limits(value: object, cost: object) -> tuple[tuple[str, int], ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise BadOption("limits", f"expected a list of limit names, found {value!r}")
+    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
+        raise BadOption("cost", f"expected 1 or more, found {cost!r}")
+    names = dict.fromkeys(name_of(name, "limits") for name in value)
+    for name in names:
+        if name.partition(":")[0] == "queue":
+            raise BadOption("limits", f"{name!r}: a queue's own limit holds for all its jobs and is not named by them")
+    return tuple((name, cost) for name in names)
+
+
+def _key(value: object, task: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    key = Key(value) if isinstance(value, str) else value
+    if not isinstance(key, Key) or key.conflict not in ("keep", "replace", "raise") or key.until not in ("ended", "started"):
+        raise BadOption("key", f"expected a text or a Key, found {value!r}")
+    name_of(key.key, "key")
+    # One flat name space: no task name has a space in it, so the two parts cannot be confused.
+    return {
+        "key": f"{'' if key.shared else task} {key.key}",
+        "key_conflict": key.conflict,
+        "key_window": None if key.window is None else seconds(key.window, "key.window"),
+        "key_until": key.until,
+    }
+
+
+def _after(value: Any, when: object) -> dict[str, Any]:
+    found = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    after = tuple(dict.fromkeys(each if isinstance(each, str) else each.id for each in found))
+    for id in after:
+        if not ids.VALID.fullmatch(id):
+            raise BadOption("after", f"expected jobs, specs or ids, found {id!r}")
+    if not isinstance(when, When):
+        raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
+    need, slack = when.threshold(len(after))
+    return {"after": after, "need": need, "slack": slack}
+
+
+def _policy(options: Options) -> str | None:
+    retry = options.get("retry", UNSET)
+    if retry is not UNSET and not isinstance(retry, Retry):
+        raise BadOption("retry", f"expected Retry(...), found {retry!r}")
+    lost = options.get("max_lost", UNSET)
+    if lost is not UNSET and (not isinstance(lost, int) or lost < 0):
+        raise BadOption("max_lost", f"expected 0 or more, found {lost!r}")
+    timeout = _timeout(options["timeout"]) if "timeout" in options else UNSET
+    passing = options.get("pass_result", False)
+    return Policy(retry=retry, timeout=timeout, max_lost=lost, pass_result=bool(passing)).text()
+
+
+def check_names(options: Mapping[str, object]) -> None:
+    """Raise BadOption for an option that does not exist."""
+    for name in options:
+        if name not in NAMES:
+            raise BadOption(name, f"there is no such option; there are {', '.join(sorted(NAMES))}")
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "queue": lambda value: name_of(value, "queue"),
+    "priority": _priority,
+    "delay": lambda value: seconds(value, "delay"),
+    "lease": lambda value: seconds(value, "lease"),
+    "lane": lambda value: None if value is None else name_of(value, "lane"),
+    "aging": lambda value: seconds(value, "aging"),
+    "keep": lambda value: seconds(value, "keep"),
+    "keep_failed": lambda value: seconds(value, "keep_failed"),
+    "wait_timeout": lambda value: seconds(value, "wait_timeout"),
+    "labels": _labels,
+}
+
+
+def columns(options: Options, own: Options, task: str, now: float, sizes: Sizes) -> dict[str, Any]:
+    """Merged options as fields of NewJob. `own` are those that differ from the task's constants: only they go
+    into the row's policy. Raises BadOption or TooLarge, naming the option."""
+    check_names(options)
+    fields: dict[str, Any] = {name: convert(options[name]) for name, convert in _PLAIN.items() if name in options}
+    if "run_at" in options:
+        fields["delay"] = until(options["run_at"], "run_at", now)
+    if "deadline" in options:
+        fields["deadline"] = until(options["deadline"], "deadline", now)
+    elif "expires" in options:
+        fields["deadline"] = seconds(options["expires"], "expires")
+    if "limits" in options:
+        fields["limits"] = _limits(options["limits"], options.get("cost", 1))
+    if "headers" in options:
+        fields["headers"] = _headers(options["headers"], sizes.headers)
+    if "key" in options:
+        fields.update(_key(options["key"], task))
+    if "after" in options:
+        fields.update(_after(options["after"], options.get("when", When())))
+    if "id" in options:
+        wrong = ids.problem(options["id"])
+        if wrong:
+            raise BadOption("id", wrong)
+        fields["id"] = options["id"]
+    if own:
+        fields["retry"] = _policy(own)
+    return fields

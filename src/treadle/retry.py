@@ -1,0 +1,143 @@
+"""How often a job is tried again and when; and the three words a task may fail with.
+
+Without it a policy could not be merged field by field, nor carried in a row for a runner in another language.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from treadle import defaults
+from treadle.errors import BadOption, TreadleError
+
+
+def seconds(value: float | timedelta, option: str) -> float:
+    """A duration as seconds; raises BadOption for what is none, or is negative."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= defaults.MAX_DELAY:
+        raise BadOption(option, f"expected seconds (0 to {defaults.MAX_DELAY:,.0f}) or a timedelta, found {value!r}")
+    return float(value)
+
+
+def until(value: datetime, option: str, now: float) -> float:
+    """Seconds from now to a moment; the past is now. Raises BadOption for a moment without a zone."""
+    if not isinstance(value, datetime):
+        raise BadOption(option, f"expected a datetime, found {value!r}")
+    if value.tzinfo is None:
+        raise BadOption(option, f"expected a moment with a zone, such as {value.replace(tzinfo=UTC)!r}, found {value!r}")
+    return max(0.0, min(value.timestamp() - now, defaults.MAX_DELAY))
+
+
+class RetryNow(Struct, frozen=True):
+    """A counted retry without delay; what `Retry.now()` answers."""
+
+
+class Retry(Struct, frozen=True, omit_defaults=True):
+    """When a failed attempt is tried again. A field not given is taken from the app's `retry`, then the default.
+
+    attempts  tries in all, the first included (default 5); None: without end
+    base      s before the second try (1)
+    factor    each wait is that much longer than the last (2)
+    max       s a wait lasts at most (300)
+    jitter    share of the wait that chance may take off (0.5): it only shortens
+    """
+
+    attempts: int | None | UnsetType = UNSET
+    base: float | timedelta | UnsetType = UNSET
+    factor: float | UnsetType = UNSET
+    max: float | timedelta | UnsetType = UNSET
+    jitter: float | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        attempts, factor, jitter = self.attempts, self.factor, self.jitter
+        if attempts is not UNSET and attempts is not None and (not isinstance(attempts, int) or attempts < 1):
+            raise BadOption("retry", f"attempts: expected 1 or more, or None, found {attempts!r}")
+        if factor is not UNSET and not (isinstance(factor, int | float) and factor >= 1):
+            raise BadOption("retry", f"factor: expected 1 or more, found {factor!r}")
+        if jitter is not UNSET and not (isinstance(jitter, int | float) and 0 <= jitter <= 1):
+            raise BadOption("retry", f"jitter: expected 0 to 1, found {jitter!r}")
+        for name in ("base", "max"):
+            value = self.base if name == "base" else self.max
+            if value is not UNSET:
+                msgspec.structs.force_setattr(self, name, seconds(value, f"retry.{name}"))
+
+    @staticmethod
+    def now() -> RetryNow:
+        """For `on_error=`: try again at once; the attempt counts."""
+        return RetryNow()
+
+    def over(self, below: Retry) -> Retry:
+        """This policy where it says something, `below` where it does not."""
+        mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(below)
+        return Retry(**{name: theirs[name] if value is UNSET else value for name, value in mine.items()})
+
+    def delay(self, failed: int, chance: float) -> float:
+        """Seconds before the next try after `failed` failed ones; `chance` is 0 to 1. The policy must be complete."""
+        base, factor, longest, jitter = self.base, self.factor, self.max, self.jitter
+        assert isinstance(base, float) and isinstance(longest, float)
+        assert not isinstance(factor, UnsetType) and not isinstance(jitter, UnsetType)
+        try:
+            wait = min(base * factor ** (failed - 1), longest)
+        except OverflowError:
+            wait = longest
+        return wait * (1.0 - jitter * chance)
+
+
+DEFAULT = Retry(
+    attempts=defaults.RETRY_ATTEMPTS,
+    base=defaults.RETRY_BASE,
+    factor=defaults.RETRY_FACTOR,
+    max=defaults.RETRY_MAX,
+    jitter=defaults.RETRY_JITTER,
+)
+
+
+class Policy(Struct, frozen=True, omit_defaults=True):
+    """What one job asked for differently from its task, as it stands in the row (JSON text)."""
+
+    retry: Retry | UnsetType = UNSET
+    timeout: float | None | UnsetType = UNSET
+    max_lost: int | UnsetType = UNSET
+    pass_result: bool = False           # the first argument is the result of the job it waited for
+
+    def text(self) -> str | None:
+        """For the row; None where nothing differs."""
+        return None if self == Policy() else msgspec.json.encode(self).decode()
+
+
+_read = msgspec.json.Decoder(Policy).decode
+
+
+def read_policy(text: str | None) -> Policy:
+    """The policy of a row. One that cannot be read counts as none: a bad row must not stop a worker."""
+    if text is None:
+        return Policy()
+    try:
+        return _read(text)
+    except (msgspec.MsgspecError, BadOption):
+        return Policy()
+
+
+class Defer(TreadleError):
+    """Raise it (or return it from `on_error`): run again later; the attempt does not count.
+
+    seconds  from now, or `until` an aware moment
+    """
+
+    def __init__(self, seconds_: float | timedelta = 0.0, *, until: datetime | None = None) -> None:
+        self.seconds = seconds(seconds_, "Defer")
+        self.until = until
+        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+            raise BadOption("Defer", f"until: expected a moment with a zone, found {until!r}")
+        super().__init__(f"deferred {f'until {until}' if until else f'for {self.seconds:g} s'}")
+
+
+class Abort(TreadleError):
+    """Raise it (or return it from `on_error`): the job has failed, now and for good."""
+
+    def __init__(self, message: str = "aborted") -> None:
+        super().__init__(message)

@@ -1,0 +1,77 @@
+"""The same from plain threads: one portal into an event loop of its own, never a second copy of the code.
+
+Without it Django views, Flask and scripts could not enqueue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from treadle.errors import NestedTransaction
+from treadle.job import Job, JobSpec
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+T = TypeVar("T")
+
+
+class Portal:
+    """`app.sync`: every call runs on the app's loop, in a daemon thread that starts at the first call.
+
+    An app used through this portal belongs to it: its async methods are for the portal's loop only.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> Any:
+        """As `app.enqueue`. One spec answers one Job, several a list."""
+        return self.call(self._app.enqueue(*specs, **options))
+
+    def result(self, job: Job[T, Any], timeout: float | None = None) -> T:
+        """As `job.result`."""
+        return self.call(job.result(timeout))
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run any coroutine of this app and wait for its answer: `app.sync.call(app.jobs.get(id))`."""
+        loop = self._start()
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise NestedTransaction("app.sync was called on its own event loop, where it would wait for itself: await it")
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Close the app and end the thread."""
+        if self._loop is not None and self._thread is not None:
+            self.call(self._app.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop = self._thread = None
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(loop,), name="treadle-sync", daemon=True)
+                self._thread.start()
+                self._loop = loop
+            return self._loop
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        loop.close()

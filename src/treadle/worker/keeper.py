@@ -1,0 +1,100 @@
+"""What a worker does beside its jobs: renew leases, listen for hints, prune, ask the throttle.
+
+Without it leases would run out under running jobs, and work would be found by polling only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from treadle import defaults
+from treadle.events import Emitter, Event
+from treadle.model import Hold, Presence
+from treadle.storage.contract import Storage
+from treadle.worker.slots import Run, Slots
+
+
+class Keeper:
+    """The background loops of one worker; each is restarted by the worker when it fails."""
+
+    def __init__(self, slots: Slots, storage: Storage, emitter: Emitter, queues: Sequence[str], lease: float) -> None:
+        self._slots, self._storage, self._emitter = slots, storage, emitter
+        self._queues, self._lease = tuple(queues), lease
+        self._loop = asyncio.get_running_loop()
+        self._born = self._loop.time()
+
+    async def beat(self) -> None:
+        """Renew every third of the shortest lease; at once when a note is to be saved or a job was taken from us."""
+        slots = self._slots
+        while True:
+            slots.beat_now.clear()
+            await self.beat_once()
+            try:
+                async with asyncio.timeout(self._every()):
+                    await slots.beat_now.wait()
+                await asyncio.sleep(0.05)       # many notes, one trip
+            except TimeoutError:
+                pass
+
+    def _every(self) -> float:
+        shortest = min((run.lease for run in self._slots.running.values() if run.lease), default=self._lease)
+        return min(shortest, self._lease) / 3
+
+    async def beat_once(self, gone: bool = False) -> None:
+        slots = self._slots
+        presence = Presence(
+            worker=slots.name, host=platform.node(), pid=os.getpid(), queues=self._queues, slots=slots.concurrency,
+            running=len(slots.running), uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
+        )  # fmt: skip
+        by_lease: dict[float, list[Run]] = {self._lease: []}
+        for run in slots.running.values():
+            by_lease.setdefault(run.lease or self._lease, []).append(run)
+        for lease, runs in by_lease.items():
+            holds = [Hold(run.record.job.id, run.record.version, note=run.context.note) for run in runs]
+            lost = await self._storage.heartbeat(presence, holds, lease)
+            for run in runs:
+                if run.record.job.id in lost and not run.ended:
+                    self._lose(run)
+        slots.last_beat = self._loop.time()
+
+    def _lose(self, run: Run) -> None:
+        """It was cancelled, settled or claimed by somebody else: nothing it writes will be taken."""
+        if run.context.why is None and self._emitter.wants("lost"):
+            job = run.record.job
+            self._emitter.emit(Event(name="lost", id=job.id, task=job.task, queue=job.queue, worker=self._slots.name,
+                                     attempt=run.record.attempt + 1, record=run.record))  # fmt: skip
+        run.stop("lost")
+
+    async def listen(self) -> None:
+        slots, told = self._slots, f"worker:{self._slots.name}"
+        topics = [told, *(f"worker:{slots.name}/{number}" for number in range(4))]
+        topics += [f"queue:{queue}" for queue in self._queues]
+        while True:
+            heard = await self._storage.watch(topics, defaults.WATCH)
+            if any(topic.startswith("worker:") for topic in heard):
+                slots.beat_now.set()
+            if any(topic.startswith("queue:") for topic in heard):
+                slots.hinted = True
+                slots.wake.set()
+
+    async def prune(self) -> None:
+        """A little at a time, and not at the same moment as every other worker."""
+        while True:
+            await asyncio.sleep(defaults.PRUNE_EVERY * random.uniform(0.5, 1.5))
+            while await self._storage.prune(defaults.PRUNE_STEP) == defaults.PRUNE_STEP:
+                await asyncio.sleep(0.01)
+
+    async def throttle(self, ask: Callable[[], Awaitable[Any]]) -> None:
+        """Ask how long to pause before the next claims, and pause as long."""
+        slots = self._slots
+        while True:
+            slots.pause = float(await ask() or 0.0)
+            await asyncio.sleep(slots.pause or 0.1)
+            if slots.pause:
+                slots.pause = 0.0
+                slots.wake.set()

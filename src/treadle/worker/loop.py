@@ -1,0 +1,360 @@
+"""The worker: its settings, its loops, how it starts and how it stops.
+
+Without it there would be pumps and runners, and nobody to end them decently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from treadle import defaults, middleware
+from treadle.errors import BadOption, StorageError, UnknownTask
+from treadle.events import Emitter, Event
+from treadle.judge import OnError
+from treadle.model import Claim, Record
+from treadle.options import Sizes, name_of
+from treadle.retry import DEFAULT, Retry, seconds
+from treadle.runner import AnyTask, Runner
+from treadle.storage.contract import Storage
+from treadle.worker.keeper import Keeper
+from treadle.worker.pump import Pump
+from treadle.worker.slots import Slots, Timers
+
+log = logging.getLogger("treadle")
+
+PUMPS = 2       # one trip under way while the other half runs: +50 % on a network storage, nothing lost on SQLite
+
+
+class Host(Protocol):
+    """What a worker needs of its app."""
+
+    tasks: dict[str, AnyTask]
+    emitter: Emitter
+    layers: list[middleware.Middleware]
+    on_error: OnError | None
+    sizes: Sizes
+
+    async def open(self) -> Storage: ...
+    async def release(self) -> None: ...
+    def chance(self) -> float: ...
+    def now(self) -> float: ...
+
+
+class Worker:
+    """Runs the jobs of an app.
+
+    queues       None: those of all its tasks; a list; or {name: weight}, each getting its share of every claim
+    concurrency  jobs at once
+    tasks        only these tasks (or names); None: all the app has
+    accept       called with the row after the claim; false hands the job back, uncounted (prefer `tasks`)
+    throttle     async callable answering seconds to pause before claiming on
+    grace        s that running jobs get to end when the worker stops
+    lease        s a claim holds without a heartbeat; renewed every third
+    poll         s between looks for work, the net under lost hints
+    recovery     how long to wait before trying again when the storage is away
+    """
+
+    def __init__(
+        self, app: Host, queues: Iterable[str] | Mapping[str, int] | None = None, concurrency: int = defaults.CONCURRENCY,
+        *, tasks: Iterable[str | AnyTask] | None = None, accept: Callable[[Record], Any] | None = None,
+        throttle: Callable[[], Awaitable[Any]] | None = None, grace: float | timedelta = defaults.GRACE,
+        lease: float | timedelta = defaults.LEASE, poll: float | timedelta = defaults.POLL,
+        recovery: Retry = Retry(base=0.1, max=10.0), name: str | None = None,  # noqa: B008  frozen
+    ) -> None:  # fmt: skip
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise BadOption("concurrency", f"expected 1 or more, found {concurrency!r}")
+        self.app, self.concurrency = app, concurrency
+        self.grace, self.lease, self.poll = seconds(grace, "grace"), seconds(lease, "lease"), seconds(poll, "poll")
+        if not self.lease or not self.poll:
+            raise BadOption("lease" if not self.lease else "poll", "expected more than 0 s")
+        self.name = name_of(name, "name") if name else f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
+        self._asked_queues = _weights(queues)
+        self._asked_tasks = None if tasks is None else [task if isinstance(task, str) else task.name for task in tasks]
+        self._accept, self._throttle, self._recovery = accept, throttle, recovery.over(DEFAULT)
+        self._threads: ThreadPoolExecutor | None = None
+        self._processes: Any = None
+        self._state: _Running | None = None
+        self._stopped = asyncio.Event()
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open the app if it is not, and begin to claim."""
+        if self._state is not None:
+            raise BadOption("worker", "it runs already")
+        for name in self._asked_tasks or ():
+            if name not in self.app.tasks:
+                raise UnknownTask(name, tuple(self.app.tasks))
+        storage = await self.app.open()
+        self._stopped = asyncio.Event()
+        self._state = _Running(self, storage)
+        self._state.start()
+        self._tell("worker.started")
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT: the first stops decently, the second at once."""
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        signals = 0
+
+        def on_signal() -> None:
+            nonlocal signals
+            signals += 1
+            asked.set()
+            if signals > 1 and self._state is not None:
+                self._state.cancel_runs()
+
+        with _signals(loop, on_signal):
+            await self.start()
+            await asked.wait()
+            await self.stop()
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Claim no more, give running jobs `grace` seconds to end, cancel and hand back the rest, uncounted."""
+        state = self._state
+        if state is None:
+            return
+        self._tell("worker.stopping")
+        try:
+            await state.stop(self.grace if grace is None else grace)
+        finally:
+            self._state = None
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+                self._threads = None
+            if self._processes is not None:
+                await self._processes.close()
+                self._processes = None
+            self._tell("worker.stopped")
+            await self.app.emitter.settle()
+            await self.app.release()
+            self._stopped.set()
+
+    @property
+    def running(self) -> Sequence[Record]:
+        """The jobs that run here now."""
+        return [] if self._state is None else [run.record for run in self._state.slots.running.values()]
+
+    async def run_ids(self, ids: Sequence[str]) -> None:
+        """Claim and start these jobs, those of them that may start now and that there is a slot for."""
+        if self._state is not None:
+            await self._state.run_ids(ids)
+
+    # --- for its loops
+
+    def _tell(self, name: str, error: BaseException | None = None) -> None:
+        if self.app.emitter.wants(name):
+            self.app.emitter.emit(Event(name=name, worker=self.name, error=error))
+
+    def queues(self) -> dict[str, int]:
+        if self._asked_queues is not None:
+            return self._asked_queues
+        tasks = [task for name, task in self.app.tasks.items() if self._asked_tasks is None or name in self._asked_tasks]
+        return dict.fromkeys((task.queue for task in tasks), 1) or {defaults.QUEUE: 1}
+
+    def tasks(self) -> dict[str, tuple[int | None, float | None]]:
+        names = self.app.tasks if self._asked_tasks is None else self._asked_tasks
+        return {name: (None, self.app.tasks[name].lease) for name in names}
+
+    def threads(self) -> Executor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=f"treadle-{self.name}")
+        return self._threads
+
+    def processes(self) -> Any:
+        if self._processes is None:
+            from treadle.worker.processes import ProcessPool
+
+            self._processes = ProcessPool()
+        return self._processes
+
+
+class _Running:
+    """One start of a worker: everything that is gone when it has stopped."""
+
+    def __init__(self, worker: Worker, storage: Storage) -> None:
+        self.worker, self.storage = worker, storage
+        app = worker.app
+        self.loop = asyncio.get_running_loop()
+        self.slots = Slots(worker.name, worker.concurrency)
+        self.timers = Timers(self.loop)
+        self.queues = worker.queues()
+        self.asks = _Asks(worker, self.queues, self.slots)
+        runner = Runner(app.layers, app.on_error, app.chance, app.now, app.sizes.result, worker.threads, worker.processes)
+        pumps = 1 if worker.concurrency == 1 else PUMPS
+        share = -(-worker.concurrency // pumps)
+        self.pumps = [
+            Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter, worker.poll,
+                 worker._accept, self.degraded)
+            for number in range(pumps)
+        ]  # fmt: skip
+        self.keeper = Keeper(self.slots, storage, app.emitter, list(self.queues), worker.lease)
+        self.loops: list[asyncio.Task[None]] = []
+        self.beside: list[asyncio.Task[None]] = []
+        self.failures = 0
+        self.give_up_at: float | None = None
+        self.inline_tickets = 0
+
+    def start(self) -> None:
+        keeper, throttle = self.keeper, self.worker._throttle
+        self.slots.claiming = bool(self.queues)
+        self.loops = [asyncio.create_task(self.supervise(pump.run)) for pump in self.pumps]
+        sides: list[Callable[[], Coroutine[Any, Any, None]]] = [keeper.beat, keeper.listen, keeper.prune]
+        if throttle is not None:
+            sides.append(lambda: keeper.throttle(throttle))
+        self.beside = [asyncio.create_task(self.supervise(side)) for side in sides]
+
+    async def supervise(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """An error in a loop is told, and the loop goes on after a while; healthy time makes it forget the error."""
+        failures, retry = 0, self.worker._recovery
+        while True:
+            began = self.loop.time()
+            try:
+                return await loop()
+            except Exception as error:
+                failures = 1 if self.loop.time() - began > 60 else failures + 1
+                if isinstance(error, StorageError):
+                    await self.degraded(error)
+                else:
+                    log.exception("a loop of worker %s failed; it is started again", self.worker.name)
+                    self.worker._tell("worker.error", error)
+                    await asyncio.sleep(retry.delay(failures, self.worker.app.chance()))
+
+    async def degraded(self, error: BaseException | None) -> None:
+        """The storage failed (wait, then try again), or answered (forget it). Said once, not at every try."""
+        if error is None:
+            if self.failures:
+                self.failures = 0
+                log.warning("worker %s: the storage answers again", self.worker.name)
+            return
+        if self.give_up_at is not None and self.loop.time() > self.give_up_at:
+            raise error
+        self.failures += 1
+        if self.failures == 1:
+            log.warning("worker %s: the storage does not answer; trying on (%s)", self.worker.name, error)
+            self.worker._tell("worker.error", error)
+        await asyncio.sleep(self.worker._recovery.delay(min(self.failures, 30), self.worker.app.chance()))
+
+    async def run_ids(self, ids: Sequence[str]) -> None:
+        room = min(self.slots.free, len(ids))
+        if room <= 0 or self.slots.stopping:
+            return
+        self.slots.free -= room
+        self.inline_tickets += 1
+        taken = 0
+        try:
+            claimed = await self.storage.claim(Claim(
+                worker=f"{self.slots.name}/ids#{self.inline_tickets}", limit=room, ids=tuple(ids), lease=self.worker.lease,
+                tasks=self.worker.tasks(),
+            ))  # fmt: skip
+            taken = len(claimed.records)
+        finally:
+            self.slots.free += room - taken
+        for record in claimed.records:
+            self.pumps[0].start(record)
+
+    def cancel_runs(self) -> None:
+        for run in list(self.slots.running.values()):
+            run.stop("stop")
+
+    async def stop(self, grace: float) -> None:
+        slots = self.slots
+        slots.stopping, slots.claiming = True, False
+        slots.wake.set()
+        self.give_up_at = self.loop.time() + grace + self.worker.lease
+        done = asyncio.gather(*self.loops, return_exceptions=True)
+        await asyncio.wait([done], timeout=grace)
+        if not done.done():
+            self.cancel_runs()
+            # Async functions end now. One in a thread ends when it returns: until then its slot is not given back.
+            await asyncio.wait([done], timeout=max(1.0, min(grace, 5.0)))
+        for task in (*self.loops, *self.beside):
+            task.cancel()
+        await asyncio.gather(done, *self.beside, return_exceptions=True)
+        if slots.running:
+            names = ", ".join(sorted({run.task.name for run in slots.running.values()}))
+            log.warning("worker %s stops while %d jobs still run (%s); their leases will run out",
+                        slots.name, len(slots.running), names)  # fmt: skip
+        try:
+            await self.keeper.beat_once(gone=True)
+        except StorageError:
+            log.info("worker %s could not say good-bye; it is forgotten after its lease", slots.name)
+        self.timers.close()
+
+
+class _Asks:
+    """Builds the claim for so many slots: each queue's share by weight, the first one another each time."""
+
+    def __init__(self, worker: Worker, queues: dict[str, int], slots: Slots) -> None:
+        self._worker, self._queues, self._slots = worker, list(queues.items()), slots
+        self._total, self._turn = sum(queues.values()), 0
+        self._tasks: dict[str, tuple[int | None, float | None]] = {}
+        self._known = -1
+
+    def __call__(self, room: int) -> Claim:
+        if self._known != len(self._worker.app.tasks):
+            self._tasks, self._known = self._worker.tasks(), len(self._worker.app.tasks)
+        if len(self._queues) > 1:
+            self._turn = (self._turn + 1) % len(self._queues)
+            order = self._queues[self._turn :] + self._queues[: self._turn]
+            queues = tuple((name, max(1, room * weight // self._total)) for name, weight in order)
+        else:
+            queues = tuple((name, room) for name, _ in self._queues)
+        return Claim(worker="", queues=queues, tasks=self._tasks, limit=max(1, room), lease=self._worker.lease, holds=tuple(self._slots.running))
+
+
+def _weights(queues: Iterable[str] | Mapping[str, int] | None) -> dict[str, int] | None:
+    if queues is None:
+        return None
+    if isinstance(queues, str):
+        raise BadOption("queues", f"expected a list of names or {{name: weight}}, found the one text {queues!r}")
+    found = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
+    for name, weight in found.items():
+        name_of(name, "queues")
+        if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
+            raise BadOption("queues", f"weight of {name!r}: expected 1 or more, found {weight!r}")
+    return found
+
+
+class _signals:
+    """SIGTERM and SIGINT call `on_signal` while this lasts; in another thread than the main one nothing changes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None]) -> None:
+        self._loop, self._on_signal = loop, on_signal
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.getsignal(number)
+            try:
+                self._loop.add_signal_handler(number, self._on_signal)
+            except NotImplementedError:     # Windows: no handlers on the loop
+                signal.signal(number, lambda *_: self._loop.call_soon_threadsafe(self._on_signal))
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            try:
+                self._loop.remove_signal_handler(number)
+            except NotImplementedError:
+                pass
+            signal.signal(number, before)
