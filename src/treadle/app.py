@@ -17,7 +17,7 @@ from treadle import clock as clocks
 from treadle import codec as codecs
 from treadle import config, judge, middleware
 from treadle.client import Client
-from treadle.errors import BadOption, BadTask, UnknownTask
+from treadle.errors import BadOption, BadTask, NestedTransaction, UnknownTask
 from treadle.events import Emitter, Event, Listener
 from treadle.ids import IdFactory, UuidV7
 from treadle.job import Job, JobSpec
@@ -62,6 +62,7 @@ class App:
         self.url = None if storage is not None else config.storage_url(url, config.caller_file())
         self._by_default = url is None and storage is None
         self.now: clocks.Clock = clock or clocks.wall
+        self._clock = clock
         self.storage: Storage = storage if storage is not None else connect(self.url or "", now=clock)
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, Task[..., Any, Any]] = {}
@@ -77,6 +78,7 @@ class App:
         self._maker = Maker(self.client, ids or UuidV7(), self.now, retry or Retry(), self.sizes)
         self._users, self._is_open, self._lazily = 0, False, False
         self._opening: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._inline: Worker | None = None
         self.sync = Portal(self)
         self.jobs = Jobs(self.client, self._opened, self.tasks, self.now)
@@ -223,18 +225,31 @@ class App:
 
     async def _opened(self) -> Storage:
         """The storage, opened at its first use; such an app stays open until `close`."""
-        if not self._is_open:
+        if not self._is_open or self._loop is not asyncio.get_running_loop():
             self._lazily = True
             await self._open()
         return self.storage
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop the app is open on; None while it is closed."""
+        return self._loop if self._is_open else None
+
     async def _open(self) -> Storage:
+        here = asyncio.get_running_loop()
+        if self._is_open and self._loop is not here:
+            if self._loop is not None and not self._loop.is_closed():
+                raise NestedTransaction("this app is open on another event loop; from other threads use app.sync")
+            # The loop it was opened on is gone, as after a first asyncio.run(): what belonged to it is gone too.
+            self._is_open, self._opening, self._inline = False, None, None
+            if self.url is not None:
+                self.storage = connect(self.url, now=self._clock)
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
             if not self._is_open:
                 await self.storage.open()
-                self._is_open = True
+                self._is_open, self._loop = True, here
                 if self._by_default:
                     log.info("jobs live in %s", self.url)
         return self.storage

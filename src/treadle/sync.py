@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 
 class Portal:
-    """`app.sync`: every call runs on the app's loop, in a daemon thread that starts at the first call.
+    """`app.sync`: every call runs on the app's event loop and waits for its answer.
 
-    An app used through this portal belongs to it: its async methods are for the portal's loop only.
+    If the app is open on a running loop (a worker in this process, an async web server), that one is used, so a task
+    in a thread may enqueue. Otherwise the portal starts a loop of its own in a daemon thread, and the app is open there.
     """
 
     def __init__(self, app: App) -> None:
@@ -42,8 +43,12 @@ class Portal:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of this app and wait for its answer: `app.sync.call(app.jobs.get(id))`."""
-        loop = self._start()
-        if threading.current_thread() is self._thread:
+        loop = self._app.loop or self._start()
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is loop:
             work.close()
             raise NestedTransaction("app.sync was called on its own event loop, where it would wait for itself: await it")
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)

@@ -110,6 +110,8 @@ class Pump:
         """The line is empty: until a hint, the next due moment, or the poll that nets lost hints."""
         slots = self._slots
         slots.idle = True
+        if self._number:
+            return      # the first pump waits for all; its next empty claim, or its first job, ends this
         if slots.outcomes or slots.hinted or not slots.claiming:
             slots.idle = slots.hinted = False
             return

@@ -1,0 +1,247 @@
+"""What is measured, one function each. A measure answers {name: figure}; CPU is that of this process, in us per job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from treadle import App, Worker
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to measure on: a storage by url, and how much."""
+
+    url: str
+    jobs: int = 40_000
+    concurrency: int = 256
+
+
+class Meter:
+    """Wall and CPU time of a block."""
+
+    def __enter__(self) -> Meter:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall, self.cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
+
+
+def make(setting: Setting) -> App:
+    app = App(setting.url)
+
+    @app.task(name="noop")
+    async def noop(x: int) -> int:
+        return x
+
+    @app.task(name="nap")
+    async def nap(x: int) -> int:
+        await asyncio.sleep(0.005)
+        return x
+
+    return app
+
+
+@asynccontextmanager
+async def counted(app: App, jobs: int) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Waits until so many jobs are settled, by the storage's own word: no job is ready or running any more."""
+
+    async def until_settled() -> None:
+        while True:
+            stats = await app.queues.stats()
+            if sum(count.jobs for count in stats.counts if not count.state.final) == 0:
+                return
+            await asyncio.sleep(0.02)
+
+    yield until_settled
+
+
+async def bulk_enqueue(setting: Setting) -> Figures:
+    """Specs made and stored, 1,000 a call."""
+    async with make(setting) as app:
+        task = app.find_task("noop")
+        with Meter() as meter:
+            for start in range(0, setting.jobs, 1_000):
+                await app.enqueue([task.job(i) for i in range(start, start + 1_000)])
+    return {"bulk enqueue, jobs/s": setting.jobs / meter.wall, "bulk enqueue, CPU us": meter.cpu / setting.jobs * 1e6}
+
+
+async def concurrent_enqueue(setting: Setting) -> Figures:
+    """100 coroutines, each awaiting one enqueue after the other."""
+    async with make(setting) as app:
+        task, each = app.find_task("noop"), setting.jobs // 100
+
+        async def producer() -> None:
+            for i in range(each):
+                await task.enqueue(i)
+
+        with Meter() as meter:
+            await asyncio.gather(*(producer() for _ in range(100)))
+    return {"enqueue from 100 coroutines, jobs/s": each * 100 / meter.wall}
+
+
+async def single_enqueue(setting: Setting) -> Figures:
+    """One awaited after the other: what a web request sees."""
+    jobs = min(setting.jobs, 4_000)
+    async with make(setting) as app:
+        task = app.find_task("noop")
+        with Meter() as meter:
+            for i in range(jobs):
+                await task.enqueue(i)
+    return {"enqueue one at a time, jobs/s": jobs / meter.wall}
+
+
+async def drain(setting: Setting, task_name: str = "noop", label: str = "drain") -> Figures:
+    """No-op jobs queued before, to the last one settled, with one worker in this process."""
+    async with make(setting) as app:
+        task = app.find_task(task_name)
+        for start in range(0, setting.jobs, 1_000):
+            await app.enqueue([task.job(i) for i in range(start, start + 1_000)])
+        ended = 0
+        done = asyncio.Event()
+
+        # The last job is the last in line, but others may end after it: count the applied endings.
+        @app.on("succeeded")
+        def count(_: object) -> None:
+            nonlocal ended
+            ended += 1
+            if ended == setting.jobs:
+                done.set()
+
+        worker = Worker(app, concurrency=setting.concurrency)
+        with Meter() as meter:
+            await worker.start()
+            await done.wait()
+        await worker.stop()
+    rate, cpu = setting.jobs / meter.wall, meter.cpu / setting.jobs * 1e6
+    name = f"{label} at {setting.concurrency}"
+    return {f"{name}, jobs/s": rate, f"{name}, CPU us": cpu}
+
+
+async def round_trip(setting: Setting) -> Figures:
+    """Enqueue to result, one at a time, worker in the same process."""
+    jobs = min(setting.jobs, 500)
+    async with make(setting) as app, Worker(app):
+        task, times = app.find_task("noop"), []
+        for i in range(jobs):
+            start = time.perf_counter()
+            job = await task.enqueue(i)
+            await job.result(timeout=30)
+            times.append(time.perf_counter() - start)
+    return percentiles("enqueue to result, same process", times)
+
+
+async def pick_up_same(setting: Setting) -> Figures:
+    """From the call of enqueue to the first line of the task: an idle worker in the same process, 50 jobs/s."""
+    app = App(setting.url)
+    times: list[float] = []
+
+    @app.task(name="stamp")
+    async def stamp(sent: float) -> None:
+        times.append(time.perf_counter() - sent)
+
+    async with app, Worker(app):
+        for _ in range(150):
+            await asyncio.sleep(0.02)
+            await stamp.enqueue(time.perf_counter())
+        while len(times) < 150:
+            await asyncio.sleep(0.01)
+    return percentiles("pick-up, same process", times)
+
+
+async def pick_up_other(setting: Setting) -> Figures:
+    """The same with the worker in another process (clocks: CLOCK_MONOTONIC is one for the machine)."""
+    if setting.url.startswith("memory"):
+        return {}
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.stamper", setting.url, stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    await child.stdout.readline()
+    app = App(setting.url)
+    stub = app.stub("stamp")
+    async with app:
+        for _ in range(150):
+            await asyncio.sleep(0.02)
+            await stub.enqueue(time.monotonic())
+        times = [float(await child.stdout.readline()) for _ in range(150)]
+    child.terminate()
+    await child.wait()
+    return percentiles("pick-up, other process", times)
+
+
+def percentiles(name: str, times: list[float]) -> Figures:
+    ordered = sorted(times)
+    return {
+        f"{name}, p50 ms": statistics.median(ordered) * 1e3,
+        f"{name}, p99 ms": ordered[int(len(ordered) * 0.99)] * 1e3,
+    }
+
+
+def memory_mb() -> float:
+    """What this process holds now (Linux), or has held at most."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def flat_memory(setting: Setting) -> Figures:
+    """A worker's memory after a tenth of the jobs and after all of them; they are fed while they drain."""
+    async with make(setting) as app:
+        task, ended = app.find_task("noop"), 0
+        done = asyncio.Event()
+
+        @app.on("succeeded")
+        def count(_: object) -> None:
+            nonlocal ended
+            ended += 1
+            if ended == setting.jobs:
+                done.set()
+
+        early = 0.0
+        async with Worker(app, concurrency=setting.concurrency):
+            for start in range(0, setting.jobs, 1_000):
+                await app.enqueue([task.options(keep=0).job(i) for i in range(start, start + 1_000)])
+                while start - ended > 20_000:
+                    await asyncio.sleep(0.005)
+                if not early and ended >= setting.jobs // 10:
+                    early = memory_mb()
+            await done.wait()
+            late = memory_mb()
+    return {"memory after a tenth, MB": early, "memory at the end, MB": late}
+
+
+async def loop_hold(setting: Setting) -> Figures:
+    """The longest time the loop was held while jobs drain: a ticker that wants to run every millisecond."""
+    worst = 0.0
+
+    async def ticker() -> None:
+        nonlocal worst
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            worst = max(worst, time.perf_counter() - before - 0.001)
+
+    async with make(setting) as app:
+        task = app.find_task("noop")
+        for start in range(0, setting.jobs, 1_000):
+            await app.enqueue([task.job(i) for i in range(start, start + 1_000)])
+        async with counted(app, setting.jobs) as until_settled, Worker(app, concurrency=setting.concurrency):
+            watch = asyncio.create_task(ticker())
+            await asyncio.sleep(0.05)
+            worst = 0.0
+            await until_settled()
+            watch.cancel()
+    return {"longest hold of the loop, ms": worst * 1e3}
