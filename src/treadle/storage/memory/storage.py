@@ -28,12 +28,15 @@ RUNNING, READY, WAITING = State.RUNNING, State.READY, State.WAITING
 
 
 class Edge:
-    """One job waits for another. `open` until the ending has counted; `soft`: any ending counts as a success."""
+    """One job waits for another. `open` until the ending has counted; `soft`: any ending counts as a success.
 
-    __slots__ = ("open", "soft")
+    `version` is that of the job as it began to wait: a later wait is another one, for other jobs.
+    """
 
-    def __init__(self, soft: bool = False) -> None:
-        self.open, self.soft = True, soft
+    __slots__ = ("open", "soft", "version")
+
+    def __init__(self, version: int, soft: bool = False) -> None:
+        self.open, self.version, self.soft = True, version, soft
 
 
 class MemoryStorage:
@@ -119,19 +122,19 @@ class MemoryStorage:
             deadline_at=deadline_at, created_at=now, updated_at=now,
         ))  # fmt: skip
         if soft is not None:
-            self._down[soft][new.id] = Edge(soft=True)
+            self._down[soft][new.id] = Edge(0, soft=True)
         self._watch_ups(new.id, after, now)
 
     def _watch_ups(self, id: str, after: Iterable[str], now: float) -> None:
         """Wait for these; those that have ended count at once."""
         for up in after:
-            self._down[up][id] = Edge()
+            self._down[up][id] = Edge(self._jobs[id].version)
         for up in after:
             if up in self._jobs and self._jobs[up].state.final:
                 self._count(up, id, self._jobs[up].state, now)
         self._count_endings(now)
         row = self._jobs[id]
-        if row.state is WAITING and row.pending <= 0 and row.job.task:
+        if row.state is WAITING and row.pending <= 0:
             self._release(row, now)
 
     def _take_key(self, new: NewJob, now: float) -> str | None:
@@ -155,9 +158,11 @@ class MemoryStorage:
     # --- from waiting into line, and what is due
 
     def _release(self, row: Record, now: float) -> None:
-        """It waits no longer: in line now, or when its delay is over."""
+        """It waits no longer: in line now, or when its delay is over. A promise waits on, for its settlement."""
         run_at = row.created_at + row.job.delay
-        if row.started_at is None and not row.ran and row.job.delay > 0 and run_at > now:
+        if not row.job.task:
+            self._book.put(row)
+        elif row.started_at is None and not row.ran and row.job.delay > 0 and run_at > now:
             self._schedule(row, run_at)
         else:
             self._book.join(replace(row, pending=0), now)
@@ -394,7 +399,7 @@ class MemoryStorage:
         if not edge.open:
             return
         edge.open = False
-        if row is None or row.state is not WAITING:
+        if row is None or row.state is not WAITING or row.version != edge.version:
             return
         if edge.soft or row.slack is None or state is State.SUCCEEDED:
             row = replace(row, pending=row.pending - 1)
