@@ -49,6 +49,7 @@ class MemoryStorage:
         self._jobs = self._book.jobs
         self._down: dict[str, dict[str, Edge]] = defaultdict(dict)      # upstream -> who waits for it
         self._keys: dict[str, str] = {}
+        self._behind: dict[str, str] = {}                               # who took a key -> the holder that gave it away
         self._workers: dict[str, tuple[Presence, float]] = {}
         self._endings: list[tuple[str, State]] = []                     # still to be counted down
 
@@ -138,18 +139,24 @@ class MemoryStorage:
             self._release(row, now)
 
     def _take_key(self, new: NewJob, now: float) -> str | None:
-        """Hold the key from now on. Answers the running holder that gave it away and must be waited for."""
+        """Hold the key from now on. Answers whom to wait for: the running holder that gave the key away, or the one
+        that the superseded holder waited for itself."""
         assert new.key is not None
         holder = self._holder(new.key, now)
         self._keys[new.key] = new.id
         if holder is None:
             return None
         row = self._jobs[holder]
-        if row.state is RUNNING or (row.state is WAITING and (row.ran or row.started_at is not None)):
+        if row.ran or row.state is RUNNING or (row.state is WAITING and row.started_at is not None):
+            self._behind[new.id] = holder
             return holder
         self._end(row, State.CANCELLED, now, SUPERSEDED, f"superseded by {new.id}")
         self._count_endings(now)
-        return None
+        first = self._behind.get(holder)
+        if first is None or first not in self._jobs or self._jobs[first].state.final:
+            return None
+        self._behind[new.id] = first
+        return first
 
     def _drop_key(self, row: Record) -> None:
         if row.job.key is not None and self._keys.get(row.job.key) == row.job.id:
@@ -526,6 +533,7 @@ class MemoryStorage:
     def _forget(self, row: Record) -> None:
         self._book.take_out(row)
         self._drop_key(row)
+        self._behind.pop(row.job.id, None)
         for up in row.after:
             self._down[up].pop(row.job.id, None)
             if not self._down[up]:
