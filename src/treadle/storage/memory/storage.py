@@ -432,12 +432,14 @@ class MemoryStorage:
             return Settled("stale", f"it is {row.state} at version {row.version}")
         found = self._would_reopen(row)
         for each in found:
-            holder = self._holder(each.job.key, now) if each.job.key and each.state.final else None
+            holder = self._holder(each.job.key, now) if each.job.key is not None else None
             if holder not in (None, each.job.id):
                 return Settled("refused", str(KeyHeld(each.job.key or "", holder or "")))
         for each in found:
-            if each.state.final:
-                self._reopen(each, now)
+            for down in list(self._down.get(each.job.id, ())):
+                self._uncount(each, down)
+        for each in found:
+            self._reopen(each, now)
         first = replace(self._jobs[row.job.id], pending=0)
         if out.delay > 0:
             self._schedule(first, now + out.delay)
@@ -452,17 +454,27 @@ class MemoryStorage:
         found, stack = {row.job.id: row}, [row]
         while stack:
             each = stack.pop()
-            downs = [self._jobs[down] for down in self._down.get(each.job.id, ()) if down in self._jobs]
-            related = [down for down in downs if UPSTREAM == down.reason or down.state is WAITING]
+            related = [self._jobs[down] for down in self._down.get(each.job.id, ()) if down in self._jobs]
+            related = [down for down in related if down.reason == UPSTREAM and down.state is State.CANCELLED]
             parent = self._jobs.get(each.job.parent or "")
             if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
                 related.append(parent)
             for other in related:
                 if other.job.id not in found:
                     found[other.job.id] = other
-                    if other.state.final:
-                        stack.append(other)
+                    stack.append(other)
         return list(found.values())
+
+    def _uncount(self, up: Record, down: str) -> None:
+        """Who waits still, and has counted this ending, waits for the next one."""
+        edge, row = self._down[up.job.id][down], self._jobs.get(down)
+        if row is None or row.state is not WAITING or edge.open or edge.soft or edge.version != row.version:
+            return
+        edge.open = True
+        if row.slack is None or up.state is State.SUCCEEDED:
+            self._book.put(replace(row, pending=row.pending + 1))
+        else:
+            self._book.put(replace(row, slack=row.slack + 1))
 
     def _reopen(self, row: Record, now: float) -> None:
         if row.job.key is not None:
