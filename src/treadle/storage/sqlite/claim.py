@@ -1,0 +1,238 @@
+"""Leasing the first in line: a page of the line at a time, plain rows in one UPDATE, the others through their limits.
+
+Without it no work is handed out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.model import Claim, Claimed, Record, State
+from treadle.storage.admit import Admission, rule_for
+from treadle.storage.rules import costs, first_moment, keeps_key, rank
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.rows import MORE, SLOW_CLAIM, decode, from_json, text
+from treadle.storage.sqlite.statements import load
+from treadle.storage.sqlite.tend import tend
+
+SQL = load("claim")
+RUNNING = State.RUNNING
+PAGE = 256  # rows read at a time
+SLOW_PAGE = 64  # ... where each goes through its limits
+TICKETS = 64  # of one worker remembered
+
+Cursor = tuple[int, float, str]  # rank, place, id
+
+
+def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed]:
+    name, _, number = ask.worker.rpartition("#")
+    slot = int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode())
+    found = desk.ex(SQL["ticket"], (name or ask.worker, slot, ask.worker)).fetchone()
+    earlier: list[int] = from_json(found[0]) if found else []
+    taken = _held(desk, ask, earlier) if earlier else []
+    if not taken:
+        due, opens, rules = desk.ex(SQL["glance"]).fetchone()
+        if (due is not None and due <= desk.now) or (opens is not None and opens <= desk.now):
+            yield from tend(desk)
+        taking = Taking(desk, ask, bool(rules))
+        yield from taking.run()
+        taken = taking.taken
+        if taken:
+            seqs = taking.seqs
+            if earlier:
+                seqs += [seq for seq in earlier if seq not in seqs]
+            desk.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, text(seqs), desk.now))
+    desk.sync()
+    due, opens, _ = desk.ex(SQL["glance"]).fetchone()
+    moment = first_moment(due, opens)
+    return Claimed(tuple(taken), None if moment is None else max(0.0, moment - desk.now))
+
+
+def _held(desk: Desk, ask: Claim, seqs: Sequence[int]) -> list[Record]:
+    """What still runs under this ticket, in line order."""
+    rows = [row for row in desk.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING]
+    order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
+
+    def turn(row: Record) -> tuple[int, float, float, str]:
+        place = row.place if row.place is not None else row.joined_at
+        return order.get(row.job.queue, 1), -rank(row.job), place if place is not None else 0.0, row.job.id
+
+    return sorted(rows, key=turn)
+
+
+class Taking:
+    """One claim on its way along the lines."""
+
+    def __init__(self, desk: Desk, ask: Claim, rules: bool) -> None:
+        self.desk, self.ask = desk, ask
+        self.taken: list[Record] = []
+        self.seqs: list[int] = []
+        self._rules = rules
+        self._gate: Admission | None = None
+        self._room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
+        self._holds = frozenset(ask.holds)
+        self._plain: dict[float, list[int]] = {}  # end of the lease -> rows to lease together
+        self._met_shut: set[str] = set()
+        self._tasks: str | None = None
+
+    def run(self) -> Generator[None, None, None]:
+        ask = self.ask
+        queues: Sequence[tuple[str, int]] = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
+        if ask.ids:
+            found = self.desk.ex(SQL["queues_of"], (text(ask.ids),)).fetchall()
+            queues = [(queue, ask.limit) for queue in dict.fromkeys(queue for (queue,) in found)]
+        self._name_tasks()
+        for queue, share in queues:
+            share = min(share, ask.limit - len(self.taken))
+            if share > 0:
+                yield from self._walk(queue, share)
+        self._flush()
+        if self._gate is not None:
+            self.desk.save_rates(self._gate)
+            self.desk.sync()
+            for key in self._met_shut | self._gate.spent:
+                self.desk.set_opening(self._gate, key)
+
+    def _name_tasks(self) -> None:
+        if self.ask.tasks is not None:
+            self._tasks = text([task for task in self.ask.tasks if self._room.get(task, 1) > 0])
+
+    @property
+    def gate(self) -> Admission:
+        if self._gate is None:
+            self._gate = Admission(self.desk.rules, self.desk.used, self.desk.now)
+        return self._gate
+
+    def _page(self, queue: str, size: int, cursor: Cursor | None, shut: bool) -> list[Any]:
+        """The next rows of a line behind the cursor, of the tasks there is room for."""
+        self._flush()
+        ex, tasks, place = self.desk.ex, self._tasks, cursor or (None, None, None)
+        if self.ask.ids:
+            return ex(SQL["line_ids"], (queue, size, tasks, *place, text(list(dict.fromkeys(self.ask.ids))))).fetchall()
+        if shut:
+            return ex(SQL["line_exempt"], (queue, size, tasks, *place)).fetchall()
+        if cursor is not None:
+            return ex(SQL["line_after"], (queue, size, tasks, *place)).fetchall()
+        if tasks is None:
+            return ex(SQL["line"], (queue, size)).fetchall()
+        return ex(SQL["line_tasks"], (queue, size, tasks)).fetchall()
+
+    def _walk(self, queue: str, share: int) -> Generator[None, None, None]:
+        ruled = self._rules and rule_for(self.desk.rules, f"queue:{queue}") is not None
+        cursor: Cursor | None = None
+        shut, slow, pages = False, ruled, 0
+        while share > 0:
+            size = min(share, SLOW_PAGE if slow else PAGE)
+            page = self._page(queue, size, cursor, shut)
+            special = [found[4] for found in page if ruled or found[1] & (SLOW_CLAIM | MORE)]
+            slow = bool(special)
+            self.desk.read(special)
+            self.desk.came_back = False
+            for found in page:
+                taken = self._meet(found, ruled)
+                if taken:
+                    share -= 1
+                    if not share:
+                        break
+                else:
+                    if taken is None or shut:
+                        cursor = found[2], found[3], found[4]
+                    if taken is None and ruled and not shut and self._shut(queue):
+                        shut = True
+                        break
+                if self.desk.came_back:
+                    break
+            else:
+                if len(page) < size:
+                    return
+            pages += 1
+            if slow or pages % 2 == 0:
+                yield
+
+    def _shut(self, queue: str) -> bool:
+        return self.gate.blocked_by(((f"queue:{queue}", 1),)) is not None
+
+    def _meet(self, found: Any, ruled: bool) -> bool | None:
+        """True: taken. False: it stepped aside, out of line. None: passed over."""
+        seq, flags, _, place, id, task, version, attempt, lost, joined_at, created_at, body = found
+        if id in self._holds:
+            return None
+        bounded = task in self._room
+        if bounded and self._room[task] <= 0:
+            return None
+        if flags & SLOW_CLAIM or ruled:
+            row = self.desk.row(id)
+            if row.place is None:
+                return False
+            passed = self._admit(row)
+            if not passed:
+                return passed
+            row = self._lease(row)
+        else:
+            now = self.desk.now
+            if flags & MORE:
+                row = self.desk.row(id)
+                until = now + (row.job.lease or self._lease_of(task))
+                row = replace(row, version=version + 1, state=RUNNING, place=None, worker=self.ask.worker, due_at=until,
+                              started_at=now, updated_at=now)  # fmt: skip
+                self.desk.replaced(row)
+            else:
+                job = decode(body)
+                self.desk.forget(id)
+                until = now + (job.lease or self._lease_of(task))
+                row = Record(
+                    job=job, version=version + 1, state=RUNNING, attempt=attempt, lost=lost, joined_at=joined_at,
+                    worker=self.ask.worker, due_at=until, created_at=created_at, started_at=now, updated_at=now,
+                )  # fmt: skip
+            self._plain.setdefault(until, []).append(seq)
+        self.taken.append(row)
+        self.seqs.append(seq)
+        if bounded:
+            self._room[task] -= 1
+            if self._room[task] <= 0:
+                self._name_tasks()
+        return True
+
+    def _lease_of(self, task: str) -> float:
+        tasks = self.ask.tasks
+        return (tasks[task][1] if tasks is not None else None) or self.ask.lease
+
+    def _flush(self) -> None:
+        """Lease the plain rows met so far, all in one statement."""
+        for until, seqs in self._plain.items():
+            self.desk.ex(SQL["lease"], (until, self.ask.worker, self.desk.now, text(seqs)))
+        self._plain.clear()
+        self.desk.sync()
+
+    def _admit(self, row: Record) -> bool | None:
+        """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
+        if row.ran:
+            return True
+        desk, gate = self.desk, self.gate
+        kept = desk.kept(row)
+        if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
+            return None
+        shut = gate.blocked_by(row.job.limits, kept)
+        if shut is None:
+            gate.admit(costs(row.job), kept)
+            return True
+        desk.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
+        self._met_shut.add(shut)
+        if row.parked is not None and row.parked != shut:
+            desk.call_in_for(row.parked)
+        return False
+
+    def _lease(self, row: Record) -> Record:
+        desk, now = self.desk, self.desk.now
+        leased = replace(
+            row, version=row.version + 1, state=RUNNING, place=None, parked=None, worker=self.ask.worker,
+            due_at=now + (row.job.lease or self._lease_of(row.job.task)), started_at=now, updated_at=now,
+        )  # fmt: skip
+        desk.put(leased)
+        if row.job.key_until == "started" and not keeps_key(row, now):
+            desk.drop_key(row)
+        return leased

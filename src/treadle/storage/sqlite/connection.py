@@ -1,0 +1,427 @@
+"""The file: opening it, and one transaction for all that is asked in one turn of the loop.
+
+Without it each call would pay a transaction of its own, or wait for its disk on the loop. Statements run on the loop's
+thread: the sqlite3 module drops the GIL at every row, and a thread beside a busy loop may not get it back for seconds
+(measured). Only what waits goes to a thread: a taken lock, the COMMIT when it syncs, checkpoints, searches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from treadle import clock
+from treadle.errors import BadUrl, KeyHeld, NotADatabase, StorageError, StorageUnavailable, UnknownJob
+from treadle.storage.sqlite.checkpoint import Checkpoints
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.faults import translated
+from treadle.storage.sqlite.lockfile import LockFile
+from treadle.storage.sqlite.migrate import check, migrate
+
+TURN: Final = 256  # jobs' worth of requests in one transaction
+HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests
+WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
+NUDGE: Final = 0.005  # s after which a thread is helped to the GIL
+
+Steps = Generator[Any, Any, Any]
+
+
+class Request:
+    """A call: its steps within a transaction, and the future of its caller."""
+
+    __slots__ = ("future", "jobs", "run", "weight")
+
+    def __init__(
+        self, run: Callable[[Desk], Steps], weight: int, future: asyncio.Future[Any], jobs: Sequence[Any] | None
+    ) -> None:
+        self.run, self.weight, self.future, self.jobs = run, weight, future, jobs
+
+
+class Database:
+    """One writing connection, one for looking, and the requests that wait for the next transaction."""
+
+    def __init__(
+        self, path: str, now: clock.Clock, synchronous: str, merge: Callable[[Desk, Sequence[Any]], Steps],
+        committed: Callable[[set[str]], None],
+    ) -> None:  # fmt: skip
+        self.path = os.path.abspath(path)
+        self.now = now
+        self._synchronous, self._merge, self._committed = synchronous, merge, committed
+        self._pending: deque[Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = False
+        self.read_only = False
+
+    # --- opening and closing
+
+    async def open(self) -> None:
+        if self._loop is not None:
+            return
+        self._pid = os.getpid()
+        self._threads = ThreadPoolExecutor(1, "treadle-sqlite")
+        self._searches = ThreadPoolExecutor(1, "treadle-sqlite-look")
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._threads, self._open)
+        except BaseException as error:
+            self._threads.shutdown(wait=False)
+            self._searches.shutdown(wait=False)
+            found = translated(error, self.path)
+            if found is error:
+                raise
+            raise found from error
+        self._loop, self._closing = loop, False
+        self._checkpoints = Checkpoints(self.path, self._synchronous)
+
+    def _open(self) -> None:
+        folder = os.path.dirname(self.path)
+        if self.path.endswith(":memory:"):
+            raise BadUrl("SQLite's :memory: cannot be shared by two connections; use memory://")
+        if not os.path.isdir(folder):
+            raise StorageUnavailable(f"the folder {folder} does not exist; make it, or name another file")
+        _check_header(self.path)
+        try:
+            self._lock: LockFile | None = LockFile(self.path + "-lock")
+        except OSError:
+            if not os.path.exists(self.path):
+                raise
+            self._lock = None
+        if self._lock is None:
+            self._open_to_look()
+            return
+        self._lock.lock()
+        try:
+            self._connect()
+        except BaseException:
+            self._lock.unlock()
+            self._lock.close()
+            raise
+        self._lock.unlock()
+
+    def _connect(self) -> None:
+        fresh = not os.path.exists(self.path) or not os.path.getsize(self.path)
+        self._db = self._new_connection(self.path)
+        try:
+            check(self._db, self.path)
+            if self._db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                # before the first table, or VACUUM would be needed: lets prune give a great backlog's pages back
+                self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                    raise StorageUnavailable(f"{self.path}: its file system cannot do write-ahead logging")
+            self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+            migrate(self._db, self.path, self.now())
+            self._db.execute("PRAGMA busy_timeout = 0")
+            self.look = self._new_connection(self.path)
+            self.search = self._new_connection(self.path)
+        except sqlite3.OperationalError as error:
+            self._db.close()
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
+            self._open_to_look()
+        except BaseException:
+            self._db.close()
+            raise
+        if fresh:
+            _sync_folder(os.path.dirname(self.path))
+
+    def _open_to_look(self) -> None:
+        """Nothing can be written here: whoever asks is told at the first write."""
+        self.read_only = True
+        self._db = self._new_connection(self.path)
+        check(self._db, self.path)
+        self.look, self.search = self._new_connection(self.path), self._new_connection(self.path)
+
+    def _new_connection(self, path: str) -> sqlite3.Connection:
+        db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False, cached_statements=256)
+        try:
+            db.execute("PRAGMA cache_size = -32768")
+            db.execute("PRAGMA temp_store = MEMORY")
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute("PRAGMA journal_size_limit = 67108864")
+            db.execute("PRAGMA foreign_keys = OFF")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    async def close(self) -> None:
+        if self._loop is None or self._closing:
+            return
+        self.check_process()
+        self._closing = True
+        while self._task is not None:
+            await asyncio.wait([self._task])
+        await self._checkpoints.finish()
+        loop, self._loop = self._loop, None
+        try:
+            await loop.run_in_executor(self._threads, self._close)
+        finally:
+            self._threads.shutdown(wait=False)
+            self._searches.shutdown(wait=True)
+
+    def _close(self) -> None:
+        """The last connection to close writes a checkpoint, so the lock is held meanwhile."""
+        locked = self._lock is not None and _patiently(self._lock)
+        try:
+            self.search.close()
+            self.look.close()
+            self._checkpoints.close()
+            self._db.close()
+        finally:
+            if self._lock is not None:
+                if locked:
+                    self._lock.unlock()
+                self._lock.close()
+
+    def check_process(self) -> None:
+        if self._loop is None:
+            raise StorageUnavailable(f"{self.path} is not open; call open() first")
+        if os.getpid() != self._pid:
+            raise StorageError(
+                f"{self.path} was opened by process {self._pid}, this is its child {os.getpid()}: "
+                "SQLite connections do not survive a fork; open a storage of its own here"
+            )
+
+    # --- asking
+
+    def submit(
+        self, run: Callable[[Desk], Steps], weight: int = 1, jobs: Sequence[Any] | None = None
+    ) -> asyncio.Future[Any]:
+        """Do this in the next transaction. With `jobs`, neighbours of the same kind are merged into one insert."""
+        self.check_process()
+        loop = self._loop
+        assert loop is not None
+        if self._closing:
+            raise StorageUnavailable(f"{self.path} is being closed")
+        future: asyncio.Future[Any] = loop.create_future()
+        self._pending.append(Request(run, weight, future, jobs))
+        if self._task is None:
+            self._task = loop.create_task(self._work())
+        return future
+
+    def foreign_version(self) -> int | None:
+        """A number that changes when somebody else commits; None while a transaction of ours is under way."""
+        if self._task is not None or self._loop is None:
+            return None
+        try:
+            number: int = self._db.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error:
+            return None
+        return number
+
+    async def in_search(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
+        """A long look, in a thread, on a connection of its own. One row, or few: the thread pays for each."""
+        self.check_process()
+        assert self._loop is not None
+        return await in_thread(self._loop, self._searches, lambda: read(self.search), finish=False)
+
+    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], Any]) -> Any:
+        """A part of the transaction that waits."""
+        assert self._loop is not None
+        return await in_thread(self._loop, pool, call)
+
+    # --- one transaction after the other
+
+    async def _work(self) -> None:
+        waiting: list[Request] = []
+        try:
+            while self._pending:
+                waiting = self._group()
+                if waiting:
+                    await self._transaction(waiting)
+                if self._pending:
+                    await asyncio.sleep(0)
+        except BaseException as error:
+            told = StorageUnavailable(f"{self.path}: stopped in the middle ({error!r})")
+            for request in waiting:
+                _fail(request, told)
+            raise
+        finally:
+            self._task = None
+            if self._pending and self._loop is not None and not self._loop.is_closed():
+                self._task = self._loop.create_task(self._work())
+
+    def _group(self) -> list[Request]:
+        """Who comes into the next transaction: those still wanted, until there is work for one turn."""
+        group, weight = list[Request](), 0
+        while self._pending and (not group or weight + self._pending[0].weight <= TURN):
+            request = self._pending.popleft()
+            if not request.future.cancelled():
+                group.append(request)
+                weight += request.weight
+        return group
+
+    async def _transaction(self, group: list[Request]) -> None:
+        """All of them in one transaction; if that fails, each in one of its own."""
+        try:
+            answers, topics = await self._run(group)
+        except Exception as error:
+            if len(group) == 1:
+                _fail(group[0], translated(error, self.path))
+                return
+        else:
+            for request, answer in zip(group, answers, strict=True):
+                if isinstance(answer, Exception):
+                    _fail(request, answer)
+                elif not request.future.done():
+                    request.future.set_result(answer)
+            self._committed(topics)
+            return
+        for request in group:
+            if not request.future.cancelled():
+                await self._transaction([request])
+
+    async def _run(self, group: list[Request]) -> tuple[list[Any], set[str]]:
+        lock = self._lock
+        if lock is None:
+            raise sqlite3.OperationalError("attempt to write a readonly database") from None
+        if not lock.try_lock():
+            await self._wait_for(lock)
+        try:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                await self._in_thread(self._threads, self._begin_patiently)  # somebody's shell writes
+            topics: set[str] = set()
+            answers = await self._answers(group, topics)
+            if self._synchronous == "full":
+                await self._in_thread(self._threads, self._commit)
+            else:
+                self._commit()
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            lock.unlock()
+        self._checkpoints.count(self._loop)
+        return answers, topics
+
+    async def _answers(self, group: list[Request], topics: set[str]) -> list[Any]:
+        answers, at, begun = list[Any](), 0, time.perf_counter()
+        while at < len(group):
+            request, merged = group[at], 1
+            if request.jobs is not None:
+                while at + merged < len(group) and group[at + merged].jobs is not None:
+                    merged += 1
+            if at and time.perf_counter() - begun > HELD:
+                await asyncio.sleep(0)
+                begun = time.perf_counter()
+            desk = Desk(self._db, self.now(), topics)
+            if merged > 1:
+                together = [each.jobs for each in group[at : at + merged] if each.jobs is not None]
+                answers += await self._step(self._merge(desk, together))
+            else:
+                try:
+                    answers.append(await self._step(request.run(desk)))
+                except (UnknownJob, KeyHeld) as refused:  # said before anything was written
+                    answers.append(refused)
+            at += merged
+        return answers
+
+    async def _step(self, steps: Steps) -> Any:
+        """Walk through a call: between two steps the loop gets a turn, and what a step yields is done in a thread."""
+        said = None
+        try:
+            while True:
+                wanted = steps.send(said)
+                said = None
+                if wanted is None:
+                    await asyncio.sleep(0)
+                else:
+                    said = await self._in_thread(self._threads, wanted)
+        except StopIteration as stop:
+            return stop.value
+
+    def _commit(self) -> None:
+        self._db.execute("COMMIT")
+
+    def _roll_back(self) -> None:
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass  # SQLite has rolled back by itself; the next BEGIN shows it
+
+    def _begin_patiently(self) -> None:
+        self._db.execute(f"PRAGMA busy_timeout = {int(WAIT * 1000)}")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        finally:
+            self._db.execute("PRAGMA busy_timeout = 0")
+
+    async def _wait_for(self, lock: LockFile) -> None:
+        """Stand in line for the lock, in a thread."""
+        got = await self._in_thread(self._threads, lambda: _patiently(lock))
+        if not got:
+            raise StorageUnavailable(f"{self.path}: another process has held the lock for {WAIT:.0f} s")
+
+
+async def in_thread(
+    loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor, call: Callable[[], Any], finish: bool = True
+) -> Any:
+    """Run it there. When it takes long, sleep a little here now and then: a loop that is busy in short callbacks never
+    leaves the GIL long enough for a thread to return. `finish`: cancelled, it is waited for all the same."""
+    running: ThreadFuture[Any] = pool.submit(call)
+    waiting = asyncio.wrap_future(running, loop=loop)
+    nudge = loop.call_later(NUDGE, _nudge, loop, running)
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        if finish:
+            running.exception()  # a transaction is never left with a thread in it
+        raise
+    finally:
+        nudge.cancel()
+
+
+def _nudge(loop: asyncio.AbstractEventLoop, running: ThreadFuture[Any]) -> None:
+    if not running.done():
+        time.sleep(0.0001)
+        loop.call_later(NUDGE, _nudge, loop, running)
+
+
+def _fail(request: Request, error: BaseException) -> None:
+    if not request.future.done():
+        request.future.set_exception(error)
+
+
+def _patiently(lock: LockFile) -> bool:
+    """Lock it, or give up after WAIT. For a thread."""
+    until = clock.monotonic() + WAIT
+    pause = 0.0002
+    while not lock.try_lock():
+        if clock.monotonic() > until:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.005)
+    return True
+
+
+def _check_header(path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(16)
+    except FileNotFoundError:
+        return
+    if head and head != b"SQLite format 3\0":
+        raise NotADatabase(f"{path} is not a SQLite database: it begins with {head!r}")
+
+
+def _sync_folder(folder: str) -> None:
+    """So that the file is still in its folder after the power failed."""
+    if os.name == "posix":
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

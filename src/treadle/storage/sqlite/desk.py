@@ -1,0 +1,310 @@
+"""The rows a call works on, within its transaction, and the views of them: lines, lanes, who stands aside, slots.
+
+Without it every verb of the slow road would read and write SQL of its own. `put` only notes a row; it is written
+before the next look at a view, and at the end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator, Iterable
+
+from msgspec.structs import replace
+
+from treadle.model import Limit, NewJob, Record, State
+from treadle.storage.admit import Admission, Usage, opens_at, rule_for
+from treadle.storage.rules import costs, rank, turn
+from treadle.storage.sqlite import rows as columns
+from treadle.storage.sqlite.rows import (
+    AFTER,
+    DOWN,
+    FULL,
+    LIMITS,
+    MEMO,
+    MORE,
+    SLOT,
+    decode,
+    decode_rule,
+    more,
+    record,
+    text,
+)
+from treadle.storage.sqlite.statements import load
+
+SQL = load("desk")
+BY_ID = f"SELECT {FULL} FROM job j CROSS JOIN body b ON b.seq = j.seq WHERE j.id = ?"
+BY_IDS = (f"SELECT {FULL} FROM json_each(?) e CROSS JOIN job j ON j.id = e.value "
+          "CROSS JOIN body b ON b.seq = j.seq")  # fmt: skip
+BY_SEQS = BY_IDS.replace("j.id = e.value", "j.seq = e.value")
+
+
+class Desk:
+    """One call's view of the database. Never outlives its transaction."""
+
+    def __init__(self, db: sqlite3.Connection, now: float, topics: set[str]) -> None:
+        self._db = db
+        self.ex: Callable[..., sqlite3.Cursor] = db.execute
+        self.many: Callable[..., sqlite3.Cursor] = db.executemany
+        self.now, self.topics = now, topics
+        self.endings: list[tuple[str, State]] = []  # still to be counted down
+        self.ended: set[str] = set()  # by this call
+        self.came_back = False  # somebody who stood aside is in line again
+        self._rows: dict[str, Record | None] = {}
+        self._seq: dict[str, int] = {}
+        self._flags: dict[str, int] = {}
+        self._dirty: set[str] = set()
+        self._rules: dict[str, Limit] | None = None
+        self._rates: dict[str, Usage] = {}
+
+    def again(self) -> Desk:
+        """An empty one in the same transaction, once this one is synced."""
+        return Desk(self._db, self.now, self.topics)
+
+    # --- rows
+
+    def get(self, id: str) -> Record | None:
+        if id not in self._rows:
+            found = self.ex(BY_ID, (id,)).fetchone()
+            if found is None:
+                self._rows[id] = None
+            else:
+                self._keep(found)
+        return self._rows[id]
+
+    def row(self, id: str) -> Record:
+        """A row that must be there."""
+        found = self.get(id)
+        assert found is not None, id
+        return found
+
+    def read(self, ids: Iterable[str]) -> None:
+        """Load many at once."""
+        missing = [id for id in ids if id not in self._rows]
+        self._rows.update(dict.fromkeys(missing))
+        for found in self.ex(BY_IDS, (text(missing),)).fetchall() if missing else ():
+            self._keep(found)
+
+    def by_seq(self, seqs: Iterable[int]) -> list[Record]:
+        """The rows of these numbers that are there, in their order."""
+        wanted = list(seqs)
+        self.sync()
+        found = self.ex(BY_SEQS, (text(wanted),)).fetchall() if wanted else []
+        for each in found:
+            if each[0] not in self._seq.values():
+                self._keep(each)
+        ids = {seq: id for id, seq in self._seq.items()}
+        return [self.row(ids[seq]) for seq in wanted if seq in ids]
+
+    def _keep(self, found: tuple[object, ...]) -> None:
+        seq, flags = found[0], found[1]
+        assert isinstance(seq, int)
+        assert isinstance(flags, int)
+        memo = tuple(self.ex(SQL["memo"], (seq,)).fetchall()) if flags & MEMO else ()
+        row = record(found, memo)
+        id = row.job.id
+        self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
+
+    def add(self, row: Record, seq: int, flags: int) -> None:
+        """A row that has just been inserted."""
+        id = row.job.id
+        self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
+
+    def forget(self, id: str) -> None:
+        """It is being written by a statement of its own."""
+        self._rows.pop(id, None)
+
+    def replaced(self, row: Record) -> None:
+        """The same, and this is what it becomes."""
+        self._rows[row.job.id] = row
+
+    def seq(self, id: str) -> int:
+        self.row(id)
+        return self._seq[id]
+
+    def put(self, row: Record) -> None:
+        id = row.job.id
+        self._rows[id] = row
+        self._dirty.add(id)
+        if row.place is not None:
+            self.topics.add(f"queue:{row.job.queue}")
+        if row.state.final:
+            self.topics.add(f"job:{id}")
+            self.ended.add(id)
+
+    def sync(self) -> None:
+        """Write what was put."""
+        if not self._dirty:
+            return
+        changed = []
+        for id in self._dirty:
+            row, flags = self._rows[id], self._flags[id]
+            assert row is not None
+            flags = flags | MORE if more(row) else flags & ~MORE
+            if row.memo:
+                flags |= MEMO
+            if row.after:
+                flags |= AFTER
+            flags = self._write_slots(row, flags)
+            self._flags[id] = flags
+            changed.append(columns.updated(row, self._seq[id], flags))
+        self._dirty.clear()
+        self.many(SQL["put"], changed)
+
+    def remember(self, id: str, memo: Iterable[tuple[str, str]]) -> None:
+        seq = self.seq(id)
+        self.many(SQL["remember"], [(seq, name, value) for name, value in memo])
+
+    # --- joining the line
+
+    def join(self, row: Record, when: float) -> None:
+        """In line: at the turn it had, or at a new one as of `when`."""
+        place = row.joined_at if row.joined_at is not None else self.place(row.job, when)
+        due = None if row.ran else row.deadline_at
+        self.put(replace(row, state=State.READY, place=place, joined_at=place, parked=None, due_at=due))
+
+    def place(self, job: NewJob, when: float) -> float:
+        place = turn(job, when)
+        if job.lane is None:
+            return place
+        last = self.lane_last(job)
+        if last is not None:
+            return last + job.stride
+        head = self.line_head(job)
+        return place if head is None else min(place, head)
+
+    def lane_last(self, job: NewJob) -> float | None:
+        """Where the last of its lane stands."""
+        self.sync()
+        found: float | None = self.ex(SQL["lane_last"], (job.queue, rank(job), job.lane)).fetchone()[0]
+        return found
+
+    def line_head(self, job: NewJob) -> float | None:
+        self.sync()
+        found = self.ex(SQL["line_head"], (job.queue, rank(job))).fetchone()
+        return found[0] if found else None
+
+    # --- keys and edges
+
+    def holder(self, key: str) -> Record | None:
+        """The row that has the key, whether or not it still counts."""
+        found = self.ex(SQL["holder"], (key,)).fetchone()
+        return self.get(found[0]) if found else None
+
+    def take_key(self, key: str, id: str) -> None:
+        held = self.ex(SQL["holder"], (key,)).fetchone()
+        if held and held[0] != id:
+            self.ex(SQL["drop_key"], held)
+        self.ex(SQL["take_key"], (key, id))
+
+    def drop_key(self, row: Record) -> None:
+        if row.job.key is not None:
+            self.ex(SQL["drop_key"], (row.job.id,))
+
+    def wait_for(self, edges: list[tuple[str, str]], soft: bool = False) -> None:
+        """(up, down) each: the ending of the one must be counted for the other."""
+        self.many(SQL["edge"], [(up, down, soft, not soft) for up, down in edges])
+        ups = list({up for up, _ in edges})
+        self.ex(SQL["mark_down"], (text(ups),))
+        for up in ups:
+            self._mark(up, DOWN)
+        for _, down in edges:
+            self._mark(down, AFTER)
+
+    def _mark(self, id: str, flag: int) -> None:
+        if id in self._flags:
+            self._flags[id] |= flag
+
+    # --- limits
+
+    @property
+    def rules(self) -> dict[str, Limit]:
+        if self._rules is None:
+            self._rules = {rule.name: rule for (found,) in self.ex(SQL["rules"]) for rule in [decode_rule(found)]}
+        return self._rules
+
+    def rules_changed(self) -> None:
+        self._rules = None
+
+    def _write_slots(self, row: Record, flags: int) -> int:
+        """Its slots, from the row: taken from the first claim to the ending, live while it runs."""
+        if not flags & (LIMITS | SLOT) and not (row.started_at is not None and self.rules):
+            return flags
+        seq, of_queue = self._seq[row.job.id], f"queue:{row.job.queue}"
+        for key, cost in costs(row.job):
+            if row.state.final or row.started_at is None:
+                if flags & SLOT:
+                    self.ex(SQL["drop_slot"], (key, seq))
+            elif key != of_queue or flags & SLOT or rule_for(self.rules, key) is not None:
+                live = row.state is State.RUNNING and not row.ran
+                self.ex(SQL["set_slot"], (key, seq, live, cost))
+                flags |= SLOT
+        return flags & ~SLOT if row.state.final or row.started_at is None else flags
+
+    def used(self, key: str) -> Usage:
+        """Slots are counted from the rows; starts and tokens are read once a call and shared by its gates."""
+        self.sync()
+        usage = self._rates.get(key)
+        if usage is None:
+            usage = self._rates[key] = Usage(starts=self.ex(SQL["starts"], (key,)).fetchall())
+            bucket = self.ex(SQL["bucket"], (key,)).fetchone()
+            if bucket is not None:
+                usage.tokens, usage.at = bucket
+        rule = rule_for(self.rules, key)
+        until_ended = rule is not None and rule.hold == "ended"
+        usage.used = self.ex(SQL["used" if until_ended else "used_live"], (key,)).fetchone()[0]
+        return usage
+
+    def save_rates(self, gate: Admission) -> None:
+        for key in gate.spent:
+            rule, usage = rule_for(self.rules, key), gate.of(key)
+            assert rule is not None
+            if rule.how == "bucket":
+                self.ex(SQL["set_bucket"], (key, usage.tokens, usage.at))
+            else:
+                self.ex(SQL["forget_starts"], (key, rule.per, self.now))
+                spent = sum(cost for at, cost in usage.starts if at == self.now)
+                self.ex(SQL["set_start"], (key, self.now, spent))
+
+    def kept(self, row: Record) -> list[str]:
+        """The limits whose slot it has kept since an earlier claim."""
+        if row.started_at is None or row.state.final or not self.rules:
+            return []
+        return [key for key, _ in costs(row.job) if (rule := rule_for(self.rules, key)) and rule.hold == "ended"]
+
+    def call_in(self, row: Record) -> None:
+        """A slot this row had may be free, or it was let back in line and went away: let others back instead."""
+        for key, _ in row.job.limits:
+            self.call_in_for(key)
+
+    def call_in_for(self, key: str) -> None:
+        """Let as many back in line as there is room for, less those let back already."""
+        self.sync()
+        if next(self._aside(key), None) is None:
+            self.ex(SQL["drop_opening"], (key,))
+            return
+        gate = Admission(self.rules, self.used, self.now)
+        room = gate.room(key, (cost for _, cost in self._aside(key)))
+        free = room - self.ex(SQL["returned"], (key,)).fetchone()[0] if room > 0 else 0
+        waiting = self._aside(key)
+        back = [id for _, (id, _) in zip(range(free), waiting, strict=False)]
+        waiting.close()
+        for id in back:
+            row = self.row(id)
+            self.put(replace(row, place=row.joined_at))
+            self.came_back = True
+        self.set_opening(gate, key)
+
+    def _aside(self, key: str) -> Generator[tuple[str, int], None, None]:
+        """Who stands aside for a limit, first in line first, with the cost."""
+        for id, body in self.ex(SQL["aside"], (key,)):
+            yield id, dict(decode(body).limits)[key]
+
+    def set_opening(self, gate: Admission, key: str) -> None:
+        """Note when the rate will let in the first who stands aside."""
+        self.sync()
+        first, rule = next(self._aside(key), None), rule_for(self.rules, key)
+        moment = opens_at(rule, gate.of(key), first[1], gate.now) if rule is not None and first is not None else None
+        if moment is None:
+            self.ex(SQL["drop_opening"], (key,))
+        else:
+            self.ex(SQL["set_opening"], (key, moment))

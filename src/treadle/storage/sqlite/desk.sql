@@ -1,0 +1,100 @@
+-- What the slow road reads and writes, one row at a time.
+
+-- name: put
+UPDATE job SET flags = ?, state = ?, version = ?, pending = ?, slack = ?, ran = ?, place = ?, joined_at = ?, due_at = ?,
+    deadline_at = ?, attempt = ?, lost = ?, worker = ?, parked = ?, result = ?, value = ?, error = ?, reason = ?,
+    note = ?, round = ?, started_at = ?, updated_at = ?, ended_at = ?, expires_at = ?, after = ?
+WHERE seq = ?;
+
+-- name: memo
+SELECT name, value FROM memo WHERE job = ? ORDER BY num;
+
+-- name: remember
+INSERT INTO memo (job, name, value) VALUES (?, ?, ?) ON CONFLICT (job, name) DO UPDATE SET value = excluded.value;
+
+-- name: lane_last
+SELECT max(place) FROM job WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND place IS NOT NULL;
+
+-- name: line_head
+SELECT place FROM job INDEXED BY job_line
+WHERE queue = ? AND rank = ? AND place IS NOT NULL ORDER BY place LIMIT 1;
+
+-- name: holder
+SELECT id FROM job WHERE key = ?1 AND key IS NOT NULL;
+
+-- name: take_key
+UPDATE job SET key = ? WHERE id = ?;
+
+-- name: drop_key
+UPDATE job SET key = NULL WHERE id = ? AND key IS NOT NULL;
+
+-- name: free_key
+UPDATE job SET key = NULL WHERE key = ? AND key IS NOT NULL;
+
+-- name: edge
+INSERT INTO edge (up, down, open, soft, named) VALUES (?, ?, 1, ?, ?)
+ON CONFLICT (up, down) DO UPDATE SET open = 1, soft = excluded.soft, named = excluded.named;
+
+-- name: mark_down
+UPDATE job SET flags = flags | 1 WHERE id IN (SELECT value FROM json_each(?)) AND flags & 1 = 0;
+
+-- name: downs
+SELECT down, open, soft FROM edge WHERE up = ? ORDER BY num;
+
+-- name: open_edge
+SELECT open, soft FROM edge WHERE up = ? AND down = ?;
+
+-- name: close_edge
+UPDATE edge SET open = 0 WHERE up = ? AND down = ?;
+
+-- name: drop_edge
+DELETE FROM edge WHERE up = ? AND down = ?;
+
+-- name: unname_edges
+UPDATE edge SET named = 0 WHERE down = ?;
+
+-- name: rules
+SELECT rule FROM rule;
+
+-- name: used_live
+SELECT coalesce(sum(cost), 0) FROM slot WHERE key = ? AND live = 1;
+
+-- name: used
+SELECT coalesce(sum(cost), 0) FROM slot WHERE key = ?;
+
+-- name: set_slot
+INSERT OR REPLACE INTO slot (key, job, live, cost) VALUES (?, ?, ?, ?);
+
+-- name: drop_slot
+DELETE FROM slot WHERE key = ? AND job = ?;
+
+-- name: starts
+SELECT at, cost FROM start WHERE key = ? ORDER BY at;
+
+-- name: forget_starts
+DELETE FROM start WHERE key = ? AND at + ? <= ?;
+
+-- name: set_start
+INSERT OR REPLACE INTO start (key, at, cost) VALUES (?, ?, ?);
+
+-- name: bucket
+SELECT tokens, at FROM bucket WHERE key = ?;
+
+-- name: set_bucket
+INSERT OR REPLACE INTO bucket (key, tokens, at) VALUES (?, ?, ?);
+
+-- name: aside
+SELECT j.id, b.body FROM job j CROSS JOIN body b ON b.seq = j.seq
+WHERE j.parked = ? AND j.parked IS NOT NULL AND j.place IS NULL ORDER BY j.rank DESC, j.joined_at, j.id;
+
+-- name: returned
+SELECT count(*) FROM job WHERE parked = ? AND parked IS NOT NULL AND place IS NOT NULL;
+
+-- name: parked_keys
+SELECT DISTINCT parked FROM job INDEXED BY job_aside WHERE parked IS NOT NULL AND place IS NULL;
+
+-- name: set_opening
+INSERT OR REPLACE INTO opening (key, at) VALUES (?, ?);
+
+-- name: drop_opening
+DELETE FROM opening WHERE key = ?;

@@ -1,0 +1,114 @@
+"""How a job ends, and what its ending does to those who wait for it; how a waiting one is let go; who has a key.
+
+Without it enqueue, settle and tend would each count endings in their own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from treadle.model import SUPERSEDED, UPSTREAM, NewJob, Record, State
+from treadle.storage.rules import expires_at, first_moment, keeps_key
+from treadle.storage.sqlite.desk import SQL, Desk
+
+
+def end(
+    desk: Desk, row: Record, state: State, reason: str | None, error: str | None, keep: float | None = None
+) -> None:
+    """The ending of a job. Whoever waits for it is counted down by `count_endings`, before the call is over."""
+    now = desk.now
+    if not keeps_key(row, now):
+        desk.drop_key(row)
+    desk.put(replace(
+        row, version=row.version + 1, state=state, reason=reason, error=error, place=None, parked=None, pending=0,
+        due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row.job, state, now, keep),
+    ))  # fmt: skip
+    desk.endings.append((row.job.id, state))
+    desk.call_in(row)
+
+
+def count_endings(desk: Desk) -> None:
+    while desk.endings:
+        up, state = desk.endings.pop()
+        downs = desk.ex(SQL["downs"], (up,)).fetchall()
+        if len(downs) > 1:
+            desk.read(down for down, open, _ in downs if open)
+        for down, open, soft in downs:
+            if open:
+                _count(desk, up, down, bool(soft), state)
+
+
+def _count(desk: Desk, up: str, down: str, soft: bool, state: State) -> None:
+    desk.ex(SQL["close_edge"], (up, down))
+    row = desk.get(down)
+    if row is None or row.state is not State.WAITING:
+        return
+    if soft or row.slack is None or state is State.SUCCEEDED:
+        row = replace(row, pending=row.pending - 1)
+    else:
+        row = replace(row, slack=row.slack - 1)
+    if row.pending <= 0:
+        release(desk, row)
+    elif row.slack is None or row.slack >= 0:
+        desk.put(row)
+    elif row.started_at is None and not row.ran:
+        end(desk, row, State.CANCELLED, UPSTREAM, f"{up}, which it waited for, was {state}")
+    else:
+        desk.join(row, desk.now)
+
+
+def watch_ups(desk: Desk, id: str, after: Iterable[str]) -> None:
+    """Wait for these; those that have ended count at once."""
+    after = list(after)
+    if after:
+        desk.wait_for([(up, id) for up in after])
+        desk.read(after)
+    for up in after:
+        upstream = desk.get(up)
+        if upstream is not None and upstream.state.final:
+            found = desk.ex(SQL["open_edge"], (up, id)).fetchone()
+            if found is not None and found[0]:
+                _count(desk, up, id, bool(found[1]), upstream.state)
+    count_endings(desk)
+    row = desk.row(id)
+    if row.state is State.WAITING and row.pending <= 0 and row.job.task:
+        release(desk, row)
+
+
+def release(desk: Desk, row: Record) -> None:
+    """It waits no longer: in line now, or when its delay is over."""
+    run_at = row.created_at + row.job.delay
+    if row.started_at is None and not row.ran and row.job.delay > 0 and run_at > desk.now:
+        schedule(desk, row, run_at)
+    else:
+        desk.join(replace(row, pending=0), desk.now)
+
+
+def schedule(desk: Desk, row: Record, run_at: float) -> None:
+    due = first_moment(run_at, None if row.ran else row.deadline_at)
+    desk.put(replace(row, state=State.READY, pending=0, place=None, parked=None, joined_at=None, due_at=due))
+    desk.topics.add(f"queue:{row.job.queue}")
+
+
+def holder(desk: Desk, key: str, leaving: str = "") -> Record | None:
+    """Who holds a key; `leaving` gives it up meanwhile."""
+    row = desk.holder(key)
+    if row is None or ((row.state.final or row.job.id == leaving) and not keeps_key(row, desk.now)):
+        return None
+    return row
+
+
+def give_up_key(desk: Desk, new: NewJob) -> str | None:
+    """The holder of the key makes room for a new job. Answers the running one that must be waited for."""
+    assert new.key is not None
+    row = holder(desk, new.key)
+    if row is None:
+        return None
+    desk.ex(SQL["drop_key"], (row.job.id,))
+    if row.state is State.RUNNING or (row.state is State.WAITING and (row.ran or row.started_at is not None)):
+        return row.job.id
+    end(desk, row, State.CANCELLED, SUPERSEDED, f"superseded by {new.id}")
+    count_endings(desk)
+    return None

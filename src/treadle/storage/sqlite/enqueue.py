@@ -1,0 +1,265 @@
+"""Storing new jobs: in bulk where rows do not touch each other, one by one where a key or an ended upstream is met.
+
+Without it nothing gets in. The steps are generators: each `yield` gives the loop a turn, the transaction stays open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from treadle import defaults
+from treadle.errors import KeyHeld, UnknownJob
+from treadle.model import NewJob, Record, State
+from treadle.storage.rules import first_moment, needed, rank, turn
+from treadle.storage.sqlite import endings
+from treadle.storage.sqlite.desk import SQL as DESK
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.rows import DOWN, MORE, encode, flags_of, inserted, text
+from treadle.storage.sqlite.statements import Rows, load
+
+SQL = load("enqueue")
+ADD_PLAIN, ADD_ANY, ADD_BODY = Rows(SQL["add_plain"]), Rows(SQL["add_any"]), Rows(SQL["add_body"])
+STEP = 256  # jobs between two turns of the loop: 1-2 ms
+KEEP, KEEP_FAILED = defaults.KEEP, defaults.KEEP_FAILED
+READY = State.READY
+
+
+def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
+    """Plain jobs (rows.is_plain) go in as they come; a known id is found by the number of rows that went in."""
+    now, answers = desk.now, list[Record]()
+    top = desk.ex(SQL["top"]).fetchone()[0]
+    edges = bool(desk.ex(SQL["any_edge"]).fetchone()[0])
+    desk.topics.update({f"queue:{job.queue}" for job in jobs})
+    for at in range(0, len(jobs), STEP):
+        if at:
+            yield
+        part = jobs[at : at + STEP]
+        waited = _waited_for(desk, part) if edges else ()
+        params, bodies = list[Any](), list[Any]()
+        for seq, job in enumerate(part, top + 1):
+            params += (
+                seq, job.id, job.queue, job.task, job.priority, DOWN if job.id in waited else 0,
+                None if job.keep == KEEP else job.keep, None if job.keep_failed == KEEP_FAILED else job.keep_failed,
+            )  # fmt: skip
+            bodies += (seq, encode(job))
+        if _insert(desk, ADD_PLAIN, params, 8, (now,)) == len(part):
+            _insert(desk, ADD_BODY, bodies, 2)
+            answers += [
+                Record(job=job, version=0, state=READY, place=now, joined_at=now, created_at=now, updated_at=now)
+                for job in part
+            ]
+        else:
+            answers += _known_or_new(desk, part, top, bodies)
+        top += len(part)
+    return answers
+
+
+def _insert(desk: Desk, rows: Rows, params: list[Any], width: int, first: tuple[Any, ...] = ()) -> int:
+    """All rows in few statements -> how many went in."""
+    at, left, done = 0, len(params) // width, 0
+    for size in Rows.SIZES:
+        while left >= size:
+            done += desk.ex(rows[size], (*first, *params[at : at + size * width])).rowcount
+            at, left = at + size * width, left - size
+    return done
+
+
+def _known_or_new(desk: Desk, part: Sequence[NewJob], top: int, bodies: list[Any]) -> list[Record]:
+    """Some of these ids were known: store the bodies of the others, answer all."""
+    seqs = dict(desk.ex(SQL["seqs"], (text([job.id for job in part]),)).fetchall())
+    fresh = [seq for seq, job in enumerate(part, top + 1) if seqs[job.id] == seq]
+    _insert(desk, ADD_BODY, [value for seq in fresh for value in (seq, bodies[(seq - top) * 2 - 1])], 2)
+    desk.read(job.id for job in part)
+    return [desk.row(job.id) for job in part]
+
+
+def _waited_for(desk: Desk, jobs: Sequence[NewJob]) -> set[str]:
+    return {up for (up,) in desk.ex(SQL["waited_for"], (text([job.id for job in jobs]),))}
+
+
+class Plan(Struct):
+    """Which row answers each job, and those of them that are new, in order."""
+
+    answers: dict[str, str]
+    fresh: list[NewJob]
+    held: set[str]  # keys that some row has
+
+    def of(self, up: str) -> str:
+        return self.answers.get(up, up)
+
+
+def plan(desk: Desk, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
+    """Raises before anything is stored. `leaving` gives its key up meanwhile."""
+    if not jobs:
+        return Plan({}, [], set())
+    desk.sync()
+    known = {id for id, _ in desk.ex(SQL["states"], (text([job.id for job in jobs]),))}
+    keys = {job.key for job in jobs if job.key is not None}
+    held = {key for key, _ in desk.ex(SQL["holders"], (text(list(keys)),))} if keys else set()
+    answers, taken, fresh = dict[str, str](), dict[str, str](), list[NewJob]()
+    for new in jobs:
+        if new.id in known or new.id in answers:
+            answers.setdefault(new.id, new.id)
+            continue
+        if new.key is not None:
+            holder = taken.get(new.key)
+            row = endings.holder(desk, new.key, leaving) if holder is None and new.key in held else None
+            if row is not None:
+                holder = row.job.id
+            if holder is not None and new.key_conflict == "raise":
+                raise KeyHeld(new.key, holder)
+            if holder is not None and (new.key_conflict == "keep" or (row is not None and row.state.final)):
+                answers[new.id] = holder
+                continue
+            taken[new.key] = new.id
+        answers[new.id] = new.id
+        fresh.append(new)
+    _all_known(desk, fresh, answers)
+    return Plan(answers, fresh, held)
+
+
+def _all_known(desk: Desk, jobs: Sequence[NewJob], answers: dict[str, str]) -> None:
+    ups = {up for new in jobs if new.after and new.wait_timeout is None for up in new.after if up not in answers}
+    known = {id for id, _ in desk.ex(SQL["states"], (text(list(ups)),))} if ups else set()
+    if len(known) < len(ups):
+        for new in jobs:
+            for up in new.after if new.wait_timeout is None else ():
+                if up not in known and up not in answers:
+                    raise UnknownJob(up, new.id)
+
+
+class Batch:
+    """Rows that wait to be inserted together. Nobody may look at the line, a key or a row before `flush`."""
+
+    def __init__(self, desk: Desk, jobs: Sequence[NewJob]) -> None:
+        self._desk = desk
+        self._top = desk.ex(SQL["top"]).fetchone()[0]
+        self._rows: list[Any] = []
+        self._bodies: list[Any] = []
+        self._labels: list[tuple[str, int]] = []
+        self._edges: list[tuple[str, str]] = []
+        self.keys: set[str] = set()
+        self._heads: dict[tuple[str, int], float | None] = {}
+        self._lanes: dict[tuple[str, int, str], float | None] = {}
+        self._waited = {up for new in jobs for up in new.after}
+        if desk.ex(SQL["any_edge"]).fetchone()[0]:
+            self._waited |= _waited_for(desk, jobs)
+
+    def add(self, row: Record, key: str | None) -> None:
+        job = row.job
+        self._top += 1
+        flags = flags_of(job) | (DOWN if job.id in self._waited else 0)
+        if row.ran or row.after or row.slack != 0 or row.deadline_at is not None or row.pending:
+            flags |= MORE
+        self._rows += inserted(row, self._top, flags, key)
+        self._bodies += (self._top, encode(job))
+        self._labels += [(label, self._top) for label in job.labels]
+        self._edges += [(up, job.id) for up in row.after]
+        if key is not None:
+            self.keys.add(key)
+        self._desk.add(row, self._top, flags)
+        if row.state is not State.WAITING:
+            self._desk.topics.add(f"queue:{job.queue}")
+
+    def place(self, job: NewJob, when: float) -> float:
+        """As Desk.place, but the rows added here stand in line too."""
+        desk, line, place = self._desk, (job.queue, rank(job)), turn(job, when)
+        if line not in self._heads:
+            self._heads[line] = desk.line_head(job)
+        head = self._heads[line]
+        if job.lane is not None:
+            lane = (*line, job.lane)
+            if lane not in self._lanes:
+                self._lanes[lane] = desk.lane_last(job)
+            last = self._lanes[lane]
+            if last is not None:
+                place = last + job.stride
+            elif head is not None:
+                place = min(place, head)
+            self._lanes[lane] = place if last is None else max(place, last)
+        self._heads[line] = place if head is None else min(place, head)
+        return place
+
+    def flush(self) -> None:
+        """Insert all; what is read from here on sees them."""
+        desk = self._desk
+        _insert(desk, ADD_ANY, self._rows, 23)
+        _insert(desk, ADD_BODY, self._bodies, 2)
+        if self._labels:
+            desk.many(SQL["add_label"], self._labels)
+        if self._edges:
+            desk.wait_for(self._edges)
+        for batch in (self._rows, self._bodies, self._labels, self._edges):
+            batch.clear()
+        self._heads.clear()
+        self._lanes.clear()
+
+
+def store_all(desk: Desk, plan: Plan) -> Generator[None, None, set[str]]:
+    """Store what is new -> the ids."""
+    if not plan.fresh:
+        return set()
+    ended, batch = _ended(desk, plan.fresh), Batch(desk, plan.fresh)
+    for number, new in enumerate(plan.fresh, 1):
+        _store(desk, batch, new, plan, ended)
+        if number % STEP == 0:
+            batch.flush()
+            yield
+    batch.flush()
+    return {new.id for new in plan.fresh}
+
+
+def _ended(desk: Desk, jobs: Sequence[NewJob]) -> set[str]:
+    """Those of the jobs they wait for that have ended already."""
+    ups = {up for new in jobs for up in new.after}
+    return {id for id, state in desk.ex(SQL["states"], (text(list(ups)),)) if state > 2} if ups else set()
+
+
+def _store(desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str]) -> None:
+    now, soft = desk.now, None
+    after = tuple(dict.fromkeys(map(plan.of, new.after))) if new.after else ()
+    if new.key is not None and (new.key in plan.held or new.key in batch.keys):
+        batch.flush()
+        soft = endings.give_up_key(desk, new)
+        desk.ex(DESK["free_key"], (new.key,))
+    deadline_at = None if new.deadline is None else now + new.deadline
+    timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
+    pending = needed(new.need, len(after)) + (soft is not None)
+    simple = soft is None and (not after or (ended.isdisjoint(after) and desk.ended.isdisjoint(after)))
+    if simple and pending <= 0 and new.task:
+        batch.add(_released(batch, new, after, deadline_at, now), new.key)
+        return
+    batch.add(Record(
+        job=new, version=0, state=State.WAITING, after=after, pending=pending, slack=new.slack, ran=new.ran,
+        due_at=first_moment(deadline_at if not new.ran else None, timeout_at), deadline_at=deadline_at,
+        created_at=now, updated_at=now,
+    ), new.key)  # fmt: skip
+    if not simple:
+        batch.flush()
+        if soft is not None:
+            desk.wait_for([(soft, new.id)], soft=True)
+        endings.watch_ups(desk, new.id, after)
+        desk.sync()
+
+
+def _released(batch: Batch, new: NewJob, after: tuple[str, ...], deadline_at: float | None, now: float) -> Record:
+    """A job that has nothing to wait for: in line, or scheduled."""
+    due = None if new.ran else deadline_at
+    if not new.ran and new.delay > 0 and now + new.delay > now:
+        place, due = None, first_moment(now + new.delay, due)
+    else:
+        place = batch.place(new, now)
+    return Record(
+        job=new, version=0, state=READY, after=after, slack=new.slack, ran=new.ran, place=place, joined_at=place,
+        due_at=due, deadline_at=deadline_at, created_at=now, updated_at=now,
+    )  # fmt: skip
+
+
+def enqueue(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
+    found = plan(desk, jobs)
+    yield from store_all(desk, found)
+    desk.read(found.answers.values())
+    return [desk.row(found.answers[new.id]) for new in jobs]

@@ -1,0 +1,34 @@
+-- Both inserts are repeated by row (statements.py). OR IGNORE: a known id is left as it is, and counted afterwards.
+
+-- name: top
+SELECT coalesce(max(seq), 0) FROM job;
+
+-- name: any_edge
+SELECT EXISTS (SELECT 1 FROM edge);
+
+-- name: waited_for
+SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));
+
+-- name: add_plain
+INSERT OR IGNORE INTO job (created_at, updated_at, place, joined_at, state, seq, id, queue, task, rank, flags, keep, keep_failed)
+VALUES (?1, ?1, ?1, ?1, 1, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_any
+INSERT OR IGNORE INTO job (seq, id, queue, task, rank, flags, state, place, joined_at, due_at, created_at, updated_at,
+    ran, pending, slack, deadline_at, keep, keep_failed, key, lane, root, parent, after)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_body
+INSERT INTO body (seq, body) VALUES (?, ?);
+
+-- name: add_label
+INSERT OR IGNORE INTO label (label, job) VALUES (?, ?);
+
+-- name: seqs
+SELECT id, seq FROM job WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: states
+SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: holders
+SELECT key, id FROM job WHERE key IN (SELECT value FROM json_each(?)) AND key IS NOT NULL;

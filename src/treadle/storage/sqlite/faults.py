@@ -1,0 +1,38 @@
+"""SQLite's errors as the library's. Without it a caller could not tell a full disk from a bug."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+
+from treadle.errors import NotADatabase, StorageError, StorageFull, StorageUnavailable
+
+FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
+FOREIGN = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+
+
+def translated(error: BaseException, path: str) -> BaseException:
+    """The error a caller is told; others than SQLite's and the system's stay as they are."""
+    if isinstance(error, StorageError):
+        return error
+    found: StorageError
+    if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode"):
+        code = error.sqlite_errorcode & 0xFF
+        if code in FULL:
+            found = StorageFull(f"{path}: {error}; nothing of the call was stored")
+        elif code in FOREIGN:
+            found = NotADatabase(f"{path}: {error}")
+        elif code in (sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR):
+            found = StorageError(f"{path}: {error}")
+        else:
+            found = StorageUnavailable(f"{path}: {error}")
+    elif isinstance(error, OSError):
+        if error.errno in NO_ROOM:
+            found = StorageFull(f"{path}: {error}")
+        else:
+            found = StorageUnavailable(f"{path}: {error}")
+    else:
+        return error
+    found.__cause__ = error
+    return found

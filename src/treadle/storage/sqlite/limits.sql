@@ -1,0 +1,22 @@
+-- name: set
+INSERT OR REPLACE INTO rule (name, rule) VALUES (?, ?);
+
+-- name: remove
+DELETE FROM rule WHERE name = ?;
+
+-- Slots of queues are written only while a rule counts them: from the rows when it comes, dropped when it goes.
+
+-- name: count_queue
+INSERT OR REPLACE INTO slot (key, job, live, cost)
+SELECT 'queue:' || queue, seq, state = 2 AND ran = 0, 1 FROM job
+WHERE started_at IS NOT NULL AND state < 3 AND (?1 IS NULL OR queue = ?1);
+
+-- name: mark_queue
+UPDATE job SET flags = flags | 16
+WHERE seq IN (SELECT job FROM slot WHERE substr(key, 1, 6) = 'queue:') AND flags & 16 = 0;
+
+-- name: slot_keys
+SELECT DISTINCT key FROM slot WHERE key >= 'queue:' AND key < 'queue;';
+
+-- name: drop_slots
+DELETE FROM slot WHERE key = ?;

@@ -1,0 +1,168 @@
+"""Looking: rows by id, pages, counts. Reads what is committed and changes nothing.
+
+Without it nobody could see what is stored. The search for a page runs in a thread and answers numbers in one row; the
+rows themselves are few and are read on the loop.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from treadle.model import Count, LimitUse, Page, Presence, Query, Record
+from treadle.storage import looking
+from treadle.storage.admit import rule_for
+from treadle.storage.sqlite.desk import BY_IDS, BY_SEQS
+from treadle.storage.sqlite.rows import (
+    MEMO,
+    NUMBER,
+    STATES,
+    decode_presence,
+    decode_rule,
+    from_json,
+    record,
+    text,
+)  # fmt: skip
+from treadle.storage.sqlite.statements import load
+
+SQL = load("look")
+
+ORDERS = {
+    "newest": "j.created_at DESC, j.id DESC",
+    "oldest": "j.created_at, j.id",
+    "ended": "j.ended_at DESC, j.id",
+    "line": "j.queue, j.rank DESC, j.place, j.id",
+}
+BEHIND = {
+    "newest": "(j.created_at, j.id) < (?, ?)",
+    "oldest": "(j.created_at, j.id) > (?, ?)",
+    "ended": "j.ended_at <= ? AND NOT (j.ended_at = ? AND j.id <= ?)",
+    "line": "(j.queue, -j.rank, j.place, j.id) > (?, ?, ?, ?)",
+}
+
+
+def by_ids(db: sqlite3.Connection, ids: Sequence[str]) -> list[Record | None]:
+    known = {row.job.id: row for row in _records(db, db.execute(BY_IDS, (text(list(dict.fromkeys(ids))),)).fetchall())}
+    return [known.get(id) for id in ids]
+
+
+def by_seqs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Record]:
+    found = db.execute(BY_SEQS, (text(seqs),)).fetchall()
+    order = {seq: number for number, seq in enumerate(seqs)}
+    return _records(db, sorted(found, key=lambda each: order[each[0]]))
+
+
+def _records(db: sqlite3.Connection, found: Sequence[Any]) -> list[Record]:
+    remembering = [each[0] for each in found if each[1] & MEMO]
+    memos: dict[int, tuple[tuple[str, str], ...]] = {}
+    for seq, name, value in db.execute(SQL["memos"], (text(remembering),)) if remembering else ():
+        memos[seq] = (*memos.get(seq, ()), (name, value))
+    return [record(each, memos.get(each[0], ())) for each in found]
+
+
+class Search:
+    """A query as SQL: a page of row numbers, and the total if asked for."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.cursor = None if query.cursor is None else looking.read_cursor(query.cursor, query.order)
+        self._where: list[str] = []
+        self._values: list[Any] = []
+        self._narrow()
+
+    def _and(self, condition: str, *values: Any) -> None:
+        self._where.append(condition)
+        self._values += values
+
+    def _narrow(self) -> None:
+        query = self.query
+        if query.state:
+            self._and(f"j.state IN ({','.join('?' * len(query.state))})", *(NUMBER[state] for state in query.state))
+            if all(NUMBER[state] > 3 for state in query.state):
+                self._and("j.state > 3")  # lets the index of what went wrong be used
+        if query.task is not None:
+            self._and("j.task = ?", query.task)
+            if query.task.startswith("treadle."):
+                self._and("j.task >= 'treadle.' AND j.task < 'treadle/'")  # the same for our own tasks
+        if query.queue is not None:
+            self._and("j.queue = ?", query.queue)
+        if query.root is not None:
+            self._and("(j.root = ? OR j.id = ?)", query.root, query.root)
+        if query.parent is not None:
+            self._and("j.parent = ?", query.parent)
+        if query.label is not None:
+            self._and("j.seq IN (SELECT job FROM label WHERE label = ?)", query.label)
+        if query.before is not None:
+            self._and("j.created_at < ?", query.before)
+        if query.ids:
+            self._and("j.id IN (SELECT value FROM json_each(?))", text(query.ids))
+        if query.order == "ended":
+            self._and("j.ended_at IS NOT NULL")
+        if query.order == "line":
+            self._and("j.place IS NOT NULL")
+
+    def run(self, db: sqlite3.Connection) -> tuple[list[int], int | None]:
+        query = self.query
+        db.execute("BEGIN")  # one state of the file for all that follows
+        try:
+            if query.ahead_of is not None:
+                own = db.execute(SQL["spot"], (query.ahead_of,)).fetchone()
+                if own is None:
+                    return [], 0 if query.count else None
+                self._and("j.place IS NOT NULL AND j.queue = ? AND (-j.rank, j.place, j.id) < (?, ?, ?)",
+                          own[0], -own[1], *own[2:])  # fmt: skip
+            total: int | None = None
+            if query.count:
+                total = db.execute(f"SELECT count(*) FROM job j {self._clause()}", self._values).fetchone()[0]
+            if self.cursor is not None:
+                first = self.cursor[:1] if query.order == "ended" else ()
+                self._and(BEHIND[query.order], *first, *self.cursor)
+            order = ORDERS[query.order]
+            said = db.execute(
+                f"SELECT json_group_array(seq) FROM (SELECT j.seq FROM job j {self._clause()} ORDER BY {order} LIMIT ?)",
+                (*self._values, max(query.limit, 0) + 1),
+            ).fetchone()[0]
+        finally:
+            db.execute("COMMIT")
+        return from_json(said), total
+
+    def _clause(self) -> str:
+        return f"WHERE {' AND '.join(self._where)}" if self._where else ""
+
+    def page(self, rows: Sequence[Record], more: bool, total: int | None) -> Page:
+        cursor = looking.cursor_of(rows[-1], self.query.order) if more and rows else None
+        return Page(tuple(rows), cursor, total)
+
+
+def counts(db: sqlite3.Connection) -> list[Any]:
+    found: list[Any] = from_json(db.execute(SQL["counts"]).fetchone()[0])
+    return found
+
+
+def told(db: sqlite3.Connection, found: Sequence[Any], now: float) -> tuple[Count, ...]:
+    """The counts, with the place of the first in line read exactly (JSON would round it)."""
+    firsts = [each[6] for each in found if each[6] is not None]
+    places = dict(db.execute(SQL["places"], (text(firsts),)).fetchall())
+    made = []
+    for queue, task, state, jobs, line, aside, first in found:
+        place = places.get(first)
+        made.append(Count(
+            queue=queue, task=task, state=STATES[state], jobs=jobs, in_line=line, parked=aside,
+            oldest=None if place is None else max(0.0, now - place),
+        ))  # fmt: skip
+    return tuple(sorted(made, key=lambda count: (count.queue, count.task, count.state)))
+
+
+def workers(db: sqlite3.Connection, now: float) -> tuple[Presence, ...]:
+    found = ((decode_presence(presence), seen) for presence, seen in db.execute(SQL["workers"]).fetchall())
+    return tuple(worker for worker, seen in found if seen + worker.ttl >= now)
+
+
+def limits(db: sqlite3.Connection) -> tuple[LimitUse, ...]:
+    rules = {rule.name: rule for (found,) in db.execute(SQL["rules"]) for rule in [decode_rule(found)]}
+    used = {}
+    for key, taken, live in db.execute(SQL["used"]).fetchall():
+        rule = rule_for(rules, key)
+        used[key] = taken if rule is not None and rule.hold == "ended" else live
+    return looking.limit_uses(rules, used, dict(db.execute(SQL["aside"]).fetchall()))

@@ -1,0 +1,28 @@
+-- name: memos
+SELECT job, name, value FROM memo WHERE job IN (SELECT value FROM json_each(?)) ORDER BY num;
+
+-- name: spot
+SELECT queue, rank, place, id FROM job WHERE id = ? AND place IS NOT NULL;
+
+-- One row of JSON each: a thread that steps through many rows loses the GIL at each.
+
+-- name: counts
+SELECT json_group_array(json_array(queue, task, state, jobs, line, aside, first)) FROM (
+    SELECT queue, task, state, count(*) AS jobs, count(place) AS line,
+        sum(parked IS NOT NULL AND place IS NULL) AS aside, min(place), CASE WHEN place IS NOT NULL THEN seq END AS first
+    FROM job GROUP BY queue, task, state);
+
+-- name: places
+SELECT seq, place FROM job WHERE seq IN (SELECT value FROM json_each(?));
+
+-- name: used
+SELECT key, sum(cost), sum(live * cost) FROM slot GROUP BY key;
+
+-- name: aside
+SELECT parked, count(*) FROM job INDEXED BY job_aside WHERE parked IS NOT NULL AND place IS NULL GROUP BY parked;
+
+-- name: rules
+SELECT rule FROM rule;
+
+-- name: workers
+SELECT presence, seen FROM worker ORDER BY num;

@@ -1,0 +1,72 @@
+"""Bringing a file to the schema of this Treadle, and refusing one that is not ours or is newer.
+
+Without it an old file would fail in the middle of a call. Runs under the lock file, so two processes may open at once.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from importlib.resources import files
+
+from treadle.errors import NotADatabase, SchemaTooNew
+
+APPLICATION_ID = 0x54524444  # "TRDD"; `file` and any tool can tell the file by it
+
+
+def known() -> list[tuple[int, str, str]]:
+    """(number, name, script) of every migration there is, in order."""
+    found = []
+    for entry in files("treadle.storage.sqlite").joinpath("migrations").iterdir():
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
+        if match:
+            found.append((int(match[1]), match[2], entry.read_text("utf-8")))
+    return sorted(found)
+
+
+def schema_of(db: sqlite3.Connection, path: str) -> int:
+    """The number of the last migration applied; 0 for an empty file. Raises NotADatabase for somebody else's."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        return 0
+    ours = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    if not ours or "migration" not in tables:
+        raise NotADatabase(
+            f"{path} is a SQLite database, but not Treadle's: it has other tables ({', '.join(sorted(tables)[:5])}); "
+            "give Treadle a file of its own"
+        )
+    number: int = db.execute("SELECT coalesce(max(number), 0) FROM migration").fetchone()[0]
+    return number
+
+
+def check(db: sqlite3.Connection, path: str) -> int:
+    found, newest = schema_of(db, path), known()[-1][0]
+    if found > newest:
+        raise SchemaTooNew(found, newest)
+    return found
+
+
+def migrate(db: sqlite3.Connection, path: str, now: float) -> None:
+    """Apply what is missing, each migration in a transaction of its own. The caller holds the lock file."""
+    found = check(db, path)
+    for number, name, script in known():
+        if number > found:
+            start = "" if found else _FRAME
+            db.executescript(f"BEGIN IMMEDIATE; {start} {script}")
+            try:
+                if not found:
+                    db.execute("INSERT INTO meta (name, value) VALUES ('created_at', ?)", (repr(now),))
+                db.execute("INSERT INTO migration (number, name, applied_at) VALUES (?, ?, ?)", (number, name, now))
+                db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('schema', ?)", (str(number),))
+                db.execute("COMMIT")
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            found = number
+
+
+_FRAME = f"""
+PRAGMA application_id = {APPLICATION_ID};
+CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at REAL NOT NULL);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""

@@ -1,0 +1,106 @@
+-- The narrow row: what is counted, ordered and compared. State: 0 waiting 1 ready 2 running 3 succeeded 4 failed
+-- 5 cancelled. `flags` (rows.py) tells which slow roads a row needs, so that a plain one never asks.
+CREATE TABLE job (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    queue TEXT NOT NULL,
+    task TEXT NOT NULL,
+    rank INTEGER NOT NULL,
+    flags INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    version INTEGER NOT NULL DEFAULT 0,
+    place REAL,
+    joined_at REAL,
+    due_at REAL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    started_at REAL,
+    ended_at REAL,
+    expires_at REAL,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    lost INTEGER NOT NULL DEFAULT 0,
+    round INTEGER NOT NULL DEFAULT 0,
+    ran INTEGER NOT NULL DEFAULT 0,
+    pending INTEGER NOT NULL DEFAULT 0,
+    slack INTEGER DEFAULT 0,
+    deadline_at REAL,
+    keep REAL,                          -- NULL: the default
+    keep_failed REAL,
+    key TEXT,                           -- while it holds it
+    lane TEXT,
+    root TEXT,
+    parent TEXT,
+    parked TEXT,
+    worker TEXT,
+    reason TEXT,
+    note TEXT,
+    result TEXT,
+    value TEXT,
+    error TEXT,
+    after TEXT                          -- NULL: as the body says
+);
+
+-- What never changes: msgpack of the NewJob. In the row, a body of 1 KB would halve the speed of every claim and settle.
+CREATE TABLE body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
+
+CREATE INDEX job_line ON job (queue, rank DESC, place, id) WHERE place IS NOT NULL;
+CREATE INDEX job_line_ran ON job (queue, rank DESC, place, id) WHERE place IS NOT NULL AND ran = 1;
+CREATE INDEX job_lane ON job (queue, rank, lane, place) WHERE lane IS NOT NULL AND place IS NOT NULL;
+CREATE INDEX job_aside ON job (parked, place, rank DESC, joined_at, id) WHERE parked IS NOT NULL;
+CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX job_old ON job (expires_at) WHERE expires_at IS NOT NULL;
+CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL;
+CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
+CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
+CREATE INDEX job_created ON job (created_at);
+CREATE INDEX job_bad ON job (state, ended_at) WHERE state > 3;
+CREATE INDEX job_own ON job (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
+
+-- `up` may be a job nobody knows yet. `open`: its ending has still to count. `soft`: any ending is a success.
+-- `named`: the down row waits for it by name (its `after`), so it may not be pruned before.
+CREATE TABLE edge (
+    num INTEGER PRIMARY KEY,            -- they are counted down in the order in which they began to wait
+    up TEXT NOT NULL,
+    down TEXT NOT NULL,
+    open INTEGER NOT NULL DEFAULT 1,
+    soft INTEGER NOT NULL DEFAULT 0,
+    named INTEGER NOT NULL DEFAULT 1,
+    UNIQUE (up, down)
+);
+CREATE INDEX edge_down ON edge (down);
+
+CREATE TABLE memo (
+    num INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    UNIQUE (job, name)
+);
+CREATE TABLE label (label TEXT NOT NULL, job INTEGER NOT NULL, PRIMARY KEY (label, job)) WITHOUT ROWID;
+
+-- Limits: the rules, who was claimed and has not ended (`live`: runs now), starts within a window, buckets, and when
+-- a shut rate opens for the first who stands aside.
+CREATE TABLE rule (name TEXT PRIMARY KEY, rule BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE slot (
+    key TEXT NOT NULL,
+    job INTEGER NOT NULL,
+    live INTEGER NOT NULL,
+    cost INTEGER NOT NULL,
+    PRIMARY KEY (key, job)
+) WITHOUT ROWID;
+CREATE INDEX slot_live ON slot (key, cost) WHERE live = 1;
+CREATE TABLE start (key TEXT NOT NULL, at REAL NOT NULL, cost INTEGER NOT NULL, PRIMARY KEY (key, at)) WITHOUT ROWID;
+CREATE TABLE bucket (key TEXT PRIMARY KEY, tokens REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE opening (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+
+-- What was claimed under the last tickets of a worker: ticket n stands in slot n modulo 64, so that one write a claim
+-- keeps them and forgets the old ones.
+CREATE TABLE ticket (
+    worker TEXT NOT NULL,
+    slot INTEGER NOT NULL,
+    ticket TEXT NOT NULL,
+    jobs TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (worker, slot)
+) WITHOUT ROWID;
+CREATE TABLE worker (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, presence BLOB NOT NULL, seen REAL NOT NULL);

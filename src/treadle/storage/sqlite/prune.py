@@ -1,0 +1,60 @@
+"""Deleting what nobody needs any more: ended rows past their time, with all that hangs on them, in steps.
+
+Without it the file grows for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.rows import AFTER, LABELS, MEMO, decode, from_json, text
+from treadle.storage.sqlite.statements import load
+from treadle.storage.sqlite.tend import tend
+
+SQL = load("prune")
+STEP = 128  # rows deleted between two turns of the loop: 2-3 ms
+DAY = 86_400.0
+FREE = 4_096  # free pages (16 MB) that are kept: the next backlog uses them again
+GIVE_BACK = 500  # pages given back to the file system per call at most
+
+InThread = Callable[[], Any]
+
+
+def prune(desk: Desk, limit: int) -> Generator[InThread | None, Any, int]:
+    yield from tend(desk)
+    now = desk.now
+    if desk.ex("SELECT 1 FROM job WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1", (now,)).fetchone() is None:
+        return 0
+    (said,) = yield lambda: desk.ex(SQL["old"], (now, max(limit, 0))).fetchone()
+    found: list[tuple[int, str, int]] = from_json(said)
+    for at in range(0, len(found), STEP):
+        _delete(desk, found[at : at + STEP])
+        yield None
+    desk.ex(SQL["drop_tickets"], (now - DAY,))
+    desk.ex(SQL["drop_workers"], (now - 30 * DAY,))
+    _shrink(desk)
+    return len(found)
+
+
+def _delete(desk: Desk, rows: list[tuple[int, str, int]]) -> None:
+    seqs = text([seq for seq, _, _ in rows])
+    labelled = [seq for seq, _, flags in rows if flags & LABELS]
+    if labelled:
+        bodies = desk.ex(SQL["labelled"], (text(labelled),)).fetchall()
+        desk.many(SQL["drop_label"], [(label, seq) for seq, body in bodies for label in decode(body).labels])
+    if any(flags & MEMO for _, _, flags in rows):
+        desk.ex(SQL["drop_memo"], (seqs,))
+    waited = [id for _, id, flags in rows if flags & AFTER]
+    if waited:
+        desk.ex(SQL["drop_edges"], (text(waited),))
+    desk.ex(SQL["drop_body"], (seqs,))
+    desk.ex(SQL["drop_job"], (seqs,))
+
+
+def _shrink(desk: Desk) -> None:
+    """Give some of many free pages back, so that one great backlog does not keep the disk for ever."""
+    free, pages = (desk.ex(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
+    if free > FREE and free > pages // 2:
+        desk.ex(f"PRAGMA incremental_vacuum({GIVE_BACK})").fetchall()

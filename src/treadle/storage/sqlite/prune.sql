@@ -1,0 +1,40 @@
+-- An ended row may go when no unfinished job waits for it by name and its workflow has ended: the root, or any other
+-- job of it, if it has one.
+
+-- One row of JSON: a thread that steps through many rows loses the GIL at each.
+
+-- name: old
+SELECT json_group_array(json_array(seq, id, flags)) FROM (SELECT j.seq, j.id, j.flags FROM job j WHERE j.expires_at <= ?1 AND j.expires_at IS NOT NULL
+    AND NOT (j.flags & 1 AND EXISTS (
+        SELECT 1 FROM edge e JOIN job d ON d.id = e.down WHERE e.up = j.id AND e.named AND d.state < 3))
+    AND NOT EXISTS (SELECT 1 FROM job u WHERE u.root = coalesce(j.root, j.id) AND u.root IS NOT NULL AND u.state < 3)
+    AND NOT EXISTS (SELECT 1 FROM job u WHERE u.id = j.root AND u.root IS NULL AND u.state < 3)
+ORDER BY j.expires_at, j.id LIMIT ?2);
+
+
+-- name: labelled
+SELECT seq, body FROM body WHERE seq IN (SELECT value FROM json_each(?));
+
+-- name: drop_label
+DELETE FROM label WHERE label = ? AND job = ?;
+
+-- name: drop_memo
+DELETE FROM memo WHERE job IN (SELECT value FROM json_each(?));
+
+-- name: drop_edges
+DELETE FROM edge WHERE down IN (SELECT value FROM json_each(?));
+
+-- name: drop_body
+DELETE FROM body WHERE seq IN (SELECT value FROM json_each(?));
+
+-- name: drop_job
+DELETE FROM job WHERE seq IN (SELECT value FROM json_each(?));
+
+-- name: drop_tickets
+DELETE FROM ticket WHERE at < ?;
+
+-- name: drop_workers
+DELETE FROM worker WHERE seen < ?;
+
+-- name: drop_starts
+DELETE FROM start WHERE at < ?;

@@ -1,0 +1,129 @@
+"""A job as columns and back: the flags of a row, the body, the record.
+
+Without it each verb would lay out and read the row its own way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from treadle import defaults
+from treadle.model import Limit, NewJob, Presence, Record, State
+from treadle.storage.rules import rank
+
+DOWN: Final = 1  # somebody waits, or waited, for it: its ending must be counted
+KEY: Final = 2  # it has a key
+STARTED: Final = 4  # ... which it gives away when it is claimed
+LIMITS: Final = 8  # it names limits
+SLOT: Final = 16  # it has rows in `slot`
+LANE: Final = 32
+AGING: Final = 64
+LABELS: Final = 128
+MEMO: Final = 256  # it has rows in `memo`
+MORE: Final = 512  # columns are set that a claim does not read for a plain row
+LEASE: Final = 1024  # a lease of its own
+AFTER: Final = 2048  # it has waited for jobs: rows in `edge`
+
+SLOW_CLAIM: Final = STARTED | LIMITS | SLOT
+SLOW_END: Final = DOWN | KEY | LIMITS | SLOT
+
+STATES: Final = tuple(State)
+NUMBER: Final = {state: number for number, state in enumerate(STATES)}
+
+to_json = msgspec.json.Encoder().encode
+from_json = msgspec.json.Decoder().decode
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(NewJob).decode
+decode_rule = msgspec.msgpack.Decoder(Limit).decode
+decode_presence = msgspec.msgpack.Decoder(Presence).decode
+
+FULL: Final = (
+    "j.seq, j.flags, j.state, j.version, j.pending, j.slack, j.ran, j.place, j.joined_at, j.due_at, j.deadline_at, "
+    "j.attempt, j.lost, j.worker, j.parked, j.result, j.value, j.error, j.reason, j.note, j.round, j.created_at, "
+    "j.started_at, j.updated_at, j.ended_at, j.expires_at, j.after, b.body"
+)
+
+
+def text(value: Any) -> str:
+    """JSON for the statements' json_each. Only strings and integers: SQLite reads a float's last bit as it likes."""
+    return to_json(value).decode()
+
+
+def flags_of(job: NewJob) -> int:
+    """What its NewJob says of the slow roads; the rest is known when the row is written."""
+    flags = 0
+    if job.key is not None:
+        flags |= KEY | (STARTED if job.key_until == "started" else 0)
+    if job.limits:
+        flags |= LIMITS
+    if job.lane is not None:
+        flags |= LANE
+    if job.aging:
+        flags |= AGING
+    if job.labels:
+        flags |= LABELS
+    if job.lease is not None:
+        flags |= LEASE
+    if job.after:
+        flags |= AFTER
+    return flags
+
+
+def more(row: Record) -> bool:
+    """Whether a claim has to read more of this row than of a plain one."""
+    return bool(
+        row.ran or row.after or row.pending or row.slack != 0 or row.round or row.memo
+        or row.deadline_at is not None or row.result is not None or row.value is not None
+        or row.error is not None or row.reason is not None or row.note is not None or row.parked is not None
+    )  # fmt: skip
+
+
+def is_plain(job: NewJob) -> bool:
+    """Joins the line as it comes: its row is its place, and nothing beside it has to be written or asked."""
+    return not (
+        job.key is not None or job.after or job.delay > 0 or job.limits or job.labels or job.lane is not None
+        or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
+        or job.lease is not None or job.slack != 0 or not job.task
+    )  # fmt: skip
+
+
+def after_text(row: Record) -> str | None:
+    return None if row.after == row.job.after else text(row.after)
+
+
+def inserted(row: Record, seq: int, flags: int, key: str | None) -> tuple[Any, ...]:
+    """The parameters of enqueue.sql `add_any`."""
+    job = row.job
+    return (
+        seq, job.id, job.queue, job.task, rank(job), flags, NUMBER[row.state], row.place, row.joined_at, row.due_at,
+        row.created_at, row.updated_at, row.ran, row.pending, row.slack, row.deadline_at,
+        None if job.keep == defaults.KEEP else job.keep,
+        None if job.keep_failed == defaults.KEEP_FAILED else job.keep_failed,
+        key, job.lane, job.root, job.parent, after_text(row),
+    )  # fmt: skip
+
+
+def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:
+    """The parameters of desk.sql `put`."""
+    return (
+        flags, NUMBER[row.state], row.version, row.pending, row.slack, row.ran, row.place, row.joined_at, row.due_at,
+        row.deadline_at, row.attempt, row.lost, row.worker, row.parked, row.result, row.value, row.error, row.reason,
+        row.note, row.round, row.started_at, row.updated_at, row.ended_at, row.expires_at, after_text(row), seq,
+    )  # fmt: skip
+
+
+def record(columns: tuple[Any, ...], memo: tuple[tuple[str, str], ...] = ()) -> Record:
+    """A row as read by FULL."""
+    (_, _, state, version, pending, slack, ran, place, joined_at, due_at, deadline_at, attempt, lost, worker, parked,
+     result, value, error, reason, note, round, created_at, started_at, updated_at, ended_at, expires_at, after,
+     body) = columns  # fmt: skip
+    job = decode(body)
+    return Record(
+        job=job, version=version, state=STATES[state], after=job.after if after is None else tuple(from_json(after)),
+        pending=pending, slack=slack, ran=bool(ran), place=place, joined_at=joined_at, due_at=due_at,
+        deadline_at=deadline_at, attempt=attempt, lost=lost, worker=worker, parked=parked, result=result, value=value,
+        error=error, reason=reason, memo=memo, note=note, round=round, created_at=created_at, started_at=started_at,
+        updated_at=updated_at, ended_at=ended_at, expires_at=expires_at,
+    )  # fmt: skip

@@ -1,0 +1,210 @@
+"""What became of jobs: plain endings in one UPDATE, every other outcome one by one; and the heartbeats of the running.
+
+Without it no job ever ends. An outcome that cannot be stored fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from msgspec.structs import replace
+
+from treadle import defaults
+from treadle.errors import KeyHeld, UnknownJob
+from treadle.model import APPLIED, ASKED, SUPERSEDED, Hold, Outcome, Presence, Record, Settled, State
+from treadle.storage.admit import rule_for, slots_fit
+from treadle.storage.rules import costs, first_moment, needed, repeats
+from treadle.storage.sqlite import endings, enqueue, reopen
+from treadle.storage.sqlite.desk import SQL as DESK
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.rows import NUMBER, encode, text
+from treadle.storage.sqlite.statements import load
+from treadle.storage.sqlite.tend import tend
+
+SQL = load("settle")
+STEP = 256  # plain outcomes between two turns of the loop
+SLOW_STEP = 64
+RUNNING, READY, WAITING, SUCCEEDED = State.RUNNING, State.READY, State.WAITING, State.SUCCEEDED
+KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
+
+
+def settle(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
+    settled: list[Settled] = []
+    for at in range(0, len(outcomes), STEP):
+        if at:
+            yield
+        settled += yield from _some(desk, outcomes[at : at + STEP])
+    return settled
+
+
+def _some(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
+    plain = [out for out in outcomes if _is_plain(out)]
+    settled: dict[int, Settled] = {}
+    if len({out.id for out in outcomes}) == len(outcomes) and plain:
+        left = _end_plain(desk, plain)
+        if not left and len(plain) == len(outcomes):
+            return [APPLIED] * len(plain)
+        rest = {id(out) for out in left}
+        rest.update(id(out) for out in outcomes if not _is_plain(out))
+        slow = [number for number, out in enumerate(outcomes) if id(out) in rest]
+    else:
+        slow = list(range(len(outcomes)))
+    desk.read([outcomes[number].id for number in slow])
+    for count, number in enumerate(slow, 1):
+        settled[number] = yield from _settle(desk, outcomes[number])
+        if count % SLOW_STEP == 0:
+            yield
+    desk.sync()
+    return [settled.get(number, APPLIED) for number in range(len(outcomes))]
+
+
+def _is_plain(out: Outcome) -> bool:
+    """An ending and nothing else. Text with NUL goes the other way: SQLite's JSON ends a string there."""
+    return (
+        out.state.final and not out.then and not out.memo and not out.ran
+        and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
+        and (out.keep is None or float(out.keep).is_integer())
+        and (out.error is None or "\0" not in out.error)
+        and (out.result is None or "\0" not in out.result)
+        and (out.value is None or "\0" not in out.value)
+        and (out.note is None or "\0" not in out.note)
+    )  # fmt: skip
+
+
+def _end_plain(desk: Desk, outs: Sequence[Outcome]) -> Sequence[Outcome]:
+    """End those whose row is plain too, and runs under the version named -> the others."""
+    if all(
+        out.state is SUCCEEDED and out.value is None and out.error is None and out.reason is None
+        and out.note is None and out.keep is None for out in outs
+    ):  # fmt: skip
+        statement, rows = SQL["succeed"], text([(out.id, out.version, out.attempt, out.result) for out in outs])
+    else:
+        statement = SQL["end"]
+        rows = text([
+            (out.id, out.version, NUMBER[out.state], out.attempt, out.result, out.value, out.error, out.reason,
+             out.note, None if out.keep is None else int(out.keep)) for out in outs
+        ])  # fmt: skip
+    done = desk.ex(statement, {"rows": rows, "now": desk.now, **KEEPS}).rowcount
+    if done == len(outs):
+        desk.topics.update([f"job:{out.id}" for out in outs])
+        return ()
+    left = {number for (number,) in desk.ex(SQL["left"], {"rows": rows})}
+    if len(outs) - len(left) != done:
+        # some were one version on already: the slow road can tell a repetition from a stale outcome, and finds those
+        # that were just applied to be repetitions
+        left = set(range(len(outs)))
+        desk.topics.update([f"job:{out.id}" for out in outs])
+    desk.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in left])
+    return [outs[number] for number in sorted(left)]
+
+
+def _settle(desk: Desk, out: Outcome) -> Generator[None, None, Settled]:
+    row = desk.get(out.id)
+    if row is None:
+        return Settled("stale", "there is no such job")
+    if repeats(out, row):
+        return APPLIED
+    if row.version != out.version:
+        return Settled("stale", f"it is {row.state} at version {row.version}")
+    if row.state.final:
+        return reopen.after_the_end(desk, row, out)
+    try:
+        plan = enqueue.plan(desk, out.then, leaving=out.id if out.state.final else "")
+        for up in out.after:
+            if up not in plan.answers and desk.get(up) is None:
+                raise UnknownJob(up, out.id)
+    except (UnknownJob, KeyHeld) as error:
+        return Settled("refused", str(error))
+    if row.state is RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
+        desk.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
+    yield from _apply(desk, row, out, plan)
+    endings.count_endings(desk)
+    return APPLIED
+
+
+def _merged(desk: Desk, row: Record, memo: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Its memo with these steps, which are written by themselves."""
+    if not memo:
+        return row.memo
+    desk.remember(row.job.id, memo)
+    return tuple({**dict(row.memo), **dict(memo)}.items())
+
+
+def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan) -> Generator[None, None, None]:
+    row = replace(
+        old, version=old.version + 1, attempt=out.attempt, result=out.result, value=out.value, error=out.error,
+        reason=out.reason, memo=_merged(desk, old, out.memo), note=out.note if out.note is not None else old.note,
+        updated_at=desk.now, ran=old.ran or out.ran, worker=None,
+    )  # fmt: skip
+    if out.state.final:
+        row = replace(row, version=old.version, worker=old.worker if old.state is RUNNING else None)
+        endings.end(desk, row, out.state, out.reason, out.error, out.keep)
+        yield from enqueue.store_all(desk, plan)
+        return
+    desk.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
+    born = yield from enqueue.store_all(desk, plan)
+    if out.state is READY and out.delay <= 0:
+        desk.join(row, desk.now)
+    elif out.state is READY:
+        endings.schedule(desk, row, desk.now + out.delay)
+    else:
+        _wait(desk, row, out, born)
+    desk.call_in(old)
+
+
+def _wait(desk: Desk, row: Record, out: Outcome, born: set[str]) -> None:
+    """Wait for what the outcome names; a `then` job that another row answered is nobody's child."""
+    asked = {new.id for new in out.then}
+    after = tuple(dict.fromkeys(up for up in out.after if up in born or up not in asked))
+    due = first_moment(None if row.ran else row.deadline_at, desk.now + out.delay if out.delay > 0 else None)
+    desk.ex(DESK["unname_edges"], (row.job.id,))
+    desk.put(replace(row, state=WAITING, after=after, pending=needed(out.need, len(after)), slack=out.slack,
+                     place=None, parked=None, due_at=due))  # fmt: skip
+    endings.watch_ups(desk, row.job.id, after)
+
+
+# --- heartbeat
+
+
+def heartbeat(desk: Desk, worker: Presence, holds: Sequence[Hold], lease: float) -> Generator[None, None, set[str]]:
+    if worker.gone:
+        desk.ex(SQL["gone"], (worker.worker,))
+    else:
+        desk.ex(SQL["present"], (worker.worker, encode(worker), desk.now))
+    quiet = [hold for hold in holds if not hold.memo and hold.note is None]
+    slow = [hold for hold in holds if hold.memo or hold.note is not None]
+    if quiet:
+        rows = text([(hold.id, hold.version) for hold in quiet])
+        done = desk.ex(SQL["beat"], {"due": desk.now + lease, "now": desk.now, "rows": rows}).rowcount
+        if done != len(quiet):
+            slow = list(holds)
+    desk.read(hold.id for hold in slow)
+    lost = set()
+    for number, hold in enumerate(slow, 1):
+        if not _beat(desk, hold, lease):
+            lost.add(hold.id)
+        if number % SLOW_STEP == 0:
+            yield
+    desk.sync()
+    yield from tend(desk)
+    return lost
+
+
+def _beat(desk: Desk, hold: Hold, lease: float) -> bool:
+    row = desk.get(hold.id)
+    if row is None or row.version != hold.version or row.worker is None or row.state not in (RUNNING, READY):
+        return False
+    if row.state is READY and not row.ran:  # its lease ran out, and nobody has claimed it since
+        kept = desk.kept(row)
+        for key, cost in costs(row.job):
+            rule = rule_for(desk.rules, key)
+            if rule is not None and key not in kept and not slots_fit(rule, desk.used(key), cost):
+                return False
+    note = hold.note if hold.note is not None else row.note
+    if note != row.note:
+        desk.topics.add(f"job:{row.job.id}")
+    desk.put(replace(
+        row, state=RUNNING, place=None, parked=None, due_at=desk.now + (row.job.lease or lease),
+        memo=_merged(desk, row, hold.memo), note=note, updated_at=desk.now,
+    ))  # fmt: skip
+    return True

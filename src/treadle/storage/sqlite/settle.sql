@@ -1,0 +1,34 @@
+-- Both take rows of JSON, and only running rows that nobody waits for and that hold no key or slot (flags & 27 = 0):
+-- ending one of these touches no other row.
+
+-- name: succeed
+UPDATE job SET state = 3, version = version + 1, attempt = e.value->>2, result = e.value->>3, value = NULL, error = NULL,
+    reason = NULL, pending = 0, due_at = NULL, updated_at = :now, ended_at = :now,
+    expires_at = :now + max(coalesce(keep, :keep), :least)
+FROM json_each(:rows) e
+WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND job.flags & 27 = 0;
+
+-- name: end
+UPDATE job SET state = e.value->>2, version = version + 1, attempt = e.value->>3, result = e.value->>4,
+    value = e.value->>5, error = e.value->>6, reason = e.value->>7, note = coalesce(e.value->>8, note), pending = 0,
+    due_at = NULL, updated_at = :now, ended_at = :now,
+    expires_at = :now + max(coalesce(e.value->>9,
+        CASE e.value->>2 WHEN 4 THEN coalesce(keep_failed, :keep_failed) ELSE coalesce(keep, :keep) END), :least)
+FROM json_each(:rows) e
+WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND job.flags & 27 = 0;
+
+-- name: left
+SELECT e.key FROM json_each(:rows) e LEFT JOIN job ON job.id = e.value->>0
+WHERE job.version IS NOT (e.value->>1) + 1;
+
+-- name: beat
+UPDATE job SET due_at = :due, updated_at = :now FROM json_each(:rows) e
+WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND job.worker IS NOT NULL
+    AND job.flags & 1024 = 0;
+
+-- name: present
+INSERT INTO worker (name, presence, seen) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET presence = excluded.presence, seen = excluded.seen;
+
+-- name: gone
+DELETE FROM worker WHERE name = ?;

@@ -1,0 +1,181 @@
+"""The verbs on a SQLite file, as the contract words them. The embedded default.
+
+Without it a program would need a server to have durable jobs. Each verb becomes steps within a transaction
+(connection.py) that all callers of one turn of the loop share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from treadle import clock
+from treadle.errors import BadUrl
+from treadle.model import (
+    Claim,
+    Claimed,
+    Hold,
+    Limit,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    Stats,
+)  # fmt: skip
+from treadle.storage.hints import Hub
+from treadle.storage.sqlite import look
+from treadle.storage.sqlite.claim import claim
+from treadle.storage.sqlite.connection import Database
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.enqueue import add_plain, enqueue
+from treadle.storage.sqlite.faults import translated
+from treadle.storage.sqlite.limits import set_limits
+from treadle.storage.sqlite.prune import prune
+from treadle.storage.sqlite.rows import is_plain
+from treadle.storage.sqlite.settle import heartbeat, settle
+from treadle.storage.sqlite.wake import Bell
+
+INLINE = 128  # rows read on the loop at once: about 1 ms
+
+
+class SqliteStorage:
+    """Jobs in one file, shared by any number of processes of one machine.
+
+    path            the file; made if it is not there, its folder must be
+    now             the clock, seconds since 1970
+    synchronous     "full": an answer means that the disk has it. "normal": it survives the end of the process, and a
+                    failure of power may take the last moments. "off": for tests
+    """
+
+    def __init__(self, path: str, *, now: clock.Clock = clock.wall, synchronous: str = "full") -> None:
+        if synchronous not in ("full", "normal", "off"):
+            raise BadUrl(f"synchronous: expected full, normal or off, found {synchronous!r}")
+        self._now = now
+        self._hub = Hub()
+        self._file = Database(path, now, synchronous, _merged, self._committed)
+        self._bell = Bell(self._file.path, self._hub, self._file.foreign_version)
+
+    @property
+    def path(self) -> str:
+        """The file, absolute."""
+        return self._file.path
+
+    async def open(self) -> None:
+        """Make or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull."""
+        await self._file.open()
+
+    async def close(self) -> None:
+        """Finish what has been asked, write the log back, let go of the file."""
+        self._bell.close()
+        await self._file.close()
+
+    def _committed(self, topics: set[str]) -> None:
+        if topics:
+            self._hub.speak(topics)
+            self._bell.ring(topics)
+
+    # --- the life of a job
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        if not jobs:
+            return []
+        if all(map(is_plain, jobs)):
+            found = self._file.submit(lambda desk: add_plain(desk, jobs), len(jobs), jobs)
+        else:
+            found = self._file.submit(lambda desk: enqueue(desk, jobs), len(jobs))
+        answers: list[Record] = await found
+        return answers
+
+    async def claim(self, ask: Claim) -> Claimed:
+        claimed: Claimed = await self._file.submit(lambda desk: claim(desk, ask), ask.limit)
+        return claimed
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        found = self._file.submit(lambda desk: heartbeat(desk, worker, holds, lease), 1 + len(holds))
+        lost: set[str] = await found
+        return lost
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        if not outcomes:
+            return []
+        settled: list[Settled] = await self._file.submit(lambda desk: settle(desk, outcomes), len(outcomes))
+        return settled
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        """Both in one transaction."""
+        work = max(len(outcomes), ask.limit)
+        found = self._file.submit(lambda desk: _settle_claim(desk, outcomes, ask), work)
+        both: tuple[list[Settled], Claimed] = await found
+        return both
+
+    # --- looking
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        self._file.check_process()
+        found: list[Record | None] = []
+        try:
+            for at in range(0, len(ids), INLINE):
+                if at:
+                    await _turn()
+                found += look.by_ids(self._file.look, ids[at : at + INLINE])
+        except Exception as error:
+            raise translated(error, self.path) from error
+        return found
+
+    async def find(self, query: Query) -> Page:
+        search = look.Search(query)
+        seqs, total = await self._search(search.run)
+        rows = []
+        for at in range(0, min(len(seqs), query.limit), INLINE):
+            if at:
+                await _turn()
+            rows += look.by_seqs(self._file.look, seqs[at : min(at + INLINE, query.limit)])
+        return search.page(rows, len(seqs) > query.limit, total)
+
+    async def stats(self) -> Stats:
+        now = self._now()
+        found = await self._search(look.counts)
+        db = self._file.look
+        return Stats(counts=look.told(db, found, now), workers=look.workers(db, now), limits=look.limits(db))
+
+    async def _search(self, read: Callable[[Any], Any]) -> Any:
+        try:
+            return await self._file.in_search(read)
+        except Exception as error:
+            raise translated(error, self.path) from error
+
+    # --- tending
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        await self._file.submit(lambda desk: set_limits(desk, limits), 1 + len(limits))
+
+    async def prune(self, limit: int) -> int:
+        gone: int = await self._file.submit(lambda desk: prune(desk, limit), limit)
+        return gone
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        self._file.check_process()
+        with self._bell.listening():
+            return await self._hub.wait(topics, timeout)
+
+
+def _merged(desk: Desk, calls: Sequence[Sequence[NewJob]]) -> Generator[None, None, list[list[Record]]]:
+    """The plain jobs of several callers as one insert -> the answers of each."""
+    rows = iter((yield from add_plain(desk, [job for jobs in calls for job in jobs])))
+    return [[next(rows) for _ in jobs] for jobs in calls]
+
+
+def _settle_claim(
+    desk: Desk, outcomes: Sequence[Outcome], ask: Claim
+) -> Generator[None, None, tuple[list[Settled], Claimed]]:
+    settled = (yield from settle(desk, outcomes)) if outcomes else []
+    desk = desk.again()
+    return settled, (yield from claim(desk, ask))
+
+
+async def _turn() -> None:
+    await asyncio.sleep(0)

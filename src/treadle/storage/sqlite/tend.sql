@@ -1,0 +1,17 @@
+-- A running row is late only when its lease is over, so at the very moment it is left alone.
+
+-- name: due
+SELECT seq, id, flags, state, place, parked, joined_at, deadline_at, ran, queue FROM job
+WHERE due_at <= ?1 AND due_at IS NOT NULL AND NOT (state = 2 AND due_at >= ?1) ORDER BY due_at, id LIMIT ?2;
+
+-- name: join_scheduled
+UPDATE job SET place = due_at, joined_at = due_at, due_at = CASE WHEN ran THEN NULL ELSE deadline_at END
+WHERE seq IN (SELECT value FROM json_each(?));
+
+-- name: return_lost
+UPDATE job SET state = 1, place = joined_at, lost = lost + 1, updated_at = ?1,
+    due_at = CASE WHEN ran THEN NULL ELSE deadline_at END
+WHERE seq IN (SELECT value FROM json_each(?2));
+
+-- name: openings
+SELECT key FROM opening WHERE at <= ?;

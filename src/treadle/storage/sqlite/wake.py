@@ -1,0 +1,189 @@
+"""Waking the other processes at this file: a datagram after each commit, and a look now and then as a net.
+
+Without it a worker would find another process's jobs at its next poll only. Hints: nothing depends on their arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from treadle.storage.hints import Hub
+
+MANY: Final = 50  # topics in a datagram; beyond, a kind of topics is spoken as a whole
+NET: Final = 0.2  # s between two looks whether others have committed
+LONGEST: Final = 100  # bytes of a unix socket's path (the kernel's limit is 108, or 104)
+KINDS: Final = ("queue:*", "job:*", "worker:*")
+UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
+
+
+class Bell:
+    """One receiver per storage object, in a folder beside the file; whoever has a receiver there is told."""
+
+    def __init__(self, path: str, hub: Hub, foreign_version: Callable[[], int | None]) -> None:
+        self._hub, self._foreign_version = hub, foreign_version
+        self._folder = _folder_for(path)
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._socket: socket.socket | None = None
+        self._sender: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._others: list[str] = []
+        self._seen: int | None = None  # when the folder was last changed, as we know it
+        self._listeners = 0
+        self._version: int | None = None
+        self._net: asyncio.TimerHandle | None = None
+        self._heard = False
+
+    # --- telling
+
+    def ring(self, topics: set[str]) -> None:
+        """Tell the others. Never waits, never fails."""
+        try:
+            changed = os.stat(self._folder).st_mtime_ns
+        except OSError:
+            return
+        if changed != self._seen:
+            self._others = [name for name in os.listdir(self._folder) if name != self._name]
+            self._seen = changed
+        if not self._others:
+            return
+        if self._sender is None:
+            self._sender = _new_socket()
+        message = msgspec.json.encode(_few(topics))
+        for name in list(self._others):
+            self._tell(name, message)
+
+    def _tell(self, name: str, message: bytes) -> None:
+        assert self._sender is not None
+        address = os.path.join(self._folder, name)
+        try:
+            self._sender.sendto(message, address if UNIX else _port_of(address))
+        except BlockingIOError:
+            pass  # it has enough to read
+        except (ConnectionRefusedError, FileNotFoundError, ValueError):
+            self._others.remove(name)  # its process is gone
+            with contextlib.suppress(OSError):
+                os.unlink(address)
+        except OSError:
+            pass
+
+    # --- hearing
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """While somebody waits: the receiver is there, and the net is spread."""
+        self._listeners += 1
+        self._register()
+        if self._net is None:
+            self._version = self._foreign_version()
+            self._net = asyncio.get_running_loop().call_later(NET, self._look)
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            if not self._listeners and self._net is not None:
+                self._net.cancel()
+                self._net = None
+
+    def _register(self) -> None:
+        if self._socket is not None:
+            return
+        receiver = None
+        try:
+            os.makedirs(self._folder, mode=0o777, exist_ok=True)
+            address = os.path.join(self._folder, self._name)
+            receiver = _new_socket()
+            if UNIX:
+                receiver.bind(address)
+            else:
+                receiver.bind(("127.0.0.1", 0))
+                with open(address, "w", encoding="ascii") as file:
+                    file.write(str(receiver.getsockname()[1]))
+            loop = asyncio.get_running_loop()
+            loop.add_reader(receiver, self._receive)
+        except (OSError, NotImplementedError):
+            if receiver is not None:  # the net has to do
+                receiver.close()
+            return
+        self._socket, self._loop = receiver, loop
+
+    def _receive(self) -> None:
+        assert self._socket is not None
+        topics: set[str] = set()
+        for _ in range(100):
+            try:
+                topics.update(msgspec.json.decode(self._socket.recv(65_536), type=list[str]))
+            except (BlockingIOError, InterruptedError):
+                break
+            except (OSError, msgspec.MsgspecError):
+                continue
+        self._heard = True
+        self._hub.speak(topics)
+
+    def _look(self) -> None:
+        """Whether others have committed since the last look. What datagrams told need not be told again at once."""
+        version = self._foreign_version()
+        if version is not None and version != self._version:
+            if self._heard and self._version is not None:
+                self._heard = False  # once more in the next round, if it still differs
+            else:
+                self._version = version
+                self._hub.speak(KINDS)
+        self._net = asyncio.get_running_loop().call_later(NET, self._look)
+
+    def close(self) -> None:
+        if self._net is not None:
+            self._net.cancel()
+            self._net = None
+        if self._socket is not None:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._folder, self._name))
+            with contextlib.suppress(OSError):
+                os.rmdir(self._folder)  # the last one clears the table
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+
+
+def _folder_for(path: str) -> str:
+    """Beside the file; where that is too long for a socket's path, a short one that every process finds."""
+    beside = path + "-wake"
+    if not UNIX or len(os.fsencode(beside)) + 30 <= LONGEST:
+        return beside
+    name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest()
+    return os.path.join(tempfile.gettempdir(), f"treadle-{name}")
+
+
+def _few(topics: set[str]) -> list[str]:
+    """The topics, or the kinds they are of where they are many: a datagram has an end."""
+    if len(topics) <= MANY:
+        return list(topics)
+    kept: list[str] = []
+    for kind in KINDS:
+        own = [topic for topic in topics if topic.startswith(kind[:-1])]
+        kept += [kind] if len(own) > MANY // len(KINDS) else own
+    return kept
+
+
+def _new_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX if UNIX else socket.AF_INET, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
+
+
+def _port_of(address: str) -> tuple[str, int]:
+    with open(address, encoding="ascii") as file:
+        return "127.0.0.1", int(file.read())
