@@ -37,7 +37,7 @@ from treadle.testing.contract.kit import (
     state,
     states,
     tend,
-)  # fmt: skip
+)
 
 # --- versions
 

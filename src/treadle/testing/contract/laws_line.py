@@ -30,7 +30,7 @@ from treadle.testing.contract.kit import (
     settle,
     state,
     tend,
-)  # fmt: skip
+)
 
 
 async def test_law02_first_come_first_served(storage: Storage, clock: HandClock) -> None:
