@@ -158,7 +158,7 @@ class Taking:
 
     def _meet(self, found: Any, ruled: bool) -> bool | None:
         """True: taken. False: it stepped aside, out of line. None: passed over."""
-        seq, flags, _, place, id, task, version, attempt, lost, joined_at, created_at, body = found
+        seq, flags, _, _, id, task, version, attempt, lost, joined_at, created_at, body = found
         if id in self._holds:
             return None
         bounded = task in self._room

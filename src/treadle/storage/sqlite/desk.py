@@ -200,9 +200,9 @@ class Desk:
         if row.job.key is not None:
             self.ex(SQL["drop_key"], (row.job.id,))
 
-    def wait_for(self, edges: list[tuple[str, str]], soft: bool = False) -> None:
-        """(up, down) each: the ending of the one must be counted for the other."""
-        self.many(SQL["edge"], [(up, down, soft, not soft) for up, down in edges])
+    def wait_for(self, edges: list[tuple[str, str]], version: int, soft: bool = False) -> None:
+        """(up, down) each: the ending of the one must be counted for the other, while that has this version."""
+        self.many(SQL["edge"], [(up, down, version, soft, not soft) for up, down in edges])
         ups = list({up for up, _ in edges})
         self.ex(SQL["mark_down"], (text(ups),))
         for up in ups:

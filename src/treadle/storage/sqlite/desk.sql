@@ -32,20 +32,30 @@ UPDATE job SET key = NULL WHERE id = ? AND key IS NOT NULL;
 UPDATE job SET key = NULL WHERE key = ? AND key IS NOT NULL;
 
 -- name: edge
-INSERT INTO edge (up, down, open, soft, named) VALUES (?, ?, 1, ?, ?)
-ON CONFLICT (up, down) DO UPDATE SET open = 1, soft = excluded.soft, named = excluded.named;
+INSERT INTO edge (up, down, version, open, soft, named) VALUES (?, ?, ?, 1, ?, ?)
+ON CONFLICT (up, down)
+DO UPDATE SET version = excluded.version, open = 1, soft = excluded.soft, named = excluded.named;
 
 -- name: mark_down
 UPDATE job SET flags = flags | 1 WHERE id IN (SELECT value FROM json_each(?)) AND flags & 1 = 0;
 
 -- name: downs
-SELECT down, open, soft FROM edge WHERE up = ? ORDER BY num;
+SELECT down, version, open, soft FROM edge WHERE up = ? ORDER BY num;
 
 -- name: open_edge
-SELECT open, soft FROM edge WHERE up = ? AND down = ?;
+SELECT version, open, soft FROM edge WHERE up = ? AND down = ?;
 
 -- name: close_edge
 UPDATE edge SET open = 0 WHERE up = ? AND down = ?;
+
+-- name: open_again
+UPDATE edge SET open = 1 WHERE up = ? AND down = ?;
+
+-- name: set_behind
+INSERT OR REPLACE INTO behind (job, first) VALUES (?, ?);
+
+-- name: behind
+SELECT first FROM behind WHERE job = ?;
 
 -- name: drop_edge
 DELETE FROM edge WHERE up = ? AND down = ?;

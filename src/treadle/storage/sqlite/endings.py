@@ -34,16 +34,16 @@ def count_endings(desk: Desk) -> None:
         up, state = desk.endings.pop()
         downs = desk.ex(SQL["downs"], (up,)).fetchall()
         if len(downs) > 1:
-            desk.read(down for down, open, _ in downs if open)
-        for down, open, soft in downs:
+            desk.read(down for down, _, open, _ in downs if open)
+        for down, version, open, soft in downs:
             if open:
-                _count(desk, up, down, bool(soft), state)
+                _count(desk, up, down, version, bool(soft), state)
 
 
-def _count(desk: Desk, up: str, down: str, soft: bool, state: State) -> None:
+def _count(desk: Desk, up: str, down: str, version: int, soft: bool, state: State) -> None:
     desk.ex(SQL["close_edge"], (up, down))
     row = desk.get(down)
-    if row is None or row.state is not State.WAITING:
+    if row is None or row.state is not State.WAITING or row.version != version:
         return
     if soft or row.slack is None or state is State.SUCCEEDED:
         row = replace(row, pending=row.pending - 1)
@@ -63,24 +63,26 @@ def watch_ups(desk: Desk, id: str, after: Iterable[str]) -> None:
     """Wait for these; those that have ended count at once."""
     after = list(after)
     if after:
-        desk.wait_for([(up, id) for up in after])
+        desk.wait_for([(up, id) for up in after], desk.row(id).version)
         desk.read(after)
     for up in after:
         upstream = desk.get(up)
         if upstream is not None and upstream.state.final:
             found = desk.ex(SQL["open_edge"], (up, id)).fetchone()
-            if found is not None and found[0]:
-                _count(desk, up, id, bool(found[1]), upstream.state)
+            if found is not None and found[1]:
+                _count(desk, up, id, found[0], bool(found[2]), upstream.state)
     count_endings(desk)
     row = desk.row(id)
-    if row.state is State.WAITING and row.pending <= 0 and row.job.task:
+    if row.state is State.WAITING and row.pending <= 0:
         release(desk, row)
 
 
 def release(desk: Desk, row: Record) -> None:
-    """It waits no longer: in line now, or when its delay is over."""
+    """It waits no longer: in line now, or when its delay is over. A promise waits on, for its settlement."""
     run_at = row.created_at + row.job.delay
-    if row.started_at is None and not row.ran and row.job.delay > 0 and run_at > desk.now:
+    if not row.job.task:
+        desk.put(row)
+    elif row.started_at is None and not row.ran and row.job.delay > 0 and run_at > desk.now:
         schedule(desk, row, run_at)
     else:
         desk.join(replace(row, pending=0), desk.now)
@@ -101,14 +103,20 @@ def holder(desk: Desk, key: str, leaving: str = "") -> Record | None:
 
 
 def give_up_key(desk: Desk, new: NewJob) -> str | None:
-    """The holder of the key makes room for a new job. Answers the running one that must be waited for."""
+    """The holder of the key makes room for a new job. Answers whom that must wait for: the running holder that gave
+    the key away, or the one that the superseded holder waited for itself."""
     assert new.key is not None
     row = holder(desk, new.key)
     if row is None:
         return None
     desk.ex(SQL["drop_key"], (row.job.id,))
-    if row.state is State.RUNNING or (row.state is State.WAITING and (row.ran or row.started_at is not None)):
-        return row.job.id
-    end(desk, row, State.CANCELLED, SUPERSEDED, f"superseded by {new.id}")
-    count_endings(desk)
-    return None
+    first: str | None = row.job.id
+    if not (row.ran or row.state is State.RUNNING or (row.state is State.WAITING and row.started_at is not None)):
+        end(desk, row, State.CANCELLED, SUPERSEDED, f"superseded by {new.id}")
+        count_endings(desk)
+        found = desk.ex(SQL["behind"], (row.job.id,)).fetchone()
+        before = desk.get(found[0]) if found else None
+        first = before.job.id if before is not None and not before.state.final else None
+    if first is not None:
+        desk.ex(SQL["set_behind"], (new.id, first))
+    return first

@@ -191,7 +191,7 @@ class Batch:
         if self._labels:
             desk.many(SQL["add_label"], self._labels)
         if self._edges:
-            desk.wait_for(self._edges)
+            desk.wait_for(self._edges, 0)
         for batch in (self._rows, self._bodies, self._labels, self._edges):
             batch.clear()
         self._heads.clear()
@@ -202,19 +202,20 @@ def store_all(desk: Desk, plan: Plan) -> Generator[None, None, set[str]]:
     """Store what is new -> the ids."""
     if not plan.fresh:
         return set()
-    ended, batch = _ended(desk, plan.fresh), Batch(desk, plan.fresh)
+    ended, batch = _ended(desk, plan), Batch(desk, plan.fresh)
     for number, new in enumerate(plan.fresh, 1):
         _store(desk, batch, new, plan, ended)
         if number % STEP == 0:
             batch.flush()
             yield
     batch.flush()
+    desk.sync()
     return {new.id for new in plan.fresh}
 
 
-def _ended(desk: Desk, jobs: Sequence[NewJob]) -> set[str]:
+def _ended(desk: Desk, plan: Plan) -> set[str]:
     """Those of the jobs they wait for that have ended already."""
-    ups = {up for new in jobs for up in new.after}
+    ups = {plan.of(up) for new in plan.fresh for up in new.after}
     return {id for id, state in desk.ex(SQL["states"], (text(list(ups)),)) if state > 2} if ups else set()
 
 
@@ -240,7 +241,7 @@ def _store(desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str]) -
     if not simple:
         batch.flush()
         if soft is not None:
-            desk.wait_for([(soft, new.id)], soft=True)
+            desk.wait_for([(soft, new.id)], 0, soft=True)
         endings.watch_ups(desk, new.id, after)
         desk.sync()
 

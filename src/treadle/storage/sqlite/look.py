@@ -81,20 +81,19 @@ class Search:
             self._and(f"j.state IN ({','.join('?' * len(query.state))})", *(NUMBER[state] for state in query.state))
             if all(NUMBER[state] > 3 for state in query.state):
                 self._and("j.state > 3")  # lets the index of what went wrong be used
-        if query.task is not None:
-            self._and("j.task = ?", query.task)
-            if query.task.startswith("treadle."):
-                self._and("j.task >= 'treadle.' AND j.task < 'treadle/'")  # the same for our own tasks
-        if query.queue is not None:
-            self._and("j.queue = ?", query.queue)
+        if query.task is not None and query.task.startswith("treadle."):
+            self._and("j.task >= 'treadle.' AND j.task < 'treadle/'")  # the same for our own tasks
+        for value, condition in (
+            (query.task, "j.task = ?"),
+            (query.queue, "j.queue = ?"),
+            (query.parent, "j.parent = ?"),
+            (query.label, "j.seq IN (SELECT job FROM label WHERE label = ?)"),
+            (query.before, "j.created_at < ?"),
+        ):
+            if value is not None:
+                self._and(condition, value)
         if query.root is not None:
             self._and("(j.root = ? OR j.id = ?)", query.root, query.root)
-        if query.parent is not None:
-            self._and("j.parent = ?", query.parent)
-        if query.label is not None:
-            self._and("j.seq IN (SELECT job FROM label WHERE label = ?)", query.label)
-        if query.before is not None:
-            self._and("j.created_at < ?", query.before)
         if query.ids:
             self._and("j.id IN (SELECT value FROM json_each(?))", text(query.ids))
         if query.order == "ended":
@@ -120,7 +119,8 @@ class Search:
                 self._and(BEHIND[query.order], *first, *self.cursor)
             order = ORDERS[query.order]
             said = db.execute(
-                f"SELECT json_group_array(seq) FROM (SELECT j.seq FROM job j {self._clause()} ORDER BY {order} LIMIT ?)",
+                "SELECT json_group_array(seq) FROM "
+                f"(SELECT j.seq FROM job j {self._clause()} ORDER BY {order} LIMIT ?)",
                 (*self._values, max(query.limit, 0) + 1),
             ).fetchone()[0]
         finally:

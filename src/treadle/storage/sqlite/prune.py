@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.rows import AFTER, LABELS, MEMO, decode, from_json, text
+from treadle.storage.sqlite.rows import AFTER, KEY, LABELS, MEMO, decode, from_json, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.tend import tend
 
@@ -49,6 +49,9 @@ def _delete(desk: Desk, rows: list[tuple[int, str, int]]) -> None:
     waited = [id for _, id, flags in rows if flags & AFTER]
     if waited:
         desk.ex(SQL["drop_edges"], (text(waited),))
+    keyed = [id for _, id, flags in rows if flags & KEY]
+    if keyed:
+        desk.ex(SQL["drop_behind"], (text(keyed),))
     desk.ex(SQL["drop_body"], (seqs,))
     desk.ex(SQL["drop_job"], (seqs,))
 

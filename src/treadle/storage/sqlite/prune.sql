@@ -24,6 +24,9 @@ DELETE FROM memo WHERE job IN (SELECT value FROM json_each(?));
 -- name: drop_edges
 DELETE FROM edge WHERE down IN (SELECT value FROM json_each(?));
 
+-- name: drop_behind
+DELETE FROM behind WHERE job IN (SELECT value FROM json_each(?));
+
 -- name: drop_body
 DELETE FROM body WHERE seq IN (SELECT value FROM json_each(?));
 

@@ -26,12 +26,15 @@ def after_the_end(desk: Desk, row: Record, out: Outcome) -> Settled:
         return Settled("stale", f"it is {row.state} at version {row.version}")
     found = _would_reopen(desk, row)
     for each in found:
-        holder = endings.holder(desk, each.job.key) if each.job.key and each.state.final else None
+        holder = endings.holder(desk, each.job.key) if each.job.key is not None else None
         if holder is not None and holder.job.id != each.job.id:
             return Settled("refused", str(KeyHeld(each.job.key or "", holder.job.id)))
     for each in found:
-        if each.state.final:
-            _reopen(desk, each)
+        for down, version, open, soft in desk.ex(DESK["downs"], (each.job.id,)).fetchall():
+            if not open and not soft:
+                _uncount(desk, each, down, version)
+    for each in found:
+        _reopen(desk, each)
     first = replace(desk.row(row.job.id), pending=0)
     if out.delay > 0:
         endings.schedule(desk, first, desk.now + out.delay)
@@ -47,17 +50,31 @@ def _would_reopen(desk: Desk, row: Record) -> list[Record]:
     found, stack = {row.job.id: row}, [row]
     while stack:
         each = stack.pop()
-        downs = [desk.get(down) for down, _, _ in desk.ex(DESK["downs"], (each.job.id,)).fetchall()]
-        related = [down for down in downs if down is not None and (down.reason == UPSTREAM or down.state is WAITING)]
+        downs = [desk.get(down) for down, *_ in desk.ex(DESK["downs"], (each.job.id,)).fetchall()]
+        related = [
+            down for down in downs
+            if down is not None and down.reason == UPSTREAM and down.state is State.CANCELLED
+        ]  # fmt: skip
         parent = desk.get(each.job.parent or "")
         if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
             related.append(parent)
         for other in related:
             if other.job.id not in found:
                 found[other.job.id] = other
-                if other.state.final:
-                    stack.append(other)
+                stack.append(other)
     return list(found.values())
+
+
+def _uncount(desk: Desk, up: Record, down: str, version: int) -> None:
+    """Who waits still, and has counted this ending, waits for the next one."""
+    row = desk.get(down)
+    if row is None or row.state is not WAITING or version != row.version:
+        return
+    desk.ex(DESK["open_again"], (up.job.id, down))
+    if row.slack is None or up.state is State.SUCCEEDED:
+        desk.put(replace(row, pending=row.pending + 1))
+    else:
+        desk.put(replace(row, slack=row.slack + 1))
 
 
 def _reopen(desk: Desk, row: Record) -> None:

@@ -57,17 +57,22 @@ CREATE INDEX job_bad ON job (state, ended_at) WHERE state > 3;
 CREATE INDEX job_own ON job (task, created_at) WHERE task >= 'treadle.' AND task < 'treadle/';
 
 -- `up` may be a job nobody knows yet. `open`: its ending has still to count. `soft`: any ending is a success.
--- `named`: the down row waits for it by name (its `after`), so it may not be pruned before.
+-- `named`: the down row waits for it by name (its `after`), so it may not be pruned before. `version`: that of the
+-- down row as it began to wait; a later wait is another one.
 CREATE TABLE edge (
     num INTEGER PRIMARY KEY,            -- they are counted down in the order in which they began to wait
     up TEXT NOT NULL,
     down TEXT NOT NULL,
+    version INTEGER NOT NULL,
     open INTEGER NOT NULL DEFAULT 1,
     soft INTEGER NOT NULL DEFAULT 0,
     named INTEGER NOT NULL DEFAULT 1,
     UNIQUE (up, down)
 );
 CREATE INDEX edge_down ON edge (down);
+
+-- Who took a key: whose ending it waits for, in its own place or in that of the one it superseded.
+CREATE TABLE behind (job TEXT PRIMARY KEY, first TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE memo (
     num INTEGER PRIMARY KEY,
