@@ -5,7 +5,8 @@ Without it each storage would have its own idea of a rolling window, and one of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -123,13 +124,24 @@ class Admission:
 
     def room(self, key: str, costs: Iterable[int]) -> int:
         """How many of these costs, in order, would be let through now."""
+        return self._fit(key, ((cost, False) for cost in costs))
+
+    def back(self, key: str, returned: Sequence[tuple[int, bool]], aside: Iterable[tuple[int, bool]]) -> int:
+        """How many of those aside may come back in line: as many as fit beside those that came back already.
+
+        Each is (cost, whether it has kept its slot). Give those first that have: they need no slot, and the first
+        for whom there is none bars those behind it (or a costly one would never come).
+        """
+        return max(0, self._fit(key, itertools.chain(returned, aside)) - len(returned))
+
+    def _fit(self, key: str, asked: Iterable[tuple[int, bool]]) -> int:
         rule = rule_for(self.rules, key)
         if rule is None:
-            return sum(1 for _ in costs)
+            return sum(1 for _ in asked)
         usage, left = self.of(key), level(rule, self.of(key), self.now) if rule.rate is not None else None
         used, fitting = usage.used, 0
-        for cost in costs:
-            if rule.slots is not None:
+        for cost, kept in asked:
+            if rule.slots is not None and not kept:
                 taken = min(cost, rule.slots)
                 if rule.slots <= 0 or used + taken > rule.slots:
                     break

@@ -7,8 +7,10 @@ out and the new one in.
 from __future__ import annotations
 
 import heapq
+import itertools
 from bisect import bisect_left, insort
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -142,24 +144,39 @@ class Book:
             self.call_in_for(key, now)
 
     def call_in_for(self, key: str, now: float) -> None:
-        """Let as many back in line as there is room for, less those let back already."""
-        aside = self.aside.get(key)
-        if not aside:
+        """Let as many back in line as there is room for, beside those let back already."""
+        self.opens.pop(key, None)
+        if not self.aside.get(key):
             return
         gate = Admission(self.rules, self.used, now)
-        room = gate.room(key, (dict(self.jobs[spot[2]].job.limits)[key] for spot in aside))
-        for spot in aside[: max(0, room - len(self.returned[key]))]:
-            row = self.jobs[spot[2]]
+        returned = [self._price(id, key) for id in self.returned[key]]
+        count = gate.back(key, returned, (self._price(id, key) for id in self._aside(key)))
+        for id in list(itertools.islice(self._aside(key), count)):
+            row = self.jobs[id]
             self.put(replace(row, place=row.joined_at))
         self.set_opening(gate, key)
+
+    def _keepers(self, key: str) -> Mapping[str, int]:
+        """The jobs that keep the slot of this limit until they have ended."""
+        rule = rule_for(self.rules, key)
+        return self.started[key] if rule is not None and rule.hold == "ended" else {}
+
+    def _aside(self, key: str) -> Iterator[str]:
+        """Who stands aside for a limit: first those who have kept their slot, then the rest, by their turns."""
+        keepers, aside = self._keepers(key), self.aside[key]
+        if keepers:
+            yield from (id for _, _, id in aside if id in keepers)
+        yield from (id for _, _, id in aside if id not in keepers)
+
+    def _price(self, id: str, key: str) -> tuple[int, bool]:
+        return dict(self.jobs[id].job.limits)[key], id in self._keepers(key)
 
     def set_opening(self, gate: Admission, key: str) -> None:
         """Note when the rate will let in the first who stands aside."""
         self.opens.pop(key, None)
-        rule, aside = rule_for(self.rules, key), self.aside.get(key)
-        if rule is not None and aside:
-            cost = dict(self.jobs[aside[0][2]].job.limits)[key]
-            moment = opens_at(rule, gate.of(key), cost, gate.now)
+        rule, first = rule_for(self.rules, key), next(self._aside(key), None)
+        if rule is not None and first is not None:
+            moment = opens_at(rule, gate.of(key), self._price(first, key)[0], gate.now)
             if moment is not None:
                 self.opens[key] = moment
 

@@ -15,8 +15,25 @@ from msgspec.structs import replace
 from treadle import clock
 from treadle.errors import KeyHeld, UnknownJob
 from treadle.model import (
-    APPLIED, ASKED, CHILDREN, EXPIRED, SUPERSEDED, UPSTREAM,
-    Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, State, Stats,
+    APPLIED,
+    ASKED,
+    CHILDREN,
+    EXPIRED,
+    SUPERSEDED,
+    UPSTREAM,
+    Claim,
+    Claimed,
+    Hold,
+    Limit,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    State,
+    Stats,
 )  # fmt: skip
 from treadle.storage import looking
 from treadle.storage.admit import Admission, rule_for, slots_fit
@@ -232,7 +249,8 @@ class MemoryStorage:
         holds = frozenset(ask.holds)
         queues = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
         if ask.ids:
-            queues = [(queue, ask.limit) for queue in {self._jobs[id].job.queue: 0 for id in ask.ids if id in self._jobs}]
+            named = dict.fromkeys(self._jobs[id].job.queue for id in ask.ids if id in self._jobs)
+            queues = [(queue, ask.limit) for queue in named]
         for queue, share in queues:
             share, line, at = min(share, ask.limit - len(taken)), book.line[queue], 0
             while share > 0 and at < len(line):
@@ -450,7 +468,7 @@ class MemoryStorage:
         return APPLIED
 
     def _would_reopen(self, row: Record) -> list[Record]:
-        """The job, then what it doomed and every ancestor that failed because of a child, each with what that doomed."""
+        """The job, what it doomed, every ancestor that failed because of a child; of each, what that doomed."""
         found, stack = {row.job.id: row}, [row]
         while stack:
             each = stack.pop()
