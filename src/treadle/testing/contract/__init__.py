@@ -33,7 +33,7 @@ import pytest
 
 from treadle.testing.contract.run import durable, speaks, tests_of
 
-LAWS = ("line", "lanes", "lease", "waiting", "reopening", "keys")
+LAWS = ("line", "lanes", "lease", "waiting", "reopening", "keys", "limits", "prune", "looking", "hints", "races")
 pytest.register_assert_rewrite(*(f"{__name__}.laws_{name}" for name in LAWS))
 
 _tests = {name: test for law in LAWS for name, test in tests_of(import_module(f"{__name__}.laws_{law}")).items()}

@@ -158,9 +158,8 @@ async def test_law01_upstreams_follow_the_row_that_answered(storage: Storage) ->
 async def test_law01_two_upstreams_that_are_one_row(storage: Storage) -> None:
     """Both answered by the same holder: one ending is all there is to wait for."""
     await storage.enqueue([job("holder", key="k")])
-    rows = await storage.enqueue(
-        [job("x", key="k"), job("y", key="k"), job("z", after=("x", "holder", "y"), queue="z")]
-    )
+    asked = [*jobs("x y", key="k"), job("z", after=("x", "holder", "y"), queue="z")]
+    rows = await storage.enqueue(asked)
     assert (rows[2].after, rows[2].pending) == (("holder",), 1)
     await run(storage, "holder")
     assert await claim_ids(storage, 1, "z") == ["z"]

@@ -1,0 +1,717 @@
+"""Slots, rates, pauses: how many run and start, and who waits aside meanwhile. Laws 7 and 8."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from treadle.model import Limit, LimitUse, Query
+from treadle.storage.contract import Storage
+from treadle.testing.clock import HandClock
+from treadle.testing.contract.kit import (
+    READY,
+    RUNNING,
+    WAITING,
+    back,
+    beat,
+    cancelled,
+    claim,
+    claim_ids,
+    claim_one,
+    claimed,
+    done,
+    failed,
+    hold,
+    job,
+    jobs,
+    out,
+    row,
+    settle,
+    tend,
+)
+
+
+def names(start: int, end: int, letter: str = "j") -> str:
+    return " ".join(f"{letter}{n:02}" for n in range(start, end))
+
+
+async def standing(storage: Storage, queue: str = "default") -> tuple[int, int]:
+    """How many stand in line, and how many aside."""
+    counts = [each for each in (await storage.stats()).counts if each.queue == queue and each.state is READY]
+    return sum(each.in_line for each in counts), sum(each.parked for each in counts)
+
+
+async def use(storage: Storage, key: str) -> LimitUse | None:
+    return {each.key: each for each in (await storage.stats()).limits}.get(key)
+
+
+# --- slots
+
+
+async def test_law08_slots_bound_what_runs(storage: Storage) -> None:
+    """Never more at once than the rule says; each that ends lets the next one in, in order."""
+    await storage.set_limits([Limit("api", slots=2)])
+    await storage.enqueue(jobs(names(0, 5), limits=(("api", 1),)))
+    assert await claim_ids(storage, 9) == ["j00", "j01"]
+    assert await claim_ids(storage, 9) == []
+    await settle(storage, done(await row(storage, "j01")))
+    assert await claim_ids(storage, 9) == ["j02"]
+    await settle(storage, failed(await row(storage, "j00")), done(await row(storage, "j02")))
+    assert await claim_ids(storage, 9) == ["j03", "j04"]
+
+
+async def test_law08_a_shut_limit_starves_nobody_else(storage: Storage, clock: HandClock) -> None:
+    """A hundred of one tenant at the head of the line: the others come in the same claim."""
+    await storage.set_limits([Limit("tenant", slots=2)])
+    await storage.enqueue(jobs(names(0, 100, "a"), limits=(("tenant:a", 1),)))
+    clock.advance(1)
+    await storage.enqueue([job("b", limits=(("tenant:b", 1),)), job("free")])
+    assert await claim_ids(storage, 10) == ["a00", "a01", "b", "free"]
+
+
+async def test_law08_partitions_count_apart(storage: Storage) -> None:
+    """`name:partition` obeys the rule of `name`, each partition by itself; its own rule comes first."""
+    await storage.set_limits([Limit("tenant", slots=1), Limit("tenant:b", slots=2)])
+    for tenant in "abc":
+        await storage.enqueue(jobs(names(0, 3, tenant), limits=((f"tenant:{tenant}", 1),)))
+    assert await claim_ids(storage, 9) == ["a00", "b00", "b01", "c00"]
+
+
+async def test_law08_a_limit_without_a_rule_is_open(storage: Storage) -> None:
+    """Naming a limit that nobody has set holds nobody back."""
+    await storage.enqueue(jobs(names(0, 5), limits=(("api", 1), ("tenant:x", 3))))
+    assert len(await claim_ids(storage, 9)) == 5
+
+
+async def test_law08_queues_share_a_limit(storage: Storage) -> None:
+    """A limit knows no queue."""
+    await storage.set_limits([Limit("api", slots=1)])
+    await storage.enqueue([job("a", limits=(("api", 1),), queue="x"), job("b", limits=(("api", 1),), queue="y")])
+    assert await claim_ids(storage, 9, "x", "y") == ["a"]
+    await run_out(storage, "a")
+    assert await claim_ids(storage, 9, "x", "y") == ["b"]
+
+
+async def run_out(storage: Storage, *ids: str) -> None:
+    """End what runs."""
+    await settle(storage, *[done(await row(storage, id)) for id in ids])
+
+
+async def test_law08_a_cost_takes_so_many_slots(storage: Storage) -> None:
+    """A job of cost 2 needs room for two."""
+    await storage.set_limits([Limit("gpu", slots=3)])
+    await storage.enqueue(
+        [job("a", limits=(("gpu", 2),)), job("b", limits=(("gpu", 2),)), job("c", limits=(("gpu", 1),))]
+    )
+    assert await claim_ids(storage, 9) == ["a", "c"]
+    await run_out(storage, "a")
+    assert await claim_ids(storage, 9) == ["b"]
+
+
+async def test_law08_a_cost_beyond_the_rule_runs_alone(storage: Storage) -> None:
+    """It counts as all of it: it starts when nothing else runs, and nothing starts beside it."""
+    await storage.set_limits([Limit("gpu", slots=3)])
+    await storage.enqueue([job("a", limits=(("gpu", 1),)), job("big", limits=(("gpu", 50),))])
+    assert await claim_ids(storage, 9) == ["a"]
+    await run_out(storage, "a")
+    await storage.enqueue([job("c", limits=(("gpu", 1),), priority=-1)])
+    assert await claim_ids(storage, 9) == ["big"]
+    assert await claim_ids(storage, 9) == []
+    await run_out(storage, "big")
+    assert await claim_ids(storage, 9) == ["c"]
+
+
+async def test_law08_a_lost_lease_gives_its_slot_back(storage: Storage, clock: HandClock) -> None:
+    """The slot of a dead worker is not lost with it."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue(jobs("a b", limits=(("one", 1),)))
+    assert await claim_ids(storage, 9, lease=30) == ["a"]
+    assert await claim_ids(storage, 9) == []
+    clock.advance(31)
+    assert len(await claim_ids(storage, 9, lease=30)) == 1
+    assert await claim_ids(storage, 9) == []
+
+
+@pytest.mark.parametrize("ending", ["done", "failed", "cancelled", "back", "later"])
+async def test_law08_however_a_run_ends_its_slot_is_free(storage: Storage, ending: str) -> None:
+    """Success, failure, cancellation, handed back, or put off."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue(jobs("a b", limits=(("one", 1),)))
+    a = await claim_one(storage)
+    assert await claim_ids(storage) == []
+    outcomes = {"done": done(a), "failed": failed(a), "cancelled": cancelled(a), "back": back(a), "later": back(a, 60)}
+    await settle(storage, outcomes[ending])
+    assert len(await claim_ids(storage, 9)) == 1
+
+
+async def test_law08_several_limits_at_once(storage: Storage) -> None:
+    """A job starts when all of them let it."""
+    await storage.set_limits([Limit("x", slots=1), Limit("y", slots=1)])
+    await storage.enqueue(
+        [job("a", limits=(("x", 1),)), job("b", limits=(("x", 1), ("y", 1))), job("c", limits=(("y", 1),))]
+    )
+    assert await claim_ids(storage, 9) == ["a", "c"]
+    await run_out(storage, "a")
+    assert await claim_ids(storage, 9) == []
+    await run_out(storage, "c")
+    assert await claim_ids(storage, 9) == ["b"]
+
+
+# --- stepping aside and coming back
+
+
+async def test_law08_who_is_held_back_steps_aside(storage: Storage) -> None:
+    """Out of line, with the limit's name, so that claims stay short; its turn is kept."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue(jobs(names(0, 4), limits=(("one", 1),)))
+    await claim_ids(storage, 1)
+    assert await standing(storage) == (3, 0)
+    assert await claim_ids(storage, 9) == []
+    assert await standing(storage) == (0, 3)
+    aside = await row(storage, "j01")
+    assert (aside.state, aside.place, aside.parked, aside.due_at) == (READY, None, "one", None)
+    assert aside.joined_at is not None
+
+
+async def test_law08_only_those_met_step_aside(storage: Storage) -> None:
+    """A claim moves whom it meets on its way to what it takes, and nobody behind."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([*jobs(names(0, 3), limits=(("one", 1),)), job("k"), *jobs("x y", limits=(("one", 1),))])
+    assert await claim_ids(storage, 2) == ["j00", "k"]
+    assert await standing(storage) == (2, 2)
+
+
+async def test_law08_as_many_come_back_as_slots_are_free(storage: Storage) -> None:
+    """Two slots freed: two come back in line, in their order, and no more."""
+    await storage.set_limits([Limit("two", slots=2)])
+    await storage.enqueue(jobs(names(0, 10), limits=(("two", 1),)))
+    first = await claim(storage, 9)
+    assert await claim_ids(storage, 9) == []
+    assert await standing(storage) == (0, 8)
+    await settle(storage, done(first[0]))
+    assert await standing(storage) == (1, 7)
+    await settle(storage, done(first[1]))
+    assert await standing(storage) == (2, 6)
+    assert await claim_ids(storage, 9) == ["j02", "j03"]
+    assert await standing(storage) == (0, 6)
+
+
+async def test_law08_a_freed_slot_is_given_once(storage: Storage) -> None:
+    """Another slot's ending does not call back a second one for the slot that is promised already."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue(jobs(names(0, 5), limits=(("one", 1),)))
+    await claim_ids(storage, 1)
+    await claim_ids(storage, 9)
+    await settle(storage, done(await row(storage, "j00")))
+    await settle(storage, cancelled(await row(storage, "j03")))
+    assert await standing(storage) == (1, 2)
+
+
+async def test_law08_back_in_line_it_has_its_old_turn(storage: Storage, clock: HandClock) -> None:
+    """Before all who came later, limits or not."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue(jobs("z y", limits=(("one", 1),)))
+    clock.advance(1)
+    assert await claim_ids(storage, 9) == ["y"]
+    await storage.enqueue(jobs("a"))
+    await run_out(storage, "y")
+    assert await claim_ids(storage, 9) == ["z", "a"]
+
+
+async def test_law08_they_come_back_by_priority(storage: Storage) -> None:
+    """The most urgent of those aside first."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([job("a", limits=(("one", 1),), priority=9), *jobs("b c", limits=(("one", 1),))])
+    await storage.enqueue([job("d", limits=(("one", 1),), priority=3)])
+    assert await claim_ids(storage, 9) == ["a"]
+    for id in ("d", "b", "c"):
+        await run_out(storage, *[each.job.id for each in (await storage.find(Query(state=(RUNNING,)))).records])
+        assert await claim_ids(storage, 9) == [id]
+
+
+async def test_law08_cancelled_after_coming_back_it_strands_nobody(storage: Storage) -> None:
+    """The slot it was let in for goes to the next one aside."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue(jobs(names(0, 4), limits=(("one", 1),)))
+    await claim_ids(storage, 1)
+    await claim_ids(storage, 9)
+    await run_out(storage, "j00")
+    assert await standing(storage) == (1, 2)
+    await settle(storage, cancelled(await row(storage, "j01")))
+    assert await claim_ids(storage, 9) == ["j02"]
+
+
+async def test_law08_gone_after_coming_back_it_strands_nobody(storage: Storage, clock: HandClock) -> None:
+    """Expired, superseded, put off or told to wait: the next one comes all the same."""
+    await storage.set_limits([Limit("one", slots=1)])
+    one = (("one", 1),)
+    await storage.enqueue([job("j0", limits=one, priority=9), job("p", task="")])
+    await storage.enqueue(
+        [job("j1", limits=one, deadline=10), job("j2", limits=one, key="k"), *jobs("j3 j4 j5", limits=one)]
+    )
+    assert await claim_ids(storage, 9) == ["j0"]
+    await run_out(storage, "j0")
+    clock.advance(10)
+    await tend(storage)
+    assert (await row(storage, "j1")).reason == "expired"
+    assert (await standing(storage))[0] == 1
+    await storage.enqueue([job("new", key="k", key_conflict="replace", delay=99)])
+    assert (await standing(storage))[0] == 1
+    await settle(storage, back(await row(storage, "j3"), 99))
+    assert (await standing(storage))[0] == 1
+    await settle(storage, out(await row(storage, "j4"), WAITING, after=("p",)))
+    assert await claim_ids(storage, 9) == ["j5"]
+
+
+async def test_law08_blocked_by_another_limit_after_coming_back(storage: Storage) -> None:
+    """It steps aside for that one, and the slot it came for goes to the next."""
+    await storage.set_limits([Limit("x", slots=1), Limit("y", slots=1)])
+    await storage.enqueue([job("a", limits=(("x", 1),), priority=9), job("b", limits=(("y", 1),), priority=9)])
+    await storage.enqueue([job("both", limits=(("x", 1), ("y", 1)), priority=1), job("c", limits=(("x", 1),))])
+    assert await claim_ids(storage, 9) == ["a", "b"]
+    assert (await row(storage, "both")).parked == "x"
+    await run_out(storage, "a")
+    while not (taken := await claim_ids(storage, 9)):
+        assert (await row(storage, "both")).parked == "y"
+        assert await standing(storage) == (1, 1)
+    assert taken == ["c"]
+    await run_out(storage, "b", "c")
+    assert await claim_ids(storage, 9) == ["both"]
+
+
+async def test_law08_cancelled_aside_it_is_gone(storage: Storage, clock: HandClock) -> None:
+    """And nothing wakes for it: no next moment is left of a rate that nobody waits for."""
+    await storage.set_limits([Limit("api", rate=1, per=60)])
+    await storage.enqueue(jobs("a b", limits=(("api", 1),)))
+    assert await claim_ids(storage, 9, lease=9000) == ["a"]
+    await run_out(storage, "a")
+    await settle(storage, cancelled(await row(storage, "b")))
+    clock.advance(100)
+    for _ in range(2):
+        found = await claimed(storage, 9)
+        assert (found.records, found.next_in) == ((), None)
+
+
+async def test_law08_many_aside(storage: Storage) -> None:
+    """Two thousand held back by one slot all run, one after the other, in order, whatever ends between."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([job(f"j{n:04}", limits=(("one", 1),)) for n in range(2_000)])
+    for n in range(30):
+        [each] = await claim(storage, 9)
+        assert each.job.id == f"j{n:04}"
+        await settle(storage, done(each))
+
+
+# --- pauses
+
+
+async def test_law08_no_slots_is_a_pause(storage: Storage) -> None:
+    """Nothing starts, what runs goes on, and it goes on where it was when the rule is removed."""
+    await storage.enqueue(jobs("a b c", limits=(("mail", 1),)))
+    a = await claim_one(storage)
+    await storage.set_limits([Limit("mail", slots=0)])
+    assert await claim_ids(storage, 9) == []
+    assert await beat(storage, hold(a)) == set()
+    await settle(storage, done(a))
+    assert await claim_ids(storage, 9) == []
+    await storage.set_limits([Limit("mail")])
+    assert await claim_ids(storage, 9) == ["b", "c"]
+
+
+async def test_law08_no_rate_is_a_pause_too(storage: Storage) -> None:
+    """rate=0: nothing starts, and no moment is promised."""
+    await storage.set_limits([Limit("mail", rate=0)])
+    await storage.enqueue(jobs("a", limits=(("mail", 1),)))
+    found = await claimed(storage, 9)
+    assert (found.records, found.next_in) == ((), None)
+    await storage.set_limits([Limit("mail", rate=1)])
+    assert await claim_ids(storage, 9) == ["a"]
+
+
+async def test_law08_a_paused_queue_moves_nobody(storage: Storage) -> None:
+    """Its own limit is checked before its line: nobody steps aside, nobody loses a place."""
+    await storage.enqueue([*jobs("a b", queue="mail"), job("c", queue="other")])
+    await storage.set_limits([Limit("queue:mail", slots=0)])
+    before = await storage.get(["a", "b"])
+    assert await claim_ids(storage, 9, "mail", "other") == ["c"]
+    assert await storage.get(["a", "b"]) == before
+    await storage.set_limits([Limit("queue:mail")])
+    assert await claim_ids(storage, 9, "mail") == ["a", "b"]
+
+
+async def test_law08_a_queue_of_so_many_slots(storage: Storage) -> None:
+    """A queue's limit counts all of its jobs; the rest stays in line."""
+    await storage.set_limits([Limit("queue:mail", slots=2)])
+    await storage.enqueue(jobs(names(0, 5), queue="mail"))
+    assert await claim_ids(storage, 9, "mail") == ["j00", "j01"]
+    assert await standing(storage, "mail") == (3, 0)
+    await run_out(storage, "j00")
+    assert await claim_ids(storage, 9, "mail") == ["j02"]
+
+
+async def test_law08_every_queue_obeys_the_common_rule(storage: Storage) -> None:
+    """ "queue" is the rule of each queue that has none of its own, counted apart."""
+    await storage.set_limits([Limit("queue", slots=1), Limit("queue:c", slots=2)])
+    for queue in "abc":
+        await storage.enqueue(jobs(names(0, 3, queue), queue=queue))
+    assert await claim_ids(storage, 9, "a", "b", "c") == ["a00", "b00", "c00", "c01"]
+
+
+async def test_law08_a_queue_of_a_pace(storage: Storage, clock: HandClock) -> None:
+    """Rates hold for queues as well; nobody steps aside."""
+    await storage.set_limits([Limit("queue:mail", rate=2, per=10)])
+    await storage.enqueue(jobs(names(0, 5), queue="mail"))
+    assert await claim_ids(storage, 9, "mail") == ["j00", "j01"]
+    clock.advance(9)
+    assert await claim_ids(storage, 9, "mail") == []
+    assert await standing(storage, "mail") == (3, 0)
+    clock.advance(1)
+    assert await claim_ids(storage, 9, "mail") == ["j02", "j03"]
+
+
+async def test_law08_a_shut_queue_spends_nothing(storage: Storage, clock: HandClock) -> None:
+    """Its jobs' own limits are not touched while it is paused."""
+    await storage.set_limits([Limit("queue:mail", slots=0), Limit("api", rate=1, per=60)])
+    await storage.enqueue([job("a", queue="mail", limits=(("api", 1),)), job("b", limits=(("api", 1),))])
+    assert await claim_ids(storage, 9, "mail", "default") == ["b"]
+
+
+# --- what ran
+
+
+async def test_law07_what_ran_passes_every_limit(storage: Storage) -> None:
+    """Slots, rates, pauses: only its ending is left, and it must not wait for room."""
+    rules = [Limit("slots", slots=0), Limit("rate", rate=0), Limit("queue:default", slots=0)]
+    await storage.set_limits(rules)
+    await storage.enqueue([job("a", ran=True, limits=(("slots", 1), ("rate", 1)))])
+    a = await claim_one(storage)
+    assert a.job.id == "a"
+    await settle(storage, done(a))
+
+
+async def test_law07_what_ran_uses_nothing(storage: Storage) -> None:
+    """While it is being ended it takes no slot, and it spends no rate."""
+    await storage.set_limits([Limit("one", slots=1), Limit("api", rate=1, per=60)])
+    both = (("one", 1), ("api", 1))
+    await storage.enqueue([job("a", ran=True, limits=both), job("b", ran=True, limits=both), job("c", limits=both)])
+    assert await claim_ids(storage, 9) == ["a", "b", "c"]
+    assert [each.used for each in [await use(storage, "one")] if each] == [1]
+
+
+async def test_law07_a_parent_in_line_for_its_ending_passes_a_pause(storage: Storage) -> None:
+    """Paused while its children ran: it is ended all the same."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([job("a", limits=(("one", 1),)), job("p", task="")])
+    await settle(storage, out(await claim_one(storage), WAITING, ran=True, after=("p",)))
+    await storage.set_limits([Limit("one", slots=0), Limit("queue", slots=0)])
+    await settle(storage, done(await row(storage, "p")))
+    assert await claim_ids(storage) == ["a"]
+
+
+# --- rates
+
+
+async def test_law08_a_window_lets_so_many_start(storage: Storage, clock: HandClock) -> None:
+    """`rate` starts in `per` seconds, and the next when the first of them is that long ago."""
+    await storage.set_limits([Limit("api", rate=2, per=10)])
+    await storage.enqueue(jobs(names(0, 6), limits=(("api", 1),)))
+    assert await claim_ids(storage, 1) == ["j00"]
+    clock.advance(4)
+    assert await claim_ids(storage, 9) == ["j01"]
+    clock.advance(5.5)
+    assert await claim_ids(storage, 9) == []
+    clock.advance(0.5)
+    assert await claim_ids(storage, 9) == ["j02"]
+    clock.advance(3)
+    assert await claim_ids(storage, 9) == []
+    clock.advance(1)
+    assert await claim_ids(storage, 9) == ["j03"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_law08_no_window_however_placed_has_more(storage: Storage, clock: HandClock, seed: int) -> None:
+    """Starts at random moments, of random costs: any half-open window of `per` seconds stays within the rate."""
+    chance, rate, per = random.Random(seed), 5, 7.0
+    await storage.set_limits([Limit("api", rate=rate, per=per)])
+    cost = {f"j{n:03}": chance.choice([1, 1, 1, 2, 3]) for n in range(120)}
+    await storage.enqueue([job(id, limits=(("api", spent),)) for id, spent in cost.items()])
+    starts: list[tuple[float, int]] = []
+    while len(starts) < 120:
+        taken = await claim(storage, chance.randint(1, 6))
+        starts += [(clock(), cost[each.job.id]) for each in taken]
+        await settle(storage, *(done(each) for each in taken if chance.random() < 0.9))
+        clock.advance(chance.choice([0.0, 0.25, 0.5, 1.0, 2.0, 3.5, 7.0]))
+    for begin, _ in starts:
+        assert sum(spent for at, spent in starts if begin <= at < begin + per) <= rate
+    assert starts[-1][0] - starts[0][0] < sum(cost.values()) / rate * per * 3, "slower than the rate allows"
+
+
+async def test_law08_a_rate_counts_starts_not_runs(storage: Storage) -> None:
+    """Ending early gives nothing back."""
+    await storage.set_limits([Limit("api", rate=1, per=10)])
+    await storage.enqueue(jobs("a b", limits=(("api", 1),)))
+    await settle(storage, done(await claim_one(storage)))
+    assert await claim_ids(storage, 9) == []
+
+
+async def test_law08_a_retry_is_a_start(storage: Storage, clock: HandClock) -> None:
+    """Each claim of a job that runs its function spends."""
+    await storage.set_limits([Limit("api", rate=1, per=10)])
+    await storage.enqueue(jobs("a", limits=(("api", 1),)))
+    await settle(storage, back(await claim_one(storage)))
+    assert await claim_ids(storage, 9) == []
+    clock.advance(10)
+    assert await claim_ids(storage, 9) == ["a"]
+
+
+async def test_law08_the_moment_a_rate_opens_is_told(storage: Storage, clock: HandClock) -> None:
+    """Whoever found nothing knows when to look again."""
+    await storage.set_limits([Limit("api", rate=1, per=60)])
+    await storage.enqueue(jobs("a b c", limits=(("api", 1),)))
+    await settle(storage, done(await claim_one(storage)))
+    clock.advance(20)
+    assert (await claimed(storage, 9)).next_in == pytest.approx(40)
+    clock.advance(40)
+    assert await claim_ids(storage, 9) == ["b"]
+
+
+async def test_law08_as_many_come_back_as_the_rate_lets_in(storage: Storage, clock: HandClock) -> None:
+    """Not the whole crowd each time it opens."""
+    await storage.set_limits([Limit("api", rate=2, per=10)])
+    await storage.enqueue(jobs(names(0, 10), limits=(("api", 1),)))
+    assert len(await claim_ids(storage, 9)) == 2
+    assert await standing(storage) == (0, 8)
+    clock.advance(10)
+    await tend(storage)
+    assert await standing(storage) == (2, 6)
+    await tend(storage)
+    assert await standing(storage) == (2, 6)
+    assert await claim_ids(storage, 9) == ["j02", "j03"]
+
+
+async def test_law08_a_cost_beyond_the_rate_takes_all_of_it(storage: Storage, clock: HandClock) -> None:
+    """It starts when a whole window is free, and fills it."""
+    await storage.set_limits([Limit("api", rate=2, per=10)])
+    await storage.enqueue([job("a", limits=(("api", 1),)), job("big", limits=(("api", 9),))])
+    assert await claim_ids(storage, 9) == ["a"]
+    clock.advance(10)
+    assert await claim_ids(storage, 9) == ["big"]
+    await storage.enqueue(jobs("c", limits=(("api", 1),)))
+    clock.advance(9)
+    assert await claim_ids(storage, 9) == []
+    clock.advance(1)
+    assert await claim_ids(storage, 9) == ["c"]
+
+
+async def test_law08_a_bucket_lets_a_burst_then_the_pace(storage: Storage, clock: HandClock) -> None:
+    """`burst` at once, then one whenever a token has come in."""
+    await storage.set_limits([Limit("api", rate=1, per=10, how="bucket", burst=3)])
+    await storage.enqueue(jobs(names(0, 9), limits=(("api", 1),)))
+    taken = []
+    for _ in range(6):
+        taken.append(len(await claim_ids(storage, 9)))
+        clock.advance(5)
+    assert taken == [3, 0, 1, 0, 1, 0]
+
+
+async def test_law08_a_bucket_fills_no_higher_than_its_burst(storage: Storage, clock: HandClock) -> None:
+    """A night's silence saves up one burst, not a night's worth; without `burst` it is the rate."""
+    await storage.set_limits([Limit("api", rate=2, per=10, how="bucket", burst=4), Limit("web", rate=2, how="bucket")])
+    await storage.enqueue([*jobs(names(0, 20), limits=(("api", 1),)), *jobs(names(0, 9, "w"), limits=(("web", 1),))])
+    assert len(await claim_ids(storage, 99)) == 6
+    clock.advance(100_000)
+    assert len(await claim_ids(storage, 99)) == 6
+
+
+async def test_law08_a_bucket_tells_its_next_moment(storage: Storage, clock: HandClock) -> None:
+    """When the token for the first one aside will be there."""
+    await storage.set_limits([Limit("api", rate=1, per=10, how="bucket")])
+    await storage.enqueue([job("a", limits=(("api", 1),)), job("b", limits=(("api", 1),))])
+    await settle(storage, done(await claim_one(storage)))
+    clock.advance(4)
+    assert (await claimed(storage, 9)).next_in == pytest.approx(6)
+    clock.advance(6)
+    assert await claim_ids(storage, 9) == ["b"]
+
+
+async def test_law08_a_denied_check_spends_nothing(storage: Storage) -> None:
+    """All of a job's limits are checked before any is spent."""
+    await storage.set_limits([Limit("tenant", rate=1, per=60), Limit("global", slots=0)])
+    await storage.enqueue([job("a", limits=(("tenant:x", 1), ("global", 1))), job("b", limits=(("tenant:x", 1),))])
+    assert await claim_ids(storage, 9) == ["b"]
+    assert (await row(storage, "a")).parked == "global"
+
+
+async def test_law08_slots_and_rate_together(storage: Storage, clock: HandClock) -> None:
+    """Both hold."""
+    await storage.set_limits([Limit("api", slots=2, rate=3, per=10)])
+    await storage.enqueue(jobs(names(0, 9), limits=(("api", 1),)))
+    assert await claim_ids(storage, 9) == ["j00", "j01"]
+    await run_out(storage, "j00", "j01")
+    assert await claim_ids(storage, 9) == ["j02"]
+    await run_out(storage, "j02")
+    assert await claim_ids(storage, 9) == []
+    clock.advance(10)
+    assert await claim_ids(storage, 9) == ["j03", "j04"]
+
+
+# --- a slot held until the ending
+
+
+async def test_law08_a_slot_held_until_the_ending(storage: Storage, clock: HandClock) -> None:
+    """Through retries, lost leases and waits, from the first claim on; and its own retry passes."""
+    await storage.set_limits([Limit("order", slots=1, hold="ended")])
+    await storage.enqueue([*jobs("a b", limits=(("order:7", 1),)), job("p", task="")])
+    a = await claim_one(storage)
+    await settle(storage, back(a, 60, attempt=1))
+    assert await claim_ids(storage, 9) == []
+    clock.advance(60)
+    assert await claim_ids(storage, 9, lease=10) == ["a"]
+    clock.advance(11)
+    assert await claim_ids(storage, 9) == ["a"]
+    await settle(storage, out(await row(storage, "a"), WAITING, ran=True, after=("p",)))
+    assert await claim_ids(storage, 9) == []
+    await settle(storage, done(await row(storage, "p")))
+    a = await claim_one(storage)
+    assert (a.job.id, a.ran) == ("a", True)
+    await settle(storage, done(a))
+    assert await claim_ids(storage, 9) == ["b"]
+
+
+async def test_law08_a_held_slot_is_freed_by_any_ending(storage: Storage, clock: HandClock) -> None:
+    """Expired or cancelled between two tries: the next one comes."""
+    await storage.set_limits([Limit("order", slots=1, hold="ended")])
+    await storage.enqueue([job("a", limits=(("order", 1),), deadline=20), *jobs("b c", limits=(("order", 1),))])
+    await settle(storage, back(await claim_one(storage), 60))
+    assert await claim_ids(storage, 9) == []
+    clock.advance(20)
+    assert await claim_ids(storage, 9) == ["b"]
+    await settle(storage, back(await row(storage, "b"), 60))
+    await settle(storage, cancelled(await row(storage, "b")))
+    assert await claim_ids(storage, 9) == ["c"]
+
+
+async def test_law08_a_held_slot_still_pays_the_rate(storage: Storage, clock: HandClock) -> None:
+    """The slot is kept, the start is not: each start is counted."""
+    await storage.set_limits([Limit("order", slots=1, rate=1, per=30, hold="ended")])
+    await storage.enqueue(jobs("a", limits=(("order", 1),)))
+    await settle(storage, back(await claim_one(storage)))
+    assert await claim_ids(storage, 9) == []
+    clock.advance(30)
+    assert await claim_ids(storage, 9) == ["a"]
+
+
+async def test_law08_strict_order(storage: Storage, clock: HandClock) -> None:
+    """A lane with one slot held until the ending: nobody overtakes a retry."""
+    await storage.set_limits([Limit("order", slots=1, hold="ended")])
+    await storage.enqueue(jobs("a b c", lane="order:7", limits=(("order:7", 1),)))
+    seen = []
+    for _ in range(3):
+        first = await claim_one(storage)
+        await settle(storage, back(first, 5, attempt=1))
+        assert await claim_ids(storage, 9) == []
+        clock.advance(5)
+        again = await claim_one(storage)
+        assert again.job.id == first.job.id
+        await settle(storage, done(again))
+        seen.append(first.job.id)
+    assert seen == ["a", "b", "c"]
+
+
+# --- rules changed while jobs run
+
+
+async def test_law08_a_rule_raised_acts_at_once(storage: Storage) -> None:
+    """Those aside come back with it, as many as now fit."""
+    await storage.set_limits([Limit("api", slots=1)])
+    await storage.enqueue(jobs(names(0, 6), limits=(("api", 1),)))
+    assert await claim_ids(storage, 9) == ["j00"]
+    await storage.set_limits([Limit("api", slots=3)])
+    assert await standing(storage) == (2, 3)
+    assert await claim_ids(storage, 9) == ["j01", "j02"]
+
+
+async def test_law08_a_rule_lowered_ends_nothing(storage: Storage) -> None:
+    """What runs goes on; new ones start when there are few enough."""
+    await storage.set_limits([Limit("api", slots=3)])
+    await storage.enqueue(jobs(names(0, 6), limits=(("api", 1),)))
+    assert await claim_ids(storage, 9) == ["j00", "j01", "j02"]
+    await storage.set_limits([Limit("api", slots=1)])
+    await run_out(storage, "j00", "j01")
+    assert await claim_ids(storage, 9) == []
+    await run_out(storage, "j02")
+    assert await claim_ids(storage, 9) == ["j03"]
+
+
+async def test_law08_a_rule_removed_holds_nobody(storage: Storage) -> None:
+    """Neither slots nor rate: the rule is gone, and so is everybody's waiting."""
+    await storage.set_limits([Limit("api", slots=1), Limit("other", slots=5)])
+    await storage.enqueue(jobs(names(0, 4), limits=(("api", 1),)))
+    assert len(await claim_ids(storage, 9)) == 1
+    await storage.set_limits([Limit("api")])
+    assert await claim_ids(storage, 9) == ["j01", "j02", "j03"]
+    assert [each.key for each in (await storage.stats()).limits] == ["other"]
+
+
+async def test_law08_a_rule_set_late_counts_what_runs(storage: Storage) -> None:
+    """Slots are counted from the rows, so jobs claimed before the rule are in it."""
+    await storage.enqueue(jobs(names(0, 4), limits=(("api", 1),)))
+    assert await claim_ids(storage, 2) == ["j00", "j01"]
+    await storage.set_limits([Limit("api", slots=2)])
+    assert await claim_ids(storage, 9) == []
+    await run_out(storage, "j01")
+    assert await claim_ids(storage, 9) == ["j02"]
+
+
+async def test_law08_a_rule_of_its_own_for_a_partition_set_late(storage: Storage) -> None:
+    """Those aside for `tenant:a` follow the rule it gets."""
+    await storage.set_limits([Limit("tenant", slots=1)])
+    await storage.enqueue(jobs(names(0, 5), limits=(("tenant:a", 1),)))
+    assert len(await claim_ids(storage, 9)) == 1
+    await storage.set_limits([Limit("tenant:a", slots=3)])
+    assert await claim_ids(storage, 9) == ["j01", "j02"]
+    await storage.set_limits([Limit("tenant:a")])
+    await run_out(storage, "j00", "j01")
+    assert await claim_ids(storage, 9) == []
+    await run_out(storage, "j02")
+    assert await claim_ids(storage, 9) == ["j03"]
+
+
+# --- what stats say of them
+
+
+async def test_law08_limits_in_use_are_shown(storage: Storage) -> None:
+    """Each rule, and each partition in use: slots taken in cost, and how many stand aside."""
+    rule = Limit("tenant", slots=2)
+    await storage.set_limits([rule, Limit("idle", rate=3, per=60)])
+    await storage.enqueue([*jobs(names(0, 3, "a"), limits=(("tenant:a", 1),)), job("b", limits=(("tenant:b", 2),))])
+    await claim_ids(storage, 9)
+    shown = {each.key: each for each in (await storage.stats()).limits}
+    assert shown == {
+        "idle": LimitUse(key="idle", rule=Limit("idle", rate=3, per=60)),
+        "tenant": LimitUse(key="tenant", rule=rule),
+        "tenant:a": LimitUse(key="tenant:a", rule=rule, used=2, parked=1),
+        "tenant:b": LimitUse(key="tenant:b", rule=rule, used=2),
+    }
+
+
+async def test_law08_queue_limits_are_shown_in_use(storage: Storage) -> None:
+    """A queue's own key, by the common rule."""
+    await storage.set_limits([Limit("queue", slots=5)])
+    await storage.enqueue(jobs("a b", queue="mail"))
+    await claim_ids(storage, 9, "mail")
+    shown = await use(storage, "queue:mail")
+    assert shown is not None
+    assert (shown.rule.slots, shown.used, shown.parked) == (5, 2, 0)
+
+
+async def test_law08_a_use_ends_with_the_run(storage: Storage) -> None:
+    """Nothing runs: nothing is used, however it ended."""
+    await storage.set_limits([Limit("api", slots=3)])
+    await storage.enqueue(jobs("a b c", limits=(("api", 1),)))
+    a, b, c = await claim(storage, 9)
+    await settle(storage, done(a), back(b, 60), cancelled(c))
+    shown = await use(storage, "api")
+    assert shown is not None
+    assert (shown.used, shown.parked) == (0, 0)

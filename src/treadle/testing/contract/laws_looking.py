@@ -1,0 +1,293 @@
+"""Looking at jobs: by id, page by page, in numbers. And opening and closing, law 13."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from treadle.errors import BadOption
+from treadle.model import Count, Limit, Presence, Query
+from treadle.storage.contract import Storage
+from treadle.testing.clock import HandClock
+from treadle.testing.contract.kit import (
+    FAILED,
+    READY,
+    RUNNING,
+    SUCCEEDED,
+    WAITING,
+    back,
+    beat,
+    claim,
+    claim_ids,
+    claim_one,
+    done,
+    failed,
+    hold,
+    ids,
+    job,
+    jobs,
+    row,
+    run,
+    settle,
+    state,
+)
+from treadle.testing.contract.run import Connect
+
+
+async def walk(storage: Storage, query: Query) -> list[str]:
+    """All ids, page after page; pages are full but for the last."""
+    found: list[str] = []
+    while True:
+        page = await storage.find(query)
+        found += ids(page.records)
+        if page.cursor is None:
+            return found
+        assert len(page.records) == query.limit
+        query = structs.replace(query, cursor=page.cursor)
+
+
+async def find_ids(storage: Storage, **options: Any) -> list[str]:
+    return ids((await storage.find(Query(**options))).records)
+
+
+async def test_more_get_answers_in_order(storage: Storage) -> None:
+    """None where there is no row; an id asked twice is answered twice."""
+    await storage.enqueue(jobs("a b"))
+    found = await storage.get(["b", "none", "a", "b"])
+    assert [each and each.job.id for each in found] == ["b", None, "a", "b"]
+
+
+async def test_more_looking_tends_nothing(storage: Storage, clock: HandClock) -> None:
+    """get, find and stats show what is stored, though leases are over and moments have come."""
+    await storage.enqueue([job("a"), job("b", delay=10), job("c", deadline=10, delay=99)])
+    await claim_one(storage, lease=5)
+    before = await storage.get(["a", "b", "c"])
+    clock.advance(11)
+    assert await storage.get(["a", "b", "c"]) == before
+    assert set(await find_ids(storage, state=(READY,))) == {"b", "c"}
+    assert sorted((each.state.value, each.jobs) for each in (await storage.stats()).counts) == [
+        ("ready", 2),
+        ("running", 1),
+    ]
+    assert await storage.get(["a", "b", "c"]) == before
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest", "ended", "line"])
+@pytest.mark.parametrize("size", [1, 3, 7, 50])
+async def test_more_pages_show_each_row_once(storage: Storage, clock: HandClock, order: Any, size: int) -> None:
+    """Jobs of one call share their moments: the pages are cut by a unique order all the same."""
+    for batch in "xyz":
+        await storage.enqueue([job(f"{batch}{n}", queue="q" + "ab"[n % 2], priority=n % 3) for n in range(7)])
+        clock.advance(0.1)
+    if order == "ended":
+        for batch in "zyx":
+            await run(storage, *[f"{batch}{n}" for n in range(7)])
+    names = [f"{batch}{n}" for batch in "xyz" for n in range(7)]
+    expected = {
+        "newest": names[::-1],
+        "oldest": names,
+        "ended": names,
+        "line": sorted(names, key=lambda id: (int(id[1]) % 2, -(int(id[1]) % 3), id)),
+    }
+    if order == "ended":
+        clock.advance(1)
+    assert await walk(storage, Query(order=order, limit=size)) == expected[order]
+
+
+async def test_more_the_latest_ending_first(storage: Storage, clock: HandClock) -> None:
+    """Order "ended": by ending, the latest first, of one moment by id; the unfinished are not in it."""
+    await storage.enqueue(jobs("a b c d e"))
+    await run(storage, "d", "b")
+    clock.advance(1)
+    await run(storage, "c", to=FAILED)
+    assert await find_ids(storage, order="ended") == ["c", "b", "d"]
+
+
+async def test_more_the_line_as_it_stands(storage: Storage, clock: HandClock) -> None:
+    """Order "line": queue by queue, those in line as they will be claimed; the others are not in it."""
+    await storage.set_limits([Limit("shut", slots=0)])
+    await storage.enqueue([job("aside", limits=(("shut", 1),)), job("later", delay=9), job("p", task="")])
+    assert await claim_ids(storage, 9) == []
+    await storage.enqueue([job("b", queue="z"), job("c"), job("d", priority=4), job("e", aging=5.0, priority=2)])
+    assert await find_ids(storage, order="line") == ["d", "e", "c", "b"]
+    assert await find_ids(storage, order="line", queue="default", limit=2) == ["d", "e"]
+
+
+async def test_more_how_many_stand_before_me(storage: Storage, clock: HandClock) -> None:
+    """`ahead_of`: those in line before this job in its queue; none for one not in line, or not there."""
+    await storage.enqueue([*jobs("a b c"), job("high", priority=5), job("else", queue="other"), job("later", delay=5)])
+    assert await find_ids(storage, ahead_of="c", order="line") == ["high", "a", "b"]
+    page = await storage.find(Query(ahead_of="c", count=True, limit=1))
+    assert (page.total, len(page.records)) == (3, 1)
+    for id in ("high", "else", "later", "none"):
+        assert await find_ids(storage, ahead_of=id) == []
+
+
+async def test_more_how_many_stand_before_me_among_lanes(storage: Storage, clock: HandClock) -> None:
+    """By place, so a lane's later jobs stand behind other lanes' earlier ones."""
+    await storage.enqueue([*jobs("a0 a1 a2", lane="a"), *jobs("b0 b1", lane="b")])
+    assert await find_ids(storage, ahead_of="b1", order="line") == ["a0", "b0", "a1"]
+
+
+async def test_more_filters_narrow(storage: Storage, clock: HandClock) -> None:
+    """Each field by itself, and together all must hold."""
+    await storage.enqueue([
+        job("a", task="mail", queue="x", labels=("red", "blue")),
+        job("b", task="mail", queue="y", labels=("blue",), root="a", parent="a"),
+        job("c", task="fax", queue="x", root="a", parent="b"),
+    ])  # fmt: skip
+    clock.advance(10)
+    await storage.enqueue([job("d", task="fax", queue="y", labels=("re",))])
+    await run(storage, "d")
+
+    async def found(**options: Any) -> str:
+        return "".join(await find_ids(storage, order="oldest", **options))
+
+    assert await found() == "abcd"
+    assert await found(task="mail") == "ab"
+    assert await found(queue="y") == "bd"
+    assert await found(label="blue") == "ab"
+    assert await found(label="re") == "d"
+    assert await found(root="a") == "abc"
+    assert await found(root="d") == "d"
+    assert await found(parent="a") == "b"
+    assert await found(state=(SUCCEEDED,)) == "d"
+    assert await found(state=(READY, SUCCEEDED), task="fax") == "cd"
+    assert await found(ids=("d", "b", "none")) == "bd"
+    assert await found(before=clock()) == "abc"
+    assert await found(before=clock() - 10) == ""
+    assert await found(task="mail", queue="y", label="blue", root="a", parent="a", state=(READY,), ids=("b",)) == "b"
+    assert await found(task="mail", queue="x", label="red", root="b") == ""
+
+
+async def test_more_all_that_match_are_counted(storage: Storage) -> None:
+    """`count` says how many in all, on every page; without it nobody counts."""
+    await storage.enqueue([job(f"j{n}", task="xy"[n % 2]) for n in range(9)])
+    first = await storage.find(Query(task="x", limit=2, count=True))
+    assert (len(first.records), first.total) == (2, 5)
+    second = await storage.find(Query(task="x", limit=2, count=True, cursor=first.cursor))
+    assert (len(second.records), second.total) == (2, 5)
+    assert (await storage.find(Query(task="x"))).total is None
+    assert (await storage.find(Query(task="none", count=True))).total == 0
+
+
+async def test_more_a_page_that_is_just_full_is_the_last(storage: Storage) -> None:
+    """No cursor to an empty page."""
+    await storage.enqueue(jobs("a b c"))
+    assert (await storage.find(Query(limit=3))).cursor is None
+    assert (await storage.find(Query(limit=2))).cursor is not None
+
+
+async def test_more_a_cursor_outlives_changes(storage: Storage, clock: HandClock) -> None:
+    """Rows that come or go between two pages neither repeat nor hide others."""
+    await storage.enqueue([job(f"j{n}", keep=60) for n in range(6)])
+    await run(storage, *[f"j{n}" for n in range(6)])
+    first = await storage.find(Query(order="oldest", limit=3))
+    await storage.enqueue(jobs("a-new-one"))
+    clock.advance(60)
+    assert await storage.prune(3) == 3
+    second = await storage.find(Query(order="oldest", limit=3, cursor=first.cursor, before=clock()))
+    assert len(ids(first.records)) == 3
+    assert not set(ids(first.records)) & set(ids(second.records))
+    assert {"j3", "j4", "j5"} <= {*ids(first.records), *ids(second.records)} | {"a-new-one", "j0", "j1", "j2"}
+
+
+@pytest.mark.parametrize("cursor", ["", "zz", "00", "5b5d", "not a cursor", "5b226f6c64657374225d"])
+async def test_more_a_cursor_that_is_none(storage: Storage, cursor: str) -> None:
+    """Is an error that says so, not a wrong page."""
+    await storage.enqueue(jobs("a b c"))
+    with pytest.raises(BadOption):
+        await storage.find(Query(cursor=cursor))
+
+
+async def test_more_a_cursor_of_another_order(storage: Storage) -> None:
+    """Belongs to that order only."""
+    await storage.enqueue(jobs("a b c"))
+    page = await storage.find(Query(order="oldest", limit=1))
+    with pytest.raises(BadOption):
+        await storage.find(Query(order="newest", cursor=page.cursor))
+
+
+async def test_more_records_of_a_page_are_whole(storage: Storage) -> None:
+    """What find shows is what get shows."""
+    await storage.enqueue([job("a", payload="[1]", labels=("l",), headers=(("h", "1"),), limits=(("x", 1),))])
+    await claim_one(storage)
+    assert list((await storage.find(Query())).records) == await storage.get(["a"])
+
+
+async def test_more_counts_by_queue_task_and_state(storage: Storage, clock: HandClock) -> None:
+    """How many, how many of them in line and aside, and how long the first has stood there."""
+    await storage.set_limits([Limit("shut", slots=0)])
+    await storage.enqueue([*jobs("a b", queue="x"), job("c", queue="x", task="u"), job("p", task="", queue="x")])
+    await storage.enqueue(
+        [job("aside", queue="x", limits=(("shut", 1),), priority=9), job("later", queue="x", delay=99)]
+    )
+    clock.advance(7)
+    assert await claim_ids(storage, 1, "x") == ["a"]
+    shown = {(each.queue, each.task, each.state): each for each in (await storage.stats()).counts}
+    assert shown == {
+        ("x", "t", READY): Count(queue="x", task="t", state=READY, jobs=3, in_line=1, parked=1, oldest=7.0),
+        ("x", "t", RUNNING): Count(queue="x", task="t", state=RUNNING, jobs=1),
+        ("x", "u", READY): Count(queue="x", task="u", state=READY, jobs=1, in_line=1, oldest=7.0),
+        ("x", "", WAITING): Count(queue="x", task="", state=WAITING, jobs=1),
+    }
+
+
+async def test_more_counts_follow_every_step(storage: Storage) -> None:
+    """From state to state, and never twice."""
+    await storage.enqueue(jobs("a b c d"))
+
+    async def shown() -> dict[str, int]:
+        return {each.state.value: each.jobs for each in (await storage.stats()).counts}
+
+    assert await shown() == {"ready": 4}
+    a, b, c = await claim(storage, 3)
+    assert await shown() == {"ready": 1, "running": 3}
+    await settle(storage, done(a), failed(b), back(c, 60))
+    assert await shown() == {"ready": 2, "succeeded": 1, "failed": 1}
+
+
+async def test_law13_open_twice_is_once(storage: Storage) -> None:
+    """And so is close; what is closed may be opened again."""
+    await storage.open()
+    await storage.enqueue(jobs("a"))
+    await storage.open()
+    assert await claim_ids(storage) == ["a"]
+    await storage.close()
+    await storage.close()
+    await storage.open()
+
+
+async def test_law13_what_was_answered_is_there_after_reopening(storage: Storage, durable: bool) -> None:
+    """Rows, edges, keys, limits, memos: all of it outlives the connection."""
+    if not durable:
+        pytest.skip("this storage keeps nothing beyond its object")
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([job("a", key="k"), job("b", after=("a",)), *jobs("c d", limits=(("one", 1),), queue="q")])
+    a, c = await claim_one(storage), await claim_one(storage, "q")
+    await beat(storage, hold(a, memo=(("s", "1"),), note="half"))
+    before = await storage.get(["a", "b", "c", "d"])
+    await storage.close()
+    await storage.open()
+    assert await storage.get(["a", "b", "c", "d"]) == before
+    assert ids(await storage.enqueue([job("x", key="k")])) == ["a"]
+    assert await claim_ids(storage, 9, "q") == []
+    await settle(storage, done(a), done(c))
+    assert await claim_ids(storage, 9) == ["b"]
+    assert await claim_ids(storage, 9, "q") == ["d"]
+
+
+async def test_law13_what_was_answered_is_there_for_another_connection(storage: Storage, connect: Connect) -> None:
+    """At once, and for both."""
+    other = await connect()
+    await storage.enqueue(jobs("a b"))
+    a = await claim_one(other)
+    assert await row(storage, "a") == a
+    await settle(storage, done(a))
+    assert await state(other, "a") is SUCCEEDED
+    await storage.set_limits([Limit("queue", slots=0)])
+    assert await claim_ids(other) == []
+    await storage.heartbeat(Presence(worker="w"), [], 30)
+    assert [each.worker for each in (await other.stats()).workers] == ["w"]

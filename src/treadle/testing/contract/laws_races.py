@@ -1,0 +1,255 @@
+"""Several connections at the same data: what two callers may see of each other. Laws 1, 2, 3, 5, 8 and 10."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from treadle.errors import KeyHeld
+from treadle.model import Limit, Query
+from treadle.storage.contract import Storage
+from treadle.testing.clock import HandClock
+from treadle.testing.contract.kit import (
+    CANCELLED,
+    READY,
+    RUNNING,
+    WAITING,
+    ask,
+    back,
+    claim,
+    claim_ids,
+    claim_one,
+    done,
+    failed,
+    ids,
+    job,
+    jobs,
+    row,
+    settle,
+    states,
+)
+from treadle.testing.contract.run import Connect
+
+PEERS = 8
+
+
+async def peers(storage: Storage, connect: Connect) -> list[Storage]:
+    return [storage, *[await connect() for _ in range(PEERS - 1)]]
+
+
+async def unfinished(storage: Storage) -> list[tuple[str, str]]:
+    rows = (await storage.find(Query(state=(WAITING, READY, RUNNING), limit=1_000))).records
+    return [(each.job.id, each.state.value) for each in rows]
+
+
+async def test_law02_claims_of_many_are_disjoint(storage: Storage, connect: Connect) -> None:
+    """Eight ask at once: each job goes to one of them, and all go to somebody."""
+    await storage.enqueue([job(f"j{n:03}") for n in range(100)])
+    taken = await asyncio.gather(*(claim_ids(each, 20) for each in await peers(storage, connect)))
+    counts = Counter(id for some in taken for id in some)
+    assert len(counts) == 100
+    assert set(counts.values()) == {1}
+
+
+async def test_law01_a_key_wanted_by_many_at_once(storage: Storage, connect: Connect) -> None:
+    """One row is stored, and everybody is answered by it."""
+    storages = await peers(storage, connect)
+    rows = await asyncio.gather(*(each.enqueue([job(f"j{n}", key="k")]) for n, each in enumerate(storages)))
+    assert len({row.job.id for [row] in rows}) == 1
+    assert len((await storage.find(Query())).records) == 1
+
+
+async def test_law01_a_key_insisted_on_by_many_at_once(storage: Storage, connect: Connect) -> None:
+    """One gets it; the others are refused, naming it."""
+    storages = await peers(storage, connect)
+    calls = (each.enqueue([job(f"j{n}", key="k", key_conflict="raise")]) for n, each in enumerate(storages))
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    [[winner]] = [answer for answer in answers if isinstance(answer, list)]
+    refused = [answer for answer in answers if isinstance(answer, KeyHeld)]
+    assert [each.id for each in refused] == [winner.job.id] * (PEERS - 1)
+
+
+async def test_law01_a_key_replaced_by_many_at_once(storage: Storage, connect: Connect) -> None:
+    """One is left, the others are superseded."""
+    storages = await peers(storage, connect)
+    calls = (each.enqueue([job(f"j{n}", key="k", key_conflict="replace")]) for n, each in enumerate(storages))
+    await asyncio.gather(*calls)
+    assert len(await claim_ids(storage, 99)) == 1
+    rows = (await storage.find(Query(state=(CANCELLED,)))).records
+    assert [each.reason for each in rows] == ["superseded"] * (PEERS - 1)
+
+
+async def test_law01_one_id_sent_by_many_at_once(storage: Storage, connect: Connect) -> None:
+    """The first one's words, for all."""
+    storages = await peers(storage, connect)
+    rows = await asyncio.gather(*(each.enqueue([job("a", payload=str(n))]) for n, each in enumerate(storages)))
+    assert len({row.job.payload for [row] in rows}) == 1
+    assert await claim_ids(storage, 9) == ["a"]
+
+
+async def test_law01_overlapping_calls_of_many(storage: Storage, connect: Connect) -> None:
+    """Calls that share ids in opposite orders neither block each other nor store anything twice."""
+    names = [f"j{n:02}" for n in range(30)]
+    storages = await peers(storage, connect)
+    calls = (each.enqueue([job(id) for id in (names if n % 2 else names[::-1])]) for n, each in enumerate(storages))
+    await asyncio.gather(*calls)
+    assert sorted(await claim_ids(storage, 99)) == names
+
+
+async def test_law03_two_endings_at_once(storage: Storage, connect: Connect) -> None:
+    """Exactly one is applied."""
+    await storage.enqueue(jobs("a"))
+    a = await claim_one(storage)
+    calls = [each.settle([done(a, result=str(n))]) for n, each in enumerate(await peers(storage, connect))]
+    answers = [settled.status for [settled] in await asyncio.gather(*calls)]
+    assert sorted(answers) == ["applied"] + ["stale"] * (PEERS - 1)
+
+
+async def test_law10_one_claim_asked_by_two_at_once(storage: Storage, connect: Connect) -> None:
+    """The same ticket over two connections, as after a lost answer: the same jobs."""
+    await storage.enqueue([job(f"j{n}") for n in range(20)])
+    other, asked = await connect(), ask(5)
+    one, two = await asyncio.gather(storage.claim(asked), other.claim(asked))
+    assert sorted(ids(one.records)) == sorted(ids(two.records))
+    assert await state_counts(storage) == {"running": 5, "ready": 15}
+
+
+async def state_counts(storage: Storage) -> dict[str, int]:
+    return {each.state.value: each.jobs for each in (await storage.stats()).counts}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_law05_upstreams_that_end_at_once(storage: Storage, connect: Connect, seed: int) -> None:
+    """Each upstream is settled by another connection, all overlapping: no fan-in is stranded, none comes twice."""
+    storages, chance = await peers(storage, connect), random.Random(seed)
+    for turn in range(5):
+        parents = [f"{turn}-p{n}" for n in range(PEERS)]
+        joins = [job(f"{turn}-j{n}", after=tuple(chance.sample(parents, 4)), queue="join") for n in range(6)]
+        await storage.enqueue([job(id) for id in parents])
+        rows = await claim(storage, 99)
+        await storage.enqueue(joins)
+        chance.shuffle(rows)
+        await asyncio.gather(*(each.settle([done(row)]) for each, row in zip(storages, rows, strict=True)))
+        assert sorted(await claim_ids(storage, 99, "join")) == sorted(each.id for each in joins)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_law05_joins_stored_while_their_upstreams_end(storage: Storage, connect: Connect, seed: int) -> None:
+    """Waiting for jobs that are being settled at this very moment: whoever is first, nobody waits for ever."""
+    storages, chance = await peers(storage, connect), random.Random(seed)
+    for turn in range(5):
+        parents = [f"{turn}-p{n}" for n in range(4)]
+        await storage.enqueue([job(id) for id in parents])
+        rows = await claim(storage, 99)
+        batches = [[job(f"{turn}-{n}", after=tuple(chance.sample(parents, 3)), queue="join")] for n in range(4)]
+        calls = [each.settle([done(row)]) for each, row in zip(storages, rows, strict=False)]
+        calls += [each.enqueue(batch) for each, batch in zip(storages[4:], batches, strict=True)]  # type: ignore[misc]
+        chance.shuffle(calls)
+        await asyncio.gather(*calls)
+        assert len(await claim_ids(storage, 99, "join")) == 4
+
+
+async def test_law05_failures_and_successes_at_once(storage: Storage, connect: Connect) -> None:
+    """Whatever the order, a join with no slack is doomed, one that takes any ending comes in line."""
+    await storage.enqueue([job(f"p{n}") for n in range(PEERS)])
+    rows, after = await claim(storage, 99), tuple(f"p{n}" for n in range(PEERS))
+    await storage.enqueue([job("all", after=after), job("any", after=after, slack=None), job("down", after=("all",))])
+    outcomes = [done(row) if n % 2 else failed(row) for n, row in enumerate(rows)]
+    storages = await peers(storage, connect)
+    await asyncio.gather(*(each.settle([outcome]) for each, outcome in zip(storages, outcomes, strict=True)))
+    assert await states(storage, "all any down") == [CANCELLED, READY, CANCELLED]
+
+
+async def test_law05_crossing_settles_do_not_block_each_other(storage: Storage, connect: Connect) -> None:
+    """Calls that count down the same joins in opposite orders all come to an end."""
+    names = [f"p{n:02}" for n in range(40)]
+    await storage.enqueue([job(id) for id in names])
+    rows = {each.job.id: each for each in await claim(storage, 99)}
+    await storage.enqueue([job(f"j{n}", after=tuple(names[n::5]), queue="join") for n in range(5)])
+    storages = await peers(storage, connect)
+    parts = [names[n::PEERS] if n % 2 else names[n::PEERS][::-1] for n in range(PEERS)]
+    calls = (each.settle([done(rows[id]) for id in part]) for each, part in zip(storages, parts, strict=True))
+    assert all(settled.status == "applied" for answer in await asyncio.gather(*calls) for settled in answer)
+    assert len(await claim_ids(storage, 99, "join")) == 5
+
+
+async def test_law08_slots_hold_against_many(storage: Storage, connect: Connect) -> None:
+    """Eight claim at once: not one more than the rule."""
+    await storage.set_limits([Limit("api", slots=5), Limit("mail", rate=7, per=60)])
+    await storage.enqueue([job(f"a{n:02}", limits=(("api", 1),)) for n in range(40)])
+    await storage.enqueue([job(f"m{n:02}", limits=(("mail", 1),)) for n in range(40)])
+    storages = await peers(storage, connect)
+    taken = [id for some in await asyncio.gather(*(claim_ids(each, 5) for each in storages)) for id in some]
+    taken += [id for some in await asyncio.gather(*(claim_ids(each, 5) for each in storages)) for id in some]
+    assert Counter(id[0] for id in taken) == {"a": 5, "m": 7}
+
+
+async def test_law04_settled_or_lost_but_not_both(storage: Storage, connect: Connect, clock: HandClock) -> None:
+    """A late outcome and a new claim at the same moment: one of them has the job."""
+    other = await connect()
+    for n in range(10):
+        await storage.enqueue([job(f"j{n}")])
+        late = await claim_one(storage, lease=10)
+        clock.advance(11)
+        [settled], taken = await asyncio.gather(storage.settle([done(late)]), claim_ids(other))
+        assert (settled.status == "applied") == (taken == [])
+        if taken:
+            await settle(storage, done(await row(storage, f"j{n}")))
+
+
+async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
+    """Eight claim, send joins against what the others run, and settle: nothing twice, nothing left behind."""
+    storages, chance = await peers(storage, connect), random.Random(7)
+    total, seen, numbers = 120, Counter[str](), iter(range(60))
+    await storage.enqueue([job(f"j{n:03}") for n in range(total)])
+
+    async def work(own: Storage) -> None:
+        idle = 0
+        while idle < 10:
+            rows = await claim(own, 5)
+            idle = 0 if rows else idle + 1
+            seen.update(each.job.id for each in rows)
+            if rows and (n := next(numbers, None)) is not None:
+                after = {f"j{chance.randrange(total):03}", *ids(rows[:2])}
+                await own.enqueue([job(f"join{n:03}", after=tuple(after), slack=None)])
+            await own.settle([failed(each) if chance.random() < 0.1 else done(each) for each in rows])
+
+    await asyncio.gather(*(work(each) for each in storages))
+    assert await unfinished(storage) == []
+    assert len(seen) == total + 60
+    assert set(seen.values()) == {1}
+
+
+async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) -> None:
+    """Each call is made twice, the second time over another connection: the end is as if each was made once."""
+    other, chance = await connect(), random.Random(3)
+    specs = [job(f"j{n:02}", limits=(("api", 1),) if n % 3 else (), key=f"k{n % 7}" if n % 5 == 0 else None)
+             for n in range(40)]  # fmt: skip
+    await storage.set_limits([Limit("api", slots=4)])
+    first = await storage.enqueue(specs)
+    assert ids(await other.enqueue(specs)) == ids(first)
+    runs: Counter[str] = Counter()
+    while True:
+        asked = ask(6)
+        found = (await storage.claim(asked)).records
+        again = (await other.claim(asked)).records
+        assert sorted((each.job.id, each.version) for each in found) == sorted(
+            (each.job.id, each.version) for each in again
+        )
+        if not found:
+            break
+        runs.update(each.job.id for each in found)
+        outcomes = [
+            back(each, attempt=1) if each.attempt == 0 and chance.random() < 0.3
+            else done(each, attempt=1, then=(job(f"{each.job.id}-then"),) if len(each.job.id) == 3 else ())
+            for each in found
+        ]  # fmt: skip
+        await settle(storage, *outcomes)
+        await settle(other, *outcomes)
+    assert await unfinished(storage) == []
+    retried = [each for each in (await storage.find(Query(limit=500))).records if runs[each.job.id] > 2]
+    assert retried == []
+    assert sum(id.endswith("-then") for id in runs) == len(set(ids(first)))
