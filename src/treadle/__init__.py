@@ -14,8 +14,8 @@ from treadle.app import App
 from treadle.context import JobFilter, current
 from treadle.errors import (
     BadArgument, BadCodec, BadOption, BadResult, BadTask, BadUrl, JobCancelled, JobExpired, JobFailed, JobNotDone,
-    JobUnknown, KeyHeld, NotADatabase, SchemaTooNew, Stale, StorageError, StorageFull, StorageUnavailable, TooLarge,
-    TreadleError, UnknownJob, UnknownTask,
+    JobUnknown, KeyHeld, NotADatabase, ProcessDied, RemoteFailure, SchemaTooNew, Stale, StorageError, StorageFull,
+    StorageUnavailable, TooLarge, TreadleError, UnknownJob, UnknownTask,
 )  # fmt: skip
 from treadle.events import Event
 from treadle.job import Job, JobSpec
@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Abort", "App", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadTask", "BadUrl", "Defer", "Event", "Job",
     "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone", "JobSpec", "JobUnknown", "Key", "KeyHeld",
-    "Limit", "Middleware", "NotADatabase", "Record", "Retry", "SchemaTooNew", "Sizes", "Stale", "State", "StorageError",
-    "StorageFull", "StorageUnavailable", "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownTask", "Worker",
-    "all_done", "all_succeeded", "at_least", "current",
+    "Limit", "Middleware", "NotADatabase", "ProcessDied", "Record", "RemoteFailure", "Retry", "SchemaTooNew", "Sizes",
+    "Stale", "State", "StorageError", "StorageFull", "StorageUnavailable", "Task", "TooLarge", "TreadleError",
+    "UnknownJob", "UnknownTask", "Worker", "all_done", "all_succeeded", "at_least", "current",
 ]  # fmt: skip

@@ -120,7 +120,11 @@ class Context:
         """`progress` for functions in threads."""
         if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise BadOption("progress", f"expected 0 to 1, found {fraction!r}")
-        self.note = msgspec.json.encode({"progress": float(fraction), "text": text}).decode()
+        self.keep_note(msgspec.json.encode({"progress": float(fraction), "text": text}).decode())
+
+    def keep_note(self, note: str) -> None:
+        """Have a note saved by the next heartbeat."""
+        self.note = note
         self._noted()
 
 

@@ -13,6 +13,8 @@ Without this file nobody could tell a job that failed from a storage that is awa
     ├── UnknownJob (LookupError)     `after` names a job nobody knows
     ├── KeyHeld                      an unfinished job holds the key
     ├── Stale                        the job moved on: somebody else settled or claimed it
+    ├── RemoteFailure                what a function in a process of its own raised
+    ├── ProcessDied                  the process of such a function died under it
     ├── JobNotDone                   what became of a job that did not succeed
     │   ├── JobFailed
     │   │   └── JobExpired           its deadline passed
@@ -108,6 +110,32 @@ class Stale(TreadleError):
     def __init__(self, id: str, found: str) -> None:
         self.id, self.found = id, found
         super().__init__(f"job {id} has moved on: it is {found}")
+
+
+class RemoteFailure(TreadleError):
+    """A function of `kind="process"` raised. The exception stayed in its process; this says what it was.
+
+    type, module  the name of its class, and where that is defined
+    message       its text
+    text          its traceback, as the process saw it
+    """
+
+    def __init__(self, type: str, module: str, message: str, text: str) -> None:
+        self.type, self.module, self.message, self.text = type, module, message, text
+        super().__init__(text)
+
+
+class ProcessDied(TreadleError):
+    """The process in which a function of `kind="process"` ran has died. A counted failure.
+
+    `code` is its exit code, negative for the signal that killed it (-9: often the kernel, out of memory).
+    """
+
+    def __init__(self, task: str, code: int, signal: str | None = None) -> None:
+        self.task, self.code, self.signal = task, code, signal
+        named = f" ({signal})" if signal else ""
+        how = f"died with signal {-code}{named}" if code < 0 else f"ended with exit code {code}"
+        super().__init__(f"{task}: the process {how} before the function returned")
 
 
 class JobNotDone(TreadleError):

@@ -13,6 +13,7 @@ from datetime import datetime
 from msgspec import UNSET, Struct, UnsetType
 
 from treadle import defaults
+from treadle.errors import RemoteFailure
 from treadle.model import ABORTED, ERROR, EXPIRED, LOST, Outcome, Pairs, Record, State
 from treadle.retry import DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
 
@@ -119,6 +120,8 @@ def _too_late(record: Record, moment: float) -> bool:
 
 def text_of(error: BaseException) -> str:
     """An exception as the row keeps it: its traceback from the user's code on, at most 10,000 characters."""
+    if isinstance(error, RemoteFailure):
+        return error.text  # the process it was raised in has made it so
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None and _is_ours(tb.tb_frame.f_code.co_filename):
         tb = tb.tb_next

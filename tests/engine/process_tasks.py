@@ -1,0 +1,162 @@
+"""What the children of test_processes run: plain functions and tasks a child finds by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from treadle import Abort, App, Defer, Retry, current
+
+app = App("memory://")
+
+
+class Shouting:
+    """A codec of somebody's own, which only a decorated task brings along."""
+
+    def encode(self, value: object) -> str:
+        return repr(value).upper()
+
+    def decode(self, text: str) -> object:
+        return eval(text.lower())
+
+
+@app.task(kind="process", codec=Shouting())
+def shouted(n: int) -> int:
+    return n + 1
+
+
+@app.task(name="renamed", kind="process")
+def by_another_name(n: int) -> int:
+    return n * 10
+
+
+def double(n: int) -> int:
+    return n * 2
+
+
+def moment(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC)
+
+
+def whoami() -> dict[str, object]:
+    here = current()
+    return {
+        "id": here.id, "attempt": here.attempt, "version": here.version, "task": here.task, "lost": here.lost,
+        "labels": list(here.labels), "headers": dict(here.headers), "worker": here.worker, "cancelled": here.cancelled,
+    }  # fmt: skip
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def cwd_and_path() -> tuple[str, list[str], str | None]:
+    return str(Path.cwd()), sys.path, os.environ.get("PYTHONPATH")
+
+
+def says(text: str) -> None:
+    print(text)
+    print(text, file=sys.stderr)
+
+
+def reads() -> str:
+    return sys.stdin.read()
+
+
+def big(text: str) -> str:
+    return text + "!"
+
+
+def too_big() -> str:
+    return "x" * (16 * 2**20)
+
+
+def boom() -> None:
+    raise ZeroDivisionError("nothing to divide by")
+
+
+class Picky(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__("cannot be made again from its text")
+
+
+def picky() -> None:
+    raise Picky(1, 2)
+
+
+def unstorable() -> object:
+    return object()
+
+
+def quits() -> None:
+    sys.exit("enough")
+
+
+def later(seconds: float) -> None:
+    raise Defer(seconds)
+
+
+def later_at() -> None:
+    raise Defer(until=datetime(2100, 1, 1, tzinfo=UTC))
+
+
+def never() -> None:
+    raise Abort("bad input")
+
+
+def never_because() -> None:
+    raise Abort("bad input") from ValueError("too short")
+
+
+def dies(code: int) -> None:
+    os._exit(code)
+
+
+def struck(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+def ignores(number: int) -> str:
+    os.kill(os.getpid(), number)
+    return "still here"
+
+
+def spins(marker: str) -> None:
+    Path(marker).write_text(str(os.getpid()))
+    while True:
+        pass
+
+
+def spawns(marker: str) -> None:
+    """Something it started holds on to the same process group."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(marker).write_text(f"{os.getpid()} {other.pid}")
+    other.wait()
+
+
+def forks_and_dies(marker: str) -> None:
+    """The fork holds our end of the socket open."""
+    forked = os.fork()
+    if not forked:
+        time.sleep(600)
+    Path(marker).write_text(str(forked))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reports(times: int, marker: str) -> int:
+    for n in range(1, times + 1):
+        current().report(n / times, f"{n} of {times}")
+    while marker and not Path(marker).exists():
+        time.sleep(0.005)
+    return times
+
+
+@app.task(kind="process", retry=Retry(attempts=1))
+def decorated(n: int) -> int:
+    return n + 100
