@@ -1,0 +1,117 @@
+"""From `module:attribute` or `path/to/file.py:attribute` to the app it names.
+
+Without it the command line would know where jobs live, and never what they do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from treadle.cli.say import FAILED, USAGE, Stop, note
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+
+def find_app(named: str) -> App:
+    """The app; modules are looked for in the current directory first. Raises Stop, saying what to type."""
+    from treadle.app import App
+
+    place, _, attribute = named.partition(":")
+    module = _import(_module_of(place, named), named)
+    if attribute:
+        found = module
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise Stop(USAGE, f"{place!r} has no {attribute!r}; {_apps_in(module)}")
+            found = getattr(found, part)
+        if not isinstance(found, App):
+            raise Stop(USAGE, f"{named!r} is {type(found).__name__}, not a treadle.App; {_apps_in(module)}")
+        return found
+    apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
+    if len(apps) != 1:
+        raise Stop(USAGE, f"{place!r} does not say which app: {_apps_in(module)}")
+    return next(iter(apps.values()))
+
+
+def serve_main_names(app: App, named: str) -> None:
+    """Let the app also know its tasks as `python jobs.py` called them: without the module's name in front.
+
+    Run as a program, a module is called `__main__`, and its task `send` is `send`; imported by a worker it is
+    `jobs.send`. Both are the same function, so a worker takes jobs of either name.
+    """
+    place = named.partition(":")[0]
+    module = _module_of(place, named)
+    for name, task in list(app.tasks.items()):
+        short = name.removeprefix(f"{module}.")
+        if short != name and task.function.__module__ == module:
+            app.tasks.setdefault(short, task)
+
+
+def _module_of(place: str, named: str) -> str:
+    """The module's dotted name; the directory its import starts from is put first on sys.path."""
+    if not place:
+        raise Stop(USAGE, f"expected module:app or path/to/file.py:app, found {named!r}")
+    if not (place.endswith(".py") or "/" in place or os.sep in place):
+        _first_on_path(Path.cwd())
+        return place
+    file = Path(place).resolve()
+    if not file.is_file():
+        raise Stop(USAGE, f"there is no file {place!r}")
+    names, folder = [file.stem], file.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    _first_on_path(folder)
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+def _first_on_path(folder: Path) -> None:
+    if str(folder) not in sys.path[:1]:
+        sys.path.insert(0, str(folder))
+
+
+def _import(module: str, named: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            hint = _like(module)
+            raise Stop(USAGE, f"no module {error.name!r} here or on sys.path (for {named!r}){hint}") from None
+        raise _broken(error, named) from None
+    except Exception as error:
+        raise _broken(error, named) from None
+
+
+def _like(module: str) -> str:
+    file = Path(*module.split(".")).with_suffix(".py")
+    others = sorted(path.stem for path in Path.cwd().glob("*.py") if path.stem.isidentifier())
+    if file.is_file() or not others:
+        return ""
+    return f"; in this directory there are {', '.join(others[:5])}"
+
+
+def _broken(error: Exception, named: str) -> Stop:
+    """The user's own module failed: their traceback, without the frames that led there."""
+    tb = error.__traceback__
+    ours = (__file__, importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+    while tb is not None and tb.tb_frame.f_code.co_filename in ours:
+        tb = tb.tb_next
+    note("".join(traceback.format_exception(type(error), error, tb)).rstrip())
+    return Stop(FAILED, f"{named!r} cannot be imported: it raised the above")
+
+
+def _apps_in(module: ModuleType) -> str:
+    from treadle.app import App
+
+    names = sorted(name for name, value in vars(module).items() if isinstance(value, App))
+    if not names:
+        return "there is no treadle.App in it"
+    return "try " + " or ".join(f"{module.__name__}:{name}" for name in names)

@@ -1,0 +1,224 @@
+"""`treadle jobs`: look at jobs, and act on them one by one or by filter.
+
+Without it a person at three in the morning would write a script first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treadle.cli.say import FAILED, Stop, as_json, complain, data, document, facts, long_ago, note, plural, table
+from treadle.cli.target import Target, targeted
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.model import Page
+
+Filters = dict[str, Any]
+Act = Callable[["App", str], Awaitable[int]]
+AT_ONCE = 50  # acts under way at a time: bounds what an interrupted command leaves open
+
+UNFINISHED = ("waiting", "ready", "running")
+FINAL = ("succeeded", "failed", "cancelled")
+
+
+def _states(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    found = [part for text in texts for part in text.split(",") if part]
+    for each in found:
+        if each not in (*UNFINISHED, *FINAL):
+            raise click.BadParameter(f"expected of {', '.join((*UNFINISHED, *FINAL))}; found {each!r}")
+    return tuple(found)
+
+
+def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the filters to a command, which gets those that were typed as `filters`."""
+
+    @click.option("--state", "-s", multiple=True, callback=_states, help="One or several: ready,running.")
+    @click.option("--task", "-t", help="Of this task.")
+    @click.option("--queue", "-q", help="In this queue.")
+    @click.option("--workflow", metavar="ID", help="Of the workflow that began with this job.")
+    @click.option("--parent", metavar="ID", help="Children of this job.")
+    @click.option("--label", "-l", help="With this label.")
+    @click.option(
+        "--before",
+        type=long_ago,
+        metavar="MOMENT",
+        help="Created before: a moment (ISO 8601), or so long ago (2h, 1d).",
+    )
+    @functools.wraps(command)
+    def with_filters(
+        state: tuple[str, ...], task: str | None, queue: str | None, workflow: str | None, parent: str | None,
+        label: str | None, before: datetime | None, **rest: Any,
+    ) -> Any:  # fmt: skip
+        typed = {"state": state or None, "task": task, "queue": queue, "workflow": workflow, "parent": parent,
+                 "label": label, "before": before}  # fmt: skip
+        return command(filters={name: value for name, value in typed.items() if value is not None}, **rest)
+
+    return with_filters
+
+
+@click.group()
+def jobs() -> None:
+    """Look at jobs and act on them."""
+
+
+# --- looking
+
+
+@jobs.command("list")
+@targeted
+@filtered
+@click.option("--limit", "-n", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Rows on a page.")
+@click.option("--cursor", help="Go on where a page ended.")
+@click.option("--order", type=click.Choice(["newest", "oldest", "ended", "line"]), default="newest", show_default=True)
+@as_json
+def list_(target: Target, filters: Filters, limit: int, cursor: str | None, order: Any, json_: bool) -> None:
+    """One page of jobs, newest first."""
+    from treadle.cli import rows
+
+    async def look(app: App) -> Page:
+        return await app.jobs.list(cursor=cursor, limit=limit, order=order, count=not json_, **filters)
+
+    page, now = target.run(look), target.app.now()
+    if json_:
+        document([rows.plain(target.app, row) for row in page.records])
+    else:
+        table(rows.COLUMNS, [rows.line(row, now) for row in page.records], "no jobs", right=("try",))
+        if page.total is not None and page.total > len(page.records):
+            note(f"{len(page.records):,} of {plural(page.total, 'job')}")
+    if page.cursor:
+        note(f"next page: --cursor {page.cursor}")
+
+
+@jobs.command()
+@targeted
+@click.argument("id")
+@as_json
+def show(target: Target, id: str, json_: bool) -> None:
+    """All there is to know about one job."""
+    from treadle.cli import rows
+
+    async def look(app: App) -> Any:
+        return await app.jobs.get(id), await app.jobs.explain(id)
+
+    row, why = target.run(look)
+    if json_:
+        document({**rows.plain(target.app, row), "why": why})
+    else:
+        facts(rows.shown(target.app, row, why, target.app.now()))
+
+
+@jobs.command()
+@targeted
+@click.argument("id")
+def explain(target: Target, id: str) -> None:
+    """In one sentence: why it is not running, or what became of it."""
+    data(target.run(lambda app: app.jobs.explain(id)))
+
+
+# --- acting
+
+
+def acting(verb: str, done: str, default: tuple[str, ...], act: Act) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a verb that takes ids, or filters and a confirmation."""
+
+    def decorate(described: Callable[..., Any]) -> click.Command:
+        @targeted
+        @filtered
+        @click.argument("ids", nargs=-1, metavar="[ID]...")
+        @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+        @functools.wraps(described)
+        def command(target: Target, filters: Filters, ids: tuple[str, ...], yes: bool, **options: Any) -> int:
+            if bool(ids) == bool(filters):
+                raise click.UsageError("give ids, or else at least one filter such as --queue or --state")
+            chosen = described(act, **options)
+            return target.run(lambda app: _act(app, verb, done, default, chosen, ids, filters, yes))
+
+        return jobs.command(verb)(command)
+
+    return decorate
+
+
+async def _act(
+    app: App, verb: str, done: str, default: tuple[str, ...], act: Act, ids: Sequence[str], filters: Filters, yes: bool
+) -> int:
+    if ids:
+        return await _each(app, verb, done, act, list(ids))
+    filters = {"state": default, **filters}
+    found = (await app.jobs.list(limit=0, count=True, **filters)).total or 0
+    if not found:
+        note(f"no job fits (looked for {', '.join(filters['state'])})")
+        return 0
+    if not yes:
+        if not sys.stdin.isatty():
+            raise Stop(FAILED, f"{verb} would act on {plural(found, 'job')}; say --yes")
+        click.confirm(f"{verb} {plural(found, 'job')}?", abort=True, err=True)
+    chosen = [row.job.id async for row in app.jobs.iterate(**filters)]
+    return await _many(app, verb, done, act, chosen)
+
+
+async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> int:
+    """Those named: each that cannot be is said, and the others are done all the same."""
+    from treadle.errors import JobUnknown, KeyHeld, Stale
+
+    failed, acted = 0, 0
+    for id in ids:
+        try:
+            acted += await act(app, id)
+        except (JobUnknown, KeyHeld, Stale) as error:
+            failed += 1
+            complain(f"{verb}: {error}")
+    data(f"{done} {plural(acted, 'job')}")
+    return FAILED if failed else 0
+
+
+async def _many(app: App, verb: str, done: str, act: Act, ids: list[str]) -> int:
+    """Those a filter found: one that meanwhile moved on is passed over."""
+    from treadle.cli.progress import Bar
+    from treadle.errors import JobUnknown, Stale
+
+    async def one(id: str) -> int:
+        try:
+            return await act(app, id)
+        except (Stale, JobUnknown):
+            return 0
+
+    acted = 0
+    with Bar(verb, len(ids)) as bar:
+        for start in range(0, len(ids), AT_ONCE):
+            acted += sum(await asyncio.gather(*map(one, ids[start : start + AT_ONCE])))
+            bar.update(start + AT_ONCE)
+    data(f"{done} {plural(acted, 'job')}")
+    return 0
+
+
+@acting("cancel", "cancelled", UNFINISHED, lambda app, id: app.jobs.cancel(id))
+@click.option("--no-children", is_flag=True, help="Leave the children alone.")
+def cancel(act: Act, no_children: bool) -> Act:
+    """End unfinished jobs and their children; functions that run are told to stop."""
+    return (lambda app, id: app.jobs.cancel(id, tree=False)) if no_children else act
+
+
+@acting("retry", "reopened", ("failed",), lambda app, id: app.jobs.retry(id))
+def retry(act: Act) -> Act:
+    """Reopen failed jobs (with --state cancelled those), and what ended because of them."""
+    return act
+
+
+@acting("run-now", "brought into line", ("ready",), lambda app, id: app.jobs.run_now(id))
+def run_now(act: Act) -> Act:
+    """Bring scheduled jobs, and those that wait for their next try, into line at once."""
+    return act
+
+
+@acting("delete", "deleted", FINAL, lambda app, id: app.jobs.delete(id))
+def delete(act: Act) -> Act:
+    """Let ended jobs go: their rows are gone within a minute or so."""
+    return act

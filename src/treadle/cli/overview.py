@@ -1,0 +1,55 @@
+"""`treadle workers` and `treadle stats`: who works, and how many jobs are in which state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from treadle.cli.say import as_json, document, lasts, note, plural, table
+from treadle.cli.target import Target, targeted
+
+STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
+
+
+@click.command()
+@targeted
+@as_json
+def workers(target: Target, json_: bool) -> None:
+    """The workers that were heard of lately."""
+    found = target.run(lambda app: app.queues.stats()).workers
+    if json_:
+        document([
+            {"worker": each.worker, "host": each.host, "pid": each.pid, "queues": list(each.queues),
+             "slots": each.slots, "running": each.running, "uptime": round(each.uptime, 3)}
+            for each in found
+        ])  # fmt: skip
+        return
+    rows = [
+        (each.worker, each.host, str(each.pid), ", ".join(each.queues), f"{each.running}/{each.slots}",
+         lasts(each.uptime))
+        for each in found
+    ]  # fmt: skip
+    columns = ("worker", "host", "pid", "queues", "running", "up for")
+    table(columns, rows, "no worker was heard of", right=("pid", "running"))
+
+
+@click.command()
+@targeted
+@as_json
+def stats(target: Target, json_: bool) -> None:
+    """Jobs by task and state."""
+    found = target.run(lambda app: app.queues.stats())
+    tasks: dict[tuple[str, str], dict[str, Any]] = {}
+    for count in found.counts:
+        fresh = {"task": count.task, "queue": count.queue, **dict.fromkeys(STATES, 0)}
+        line = tasks.setdefault((count.task, count.queue), fresh)
+        line[count.state] += count.jobs
+    if json_:
+        document(list(tasks.values()))
+        return
+    rows = [tuple(line.values()) for line in tasks.values()]
+    table(("task", "queue", *STATES), [(row[0] or "(promise)", *row[1:]) for row in rows], "no jobs", right=STATES)
+    running = sum(each.running for each in found.workers)
+    slots = sum(each.slots for each in found.workers)
+    note(f"{plural(len(found.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")

@@ -1,0 +1,140 @@
+"""The list of commands, each imported when it is called, and what becomes of every error.
+
+Without it `treadle --help` would import all of the library, and a wrong id would show a traceback of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from treadle.cli.say import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain
+
+COMMANDS = {
+    "worker": ("treadle.cli.worker", "Run the jobs of an app, in as many processes as you like."),
+    "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
+    "jobs": ("treadle.cli.jobs", "List, show, cancel, retry, explain jobs."),
+    "queues": ("treadle.cli.queues", "What is in each queue; pause and resume them."),
+    "limits": ("treadle.cli.limits", "How many jobs may run at once, or start in a time."),
+    "workers": ("treadle.cli.overview", "The workers that were heard of lately."),
+    "stats": ("treadle.cli.overview", "Jobs by task and state."),
+    "migrate": ("treadle.cli.migrate", "Bring the storage to the schema of this Treadle."),
+    "doctor": ("treadle.cli.doctor", "Check the storage and what lives in it; say what to do."),
+    "demo": ("treadle.cli.demo", "Real work on this machine: index the standard library; kill a worker, lose nothing."),
+}
+
+
+class Lazy(click.Group):
+    """Knows its commands by name and imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(f"there is no command {args[0]!r}{_like(args[0])}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _like(word: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, list(COMMANDS), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from treadle import __version__
+
+        click.echo(f"treadle {__version__}")
+        ctx.exit()
+
+
+@click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print it.")
+def treadle() -> None:
+    """Background jobs that cannot be lost.
+
+    Where jobs live: --url, else the app of --app, else TREADLE_URL, else treadle.db in the current directory.
+
+    Exit codes: 0 ok, 1 failed, 2 usage, 3 the storage cannot be reached. Data is on stdout, all else on stderr.
+    TREADLE_DEBUG=1 shows where an error came from; NO_COLOR=1 turns colours off.
+    """
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """One command, to its exit code."""
+    typed = list(sys.argv[1:] if args is None else args)
+    return guarded(lambda: treadle.main(typed, prog_name="treadle", standalone_mode=False))
+
+
+def guarded(act: Callable[[], object]) -> int:
+    """Call it; whatever it raises is said in one line and becomes an exit code. TREADLE_DEBUG=1 lets it through."""
+    try:
+        code = act()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
+    except click.UsageError as error:
+        where = f"; see `{error.ctx.command_path} --help`" if error.ctx is not None else ""
+        complain(error.format_message().rstrip(".") + where)
+        return USAGE
+    except click.ClickException as error:
+        complain(error.format_message())
+        return FAILED
+    except (KeyboardInterrupt, click.Abort):
+        complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`| head`); a second try at exit would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OK
+    except Stop as stop:
+        if stop.text:
+            complain(stop.text)
+        return stop.code
+    except Exception as error:
+        if os.environ.get("TREADLE_DEBUG", "") not in ("", "0"):
+            raise
+        return _code_of(error)
+
+
+def _code_of(error: Exception) -> int:
+    """Say an error of the library in one line. What was typed wrongly is 2, a storage that is away 3, all else 1."""
+    from treadle import errors
+
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, errors.BadUrl | errors.BadOption | errors.BadArgument | errors.UnknownTask | errors.TooLarge):
+        complain(text)
+        return USAGE
+    if isinstance(error, errors.StorageUnavailable | errors.NotADatabase | errors.SchemaTooNew):
+        complain(f"{text}; `treadle doctor` looks closer")
+        return UNREACHABLE
+    if isinstance(error, errors.TreadleError):
+        complain(text)
+        return FAILED
+    if isinstance(error, OSError):
+        complain(text)
+        return UNREACHABLE if isinstance(error, ConnectionError) else FAILED
+    complain(f"{type(error).__name__}: {text}; this should not have happened, TREADLE_DEBUG=1 shows where it did")
+    return FAILED
