@@ -1,0 +1,126 @@
+"""One worker process of `treadle worker`: takes its orders, imports the app, says hello, claims until told to stop.
+
+Without it there would be one process per command. Its orders come through a socket that also tells it when its
+supervisor is gone: it then stops decently by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from treadle.app import App
+from treadle.cli import logs
+from treadle.cli.find import find_app, serve_main_names
+from treadle.cli.orders import Hello, Orders
+from treadle.cli.root import guarded
+from treadle.cli.say import USAGE, Stop, masked
+from treadle.model import Stats
+from treadle.worker import Worker
+
+
+def main() -> int:
+    """The process: `python -m treadle.cli.child FD APP`; its exit code is one of the command line's."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    orders = msgspec.json.decode(_line(channel), type=Orders)
+    code = guarded(lambda: serve(orders, channel))
+    _leave(code)
+    return code
+
+
+def serve(orders: Orders, channel: socket.socket | None) -> None:
+    """Run one worker until it is told to stop. Raises Stop and the library's errors."""
+    app = find_app(orders.app)
+    known = sorted(app.tasks)
+    if not known:
+        raise Stop(USAGE, f"{orders.app!r} has no tasks: decorate a function with @app.task in the module you name")
+    serve_main_names(app, orders.app)
+    given = {
+        name: value for name in ("concurrency", "queues", "tasks", "grace", "lease", "poll")
+        if (value := msgspec.structs.asdict(orders)[name]) is not None
+    }  # fmt: skip
+
+    async def run() -> None:
+        # The name is new at each start: a claim is repeated under its worker's name, and must not be taken for
+        # one that a dead namesake made.
+        worker = Worker(app, name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}", **given)
+        logs.set_up(worker.name, orders.log_level, orders.log_json)
+        logs.tell_of_jobs(app)
+        app.on("worker.started")(lambda _: _greeter(app, worker, known, channel))
+        if channel is not None:
+            channel.setblocking(False)
+            asyncio.get_running_loop().add_reader(channel, _listen, channel)
+        await worker.run()
+
+    asyncio.run(run())
+
+
+async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.socket | None) -> None:
+    queues = worker.queues()
+    hello = Hello(
+        worker=worker.name, url=masked(app.url or type(app.storage).__name__), queues=queues, tasks=known,
+        slots=worker.concurrency, grace=worker.grace, strangers=_strangers(app, queues, await app.queues.stats()),
+    )  # fmt: skip
+    if channel is not None:
+        try:
+            channel.sendall(msgspec.json.encode(hello) + b"\n")
+        except OSError:
+            return  # the supervisor is gone; `_listen` hears that too
+    else:
+        from treadle.cli.fleet import greet
+
+        greet(hello, 1)
+
+
+def _strangers(app: App, queues: dict[str, int], stats: Stats) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for count in stats.counts:
+        if count.queue in queues and not count.state.final and count.task and count.task not in app.tasks:
+            found[count.task] = found.get(count.task, 0) + count.jobs
+    return found
+
+
+def _listen(channel: socket.socket) -> None:
+    """Nothing is ever said after the orders: what can be read is the end, and the supervisor is gone."""
+    try:
+        gone = not channel.recv(4096)
+    except BlockingIOError:
+        return
+    except OSError:
+        gone = True
+    if gone:
+        asyncio.get_running_loop().remove_reader(channel)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _line(channel: socket.socket) -> bytes:
+    found = bytearray()
+    while not found.endswith(b"\n"):
+        piece = channel.recv(65_536)
+        if not piece:
+            os._exit(USAGE)
+        found += piece
+    return bytes(found)
+
+
+def _leave(code: int, joined: Callable[[Any], None] = lambda thread: thread.join(0.5)) -> None:
+    """A function in a thread cannot be stopped: do not wait for it at the interpreter's end; its lease runs out."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("treadle-") and not thread.daemon:
+            joined(thread)
+            if thread.is_alive():
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

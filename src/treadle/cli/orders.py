@@ -1,0 +1,36 @@
+"""What a supervisor tells a worker process at its start, and what the process answers: one line of JSON each.
+
+Without it both sides would have to agree on argv, and `ps` would show URLs.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Orders(Struct, kw_only=True):
+    """How to run one worker. None: the library's default."""
+
+    app: str
+    name: str | None = None
+    number: int = 1
+    concurrency: int | None = None
+    queues: dict[str, int] | None = None
+    tasks: list[str] | None = None
+    grace: float | None = None
+    lease: float | None = None
+    poll: float | None = None
+    log_level: str = "info"
+    log_json: bool = False
+
+
+class Hello(Struct, kw_only=True):
+    """The process claims now: as whom, where, what."""
+
+    worker: str
+    url: str
+    queues: dict[str, int]
+    tasks: list[str]
+    slots: int
+    grace: float
+    strangers: dict[str, int] = {}  # tasks of jobs in those queues that this app does not have

@@ -1,0 +1,97 @@
+"""`treadle worker`: worker processes for an app, under one supervisor.
+
+Without it whoever deploys would write the process handling of a worker by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import click
+
+from treadle.cli.orders import Hello, Orders
+from treadle.cli.say import USAGE, Stop, note, seconds
+
+
+def _queues(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int] | None:
+    """`mail=3,bulk` -> {"mail": 3, "bulk": 1}."""
+    found: dict[str, int] = {}
+    for each in _listed(texts):
+        name, _, weight = each.rpartition("=") if "=" in each else (each, "", "1")
+        if not name or not weight.isdecimal() or int(weight) < 1:
+            raise click.BadParameter(f"expected names with weights such as mail=3,bulk; found {each!r}")
+        found[name] = int(weight)
+    return found or None
+
+
+def _listed(texts: tuple[str, ...]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--concurrency", "-c", type=click.IntRange(1), help="Jobs at once in each process [20].")
+@click.option("--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
+@click.option("--queues", "-q", multiple=True, callback=_queues, help="mail=3,bulk [those of all tasks].")
+@click.option("--tasks", "-t", multiple=True, help="Only these tasks, by name.")
+@click.option("--grace", type=seconds, metavar="SECONDS", help="Seconds that running jobs get to end at a stop [30].")
+@click.option(
+    "--lease", type=seconds, metavar="SECONDS", help="Seconds after which the jobs of a dead worker are run again [30]."
+)
+@click.option(
+    "--poll", type=seconds, metavar="SECONDS", help="Seconds between looks for work where no hint arrives [1]."
+)
+@click.option("--name", help="How the workers are called; a number and a random part are added.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--log-json", is_flag=True, help="One JSON object a line.")
+def worker(
+    app: str, concurrency: int | None, processes: int, queues: dict[str, int] | None, tasks: tuple[str, ...],
+    grace: float | None, lease: float | None, poll: float | None, name: str | None, log_level: str, log_json: bool,
+) -> int:  # fmt: skip
+    """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
+
+    The first SIGTERM or Ctrl-C: claim no more, let running jobs end within --grace, hand the rest back, exit 0. The
+    second: at once. A worker process that dies is started again.
+    """
+    orders = Orders(
+        app=app, name=name, concurrency=concurrency, queues=queues, tasks=_listed(tasks) or None, grace=grace,
+        lease=lease, poll=poll, log_level=log_level, log_json=log_json,
+    )  # fmt: skip
+    if sys.platform == "win32":
+        # No process groups, no signals to pass on: one worker, in this very process.
+        if processes > 1:
+            raise Stop(USAGE, "--processes needs signals that Windows does not have: start the command several times")
+        from treadle.cli.child import serve
+
+        serve(orders, None)
+        return 0
+    return asyncio.run(_supervise(orders, processes))
+
+
+async def _supervise(orders: Orders, processes: int) -> int:
+    from treadle.cli.fleet import Fleet, greet
+
+    greeted = False
+
+    def hello(said: Hello, _: int) -> None:
+        nonlocal greeted
+        if not greeted:
+            greeted = True
+            greet(said, processes)
+
+    fleet, loop, signals = Fleet(orders, processes, greeted=hello), asyncio.get_running_loop(), 0
+
+    def on_signal() -> None:
+        nonlocal signals
+        signals += 1
+        note("treadle: stopping" if signals == 1 else "treadle: stopping at once")
+        fleet.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    code = await fleet.run()
+    if signals and not code:
+        note("treadle: stopped")
+    return code
