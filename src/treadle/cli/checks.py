@@ -1,0 +1,127 @@
+"""A check's verdict, and the checks that hold for every storage: clock, workers, queues, limits, lost jobs.
+
+Without it each check would have its own idea of what "ok" looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from treadle.cli.say import lasts, plural
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.model import Stats
+
+YEAR_2024 = 1_704_067_200.0
+AHEAD = 60.0  # s a stored moment may lie ahead of this clock before we say so
+LOOKED_AT = 1_000  # jobs looked at for leases that ran out
+
+
+class Check(Struct, frozen=True):
+    """One line: what was looked at, what was found, and what to do if it is not well."""
+
+    verdict: Literal["ok", "warn", "fail"]
+    name: str
+    text: str
+    advice: str = ""
+
+
+def ok(name: str, text: str) -> Check:
+    return Check("ok", name, text)
+
+
+def warn(name: str, text: str, advice: str) -> Check:
+    return Check("warn", name, text, advice)
+
+
+def fail(name: str, text: str, advice: str) -> Check:
+    return Check("fail", name, text, advice)
+
+
+async def checks(app: App, has_tasks: bool) -> AsyncIterator[Check]:
+    """What the open storage shows of clock, workers, queues, limits and jobs."""
+    stats = await app.queues.stats()
+    yield await _clock(app)
+    yield _workers(stats)
+    for check in (*_unserved(stats), *_shut(stats)):
+        yield check
+    if has_tasks:
+        for check in _strangers(app, stats):
+            yield check
+    yield await _lost(app)
+    failed = sum(count.jobs for count in stats.counts if count.state == "failed")
+    if failed:
+        yield warn("failed", plural(failed, "failed job"), "`treadle jobs list --state failed`; retry or delete them")
+
+
+async def _clock(app: App) -> Check:
+    now = app.now()
+    newest = (await app.jobs.list(limit=1)).records
+    if now < YEAR_2024:
+        return fail("clock", f"this machine's clock is off by years ({now:.0f})", "set it, best by NTP")
+    ahead = newest[0].created_at - now if newest else 0.0
+    if ahead > AHEAD:
+        return warn("clock", f"the newest job was made {lasts(ahead)} in the future of this clock",
+                    "some clock was, or is, wrong: compare this machine's with the storage's")  # fmt: skip
+    return ok("clock", "no job was made in the future")
+
+
+def _workers(stats: Stats) -> Check:
+    if stats.workers:
+        slots, running = sum(each.slots for each in stats.workers), sum(each.running for each in stats.workers)
+        return ok("workers", f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
+    return ok("workers", "none was heard of")
+
+
+def _unserved(stats: Stats) -> Iterator[Check]:
+    served = {queue for worker in stats.workers for queue in worker.queues}
+    jobs: dict[str, int] = {}
+    for count in stats.counts:
+        if count.state in ("ready", "running") and count.task:
+            jobs[count.queue] = jobs.get(count.queue, 0) + count.jobs
+    for queue, number in sorted(jobs.items()):
+        if queue not in served:
+            yield warn("queues", f"{plural(number, 'job')} in queue {queue!r}, and no worker serves it",
+                       f"start one: `treadle worker module:app --queues {queue}`")  # fmt: skip
+
+
+def _shut(stats: Stats) -> Iterator[Check]:
+    for use in stats.limits:
+        if use.rule.slots != 0:
+            continue
+        if use.key.startswith("queue:"):
+            queue = use.key.removeprefix("queue:")
+            held = sum(count.in_line for count in stats.counts if count.queue == queue)
+            if held:
+                text = f"queue {queue!r} is paused with {plural(held, 'job')} in line"
+                yield warn("paused", text, f"`treadle queues resume {queue}`")
+        elif use.parked:
+            yield warn("limits", f"{plural(use.parked, 'job')} stand aside for limit {use.key!r}, which has 0 slots",
+                       f"`treadle limits set {use.rule.name} --slots N`")  # fmt: skip
+
+
+def _strangers(app: App, stats: Stats) -> Iterator[Check]:
+    jobs: dict[str, int] = {}
+    for count in stats.counts:
+        ours = not count.task or count.task.startswith("treadle.")
+        if not count.state.final and not ours and count.task not in app.tasks:
+            jobs[count.task] = jobs.get(count.task, 0) + count.jobs
+    for task, number in sorted(jobs.items()):
+        yield warn("tasks", f"{plural(number, 'unfinished job')} of task {task!r}, which this app does not have",
+                   "run a worker that has it, or cancel them: `treadle jobs cancel --task ...`")  # fmt: skip
+
+
+async def _lost(app: App) -> Check:
+    """Jobs that seem to take their workers down with them."""
+    unfinished = await app.jobs.list(state=("running", "ready"), order="oldest", limit=LOOKED_AT)
+    ended = await app.jobs.list(state="failed", order="ended", limit=LOOKED_AT)
+    again = [row for row in unfinished.records if row.lost > 1] + [row for row in ended.records if row.reason == "lost"]
+    if again:
+        tasks = ", ".join(sorted({row.job.task for row in again})[:5])
+        return warn("lost", f"{plural(len(again), 'job')} lost their worker again and again ({tasks})",
+                    f"they may kill it (memory?): `treadle jobs show {again[0].id}`")  # fmt: skip
+    return ok("lost", "no job lost its worker more than once")

@@ -1,0 +1,167 @@
+"""What can be seen of a database file from outside: schema, file system, locks, room, log. All of it only looks.
+
+Without it `treadle doctor` would find a full disk or a network mount by failing on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from treadle.cli.checks import Check, fail, ok, warn
+from treadle.cli.say import plural, size
+
+NETWORK = frozenset({
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afpfs", "webdav", "davfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "9p",
+    "ceph", "fuse.ceph", "glusterfs", "fuse.glusterfs", "lustre", "afs", "ncpfs", "ocfs2", "gpfs", "beegfs",
+})  # fmt: skip
+LITTLE, LEAST = 1024**3, 64 * 1024**2  # bytes free: below these a warning, a failure
+LONG_LOG = 256 * 1024**2  # bytes of write-ahead log: readers keep it from being cut
+GUARDED = (3, 51, 3)  # before it, SQLite may lose writes when checkpoints meet
+
+
+@contextlib.contextmanager
+def looking(file: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that can only read."""
+    db = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True, timeout=5)
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+def schema(file: Path) -> int | None:
+    """The number of its schema; None if there is none, or it cannot be read."""
+    if not file.is_file():
+        return None
+    try:
+        with looking(file) as db:
+            found = db.execute("SELECT max(number) FROM migration").fetchone()[0]
+            return found if isinstance(found, int) else None
+    except sqlite3.Error:
+        return None
+
+
+def checks(url: str, file: Path, full: bool) -> Iterator[Check]:
+    """What can be said without opening it as a storage."""
+    file = file.absolute()
+    if not file.is_file():
+        yield fail("file", f"there is no database {file}", "give --url or --app, or make it: `treadle migrate`")
+        return
+    yield _writable(file)
+    yield from _place(file.parent)
+    yield _room(file)
+    yield _log(file)
+    yield _promise(url)
+    yield _library()
+    yield from _inside(file, full)
+
+
+def _writable(file: Path) -> Check:
+    if not os.access(file, os.R_OK | os.W_OK):
+        return fail("file", f"{file} cannot be read and written by this user", "give the worker's user the right to")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        return fail("file", f"nothing can be made in {file.parent}", "SQLite keeps its log there: make it writable")
+    return ok("file", f"{file}, {size(file.stat().st_size)}; it and its folder can be written")
+
+
+def _place(folder: Path) -> Iterator[Check]:
+    kind = file_system(folder)
+    if kind in NETWORK:
+        yield fail("file system", f"{kind} is mounted over a network, where SQLite's locks cannot be relied on",
+                   "put the file on a local disk, or use a storage with a server")  # fmt: skip
+    else:
+        yield ok("file system", f"{kind or 'unknown kind'}, not a network mount known to us")
+    if sys.platform != "win32":
+        import fcntl
+
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            yield ok("locks", "flock works here")
+        except BlockingIOError:
+            yield ok("locks", "flock works here, somebody holds one")
+        except OSError as error:
+            yield fail("locks", f"flock does not work here: {error}", "put the file on a local disk")
+        finally:
+            os.close(fd)
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system a folder is on, by the longest mount point above it; "" where that cannot be known."""
+    try:
+        lines = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    real = f"{folder.resolve()}/".replace("//", "/")
+    for line in lines:
+        parts = line.split(" ")
+        if len(parts) < 3:
+            continue
+        point = parts[1].replace("\\040", " ").rstrip("/") + "/"
+        if real.startswith(point) and len(point) >= len(best):
+            best, kind = point, parts[2]
+    return kind
+
+
+def _room(file: Path) -> Check:
+    free, used = shutil.disk_usage(file.parent).free, file.stat().st_size
+    text = f"{size(free)} free"
+    if free < LEAST:
+        return fail("room", text, "free some: with a full disk nothing is enqueued or settled")
+    if free < max(LITTLE, used):
+        return warn("room", text, "a vacuum needs as much as the file is large")
+    return ok("room", text)
+
+
+def _log(file: Path) -> Check:
+    wal = Path(f"{file}-wal")
+    length = wal.stat().st_size if wal.is_file() else 0
+    if length > LONG_LOG:
+        return warn("log", f"the write-ahead log is {size(length)}",
+                    "something keeps reading from the file for long; find it and close it")  # fmt: skip
+    return ok("log", f"the write-ahead log is {size(length)}")
+
+
+def _promise(url: str) -> Check:
+    synchronous = dict(parse_qsl(urlsplit(url).query)).get("synchronous", "full")
+    promises = {
+        "full": "what was answered is on the disk, also if the power fails",
+        "normal": "what was answered survives any crash of a process; a power failure may take the last moments",
+    }
+    return ok("durability", f"synchronous={synchronous}: {promises.get(synchronous, 'nothing is promised')}")
+
+
+def _library() -> Check:
+    text = f"SQLite {sqlite3.sqlite_version}"
+    if sqlite3.sqlite_version_info < (3, 35):
+        return fail("library", text, "3.35 or newer is needed: install a newer Python")
+    if sqlite3.sqlite_version_info < GUARDED:
+        return ok("library", f"{text}; its checkpoints may collide (mended in 3.51.3), which our lock file prevents")
+    return ok("library", text)
+
+
+def _inside(file: Path, full: bool) -> Iterator[Check]:
+    try:
+        with looking(file) as db:
+            mode = db.execute("PRAGMA journal_mode").fetchone()[0]
+            if mode != "wal":
+                yield warn(
+                    "journal", f"journal_mode is {mode}, not wal", "the next open by Treadle sets it; leave it so"
+                )
+            if full:
+                found = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
+                if found == ["ok"]:
+                    yield ok("integrity", "every page was read, all of them are sound")
+                else:
+                    yield fail("integrity", f"{plural(len(found), 'problem')}: {found[0]}",
+                               "stop all workers, copy the file, and recover it: sqlite3 FILE .recover")  # fmt: skip
+    except sqlite3.Error as error:
+        yield fail("content", f"it cannot be read: {error}", "is it Treadle's? Give --url another file")
