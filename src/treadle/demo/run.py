@@ -1,0 +1,169 @@
+"""The run of the demo: enqueue, start workers, watch, kill one if asked, count what became of every job.
+
+Without it the demo would be a page of instructions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from treadle import App, Job, State, all_done
+from treadle.cli.fleet import Fleet
+from treadle.cli.orders import Hello, Orders
+from treadle.cli.progress import Bar
+from treadle.cli.say import FAILED, Stop, note, plural
+from treadle.clock import monotonic
+from treadle.demo import tasks
+
+LEASE = 2.0  # s; short, so that one can watch lost jobs come back
+SLOTS = 4  # jobs at once in each process
+KILL_AT = 0.4  # share of the jobs that is done when a worker is killed
+LOOK = 0.1  # s between two looks
+FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+class Numbers(Struct, kw_only=True):
+    """What became of the jobs."""
+
+    enqueued: int
+    succeeded: int
+    failed: int
+    lost: int  # run again because their worker was lost
+    missing: int  # enqueued, and neither succeeded nor failed: always 0
+    killed: int  # workers
+    processes: int
+    seconds: float
+
+
+class Demo:
+    """One run. `kill`: kill -9 a worker at about 40 %."""
+
+    def __init__(self, app: App, modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> None:
+        self.app, self.modules, self.processes, self.kill = app, modules, processes, kill
+        self.queue = f"demo-{os.urandom(4).hex()}"  # nobody else's jobs, also on a storage that is in use
+        self.names: dict[int, str] = {}  # workers, by number
+        self.held: tuple[str, ...] = ()  # what the killed one ran
+        self.killed_at = 0.0
+        self.bar = Bar("indexing", len(modules), after=0.0)
+        orders = Orders(app="treadle.demo.tasks:app", name="demo", concurrency=SLOTS, lease=LEASE, grace=5.0,
+                        queues={self.queue: 1}, log_level="error")  # fmt: skip
+        self.fleet = Fleet(orders, processes, say=self.bar.say, greeted=self._greeted)
+
+    async def run(self) -> tuple[tasks.Report, Numbers]:
+        """The report, and what became of the jobs. However it ends, no worker is left."""
+        began = monotonic()
+        fleet = asyncio.create_task(self.fleet.run())
+        try:
+            with self.bar:
+                jobs, last = await self._enqueue()
+                ended = asyncio.create_task(last.ended())
+                try:
+                    await self._watch(fleet, ended)
+                finally:
+                    ended.cancel()
+            report = await last.result()
+            seconds = monotonic() - began
+            numbers = await self._count([*jobs, last], seconds)
+            self.fleet.stop()
+            await fleet
+            return report, numbers
+        finally:
+            fleet.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await fleet
+
+    def _greeted(self, hello: Hello, number: int) -> None:
+        self.names[number] = hello.worker
+
+    async def _enqueue(self) -> tuple[list[Job[tasks.Module, tasks.Module]], Job[tasks.Report, tasks.Report]]:
+        task = tasks.index.options(queue=self.queue)
+        jobs = await self.app.enqueue([task.job(name, path) for name, path in self.modules])
+        last = await self.app.enqueue(tasks.report.options(queue=self.queue).job(), after=jobs, when=all_done())
+        note(f"enqueued {plural(len(jobs), 'job')}, one for each module, and a last one that waits for all of them")
+        return jobs, last
+
+    async def _watch(self, fleet: asyncio.Task[int], ended: asyncio.Task[object]) -> None:
+        """Show how far it is until the last job has ended."""
+        total, began, came_back = len(self.modules), 0.0, False
+        while not ended.done():
+            done, running = await self._progress()
+            began = began or (monotonic() if done else 0.0)
+            rate = f", {done / (monotonic() - began):,.0f} jobs/s" if began and monotonic() - began > LOOK else ""
+            self.bar.update(done, f"{running} running{rate}")
+            if self.kill and not self.held and done >= KILL_AT * total:
+                await self._kill_one()
+            if self.held and not came_back:
+                came_back = await self._look_for_the_lost()
+            await asyncio.wait([fleet, ended], timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+            if fleet.done():
+                raise Stop(fleet.result() or FAILED, "the demo's workers could not start; see above")
+
+    async def _progress(self) -> tuple[int, int]:
+        done, running = 0, 0
+        for count in (await self.app.queues.stats()).counts:
+            if count.queue == self.queue and count.task == tasks.index.name:
+                done += count.jobs if count.state in FINAL else 0
+                running += count.jobs if count.state is State.RUNNING else 0
+        return done, running
+
+    async def _kill_one(self) -> None:
+        """Kill -9 a worker that holds jobs: it is stopped first, so that what is said of them is true."""
+        for number, pid in self.fleet.pids.items():
+            name = self.names.get(number)
+            if name is None:
+                continue
+            os.kill(pid, signal.SIGSTOP)
+            rows = (await self.app.jobs.list(queue=self.queue, state="running", limit=1_000)).records
+            held = tuple(row.id for row in rows if row.worker is not None and row.worker.startswith(f"{name}/"))
+            if not held:
+                os.kill(pid, signal.SIGCONT)
+                continue
+            os.kill(pid, signal.SIGKILL)
+            self.held, self.killed_at = held, monotonic()
+            self.bar.say(f"killed worker {number} (kill -9, process {pid}) while it held {plural(len(held), 'job')}; "
+                         f"their leases of {LEASE:g} s run out now")  # fmt: skip
+            return
+
+    async def _look_for_the_lost(self) -> bool:
+        rows = (await self.app.jobs.list(ids=self.held, limit=1_000)).records
+        if not all(row.lost and row.state in FINAL for row in rows):
+            return False
+        self.bar.say(f"the {plural(len(rows), 'job')} of the killed worker came back and were run again, "
+                     f"{monotonic() - self.killed_at:.1f} s after the kill")  # fmt: skip
+        return True
+
+    async def _count(self, jobs: Sequence[Job[object, object]], seconds: float) -> Numbers:
+        states: dict[str, State] = {}
+        lost = 0
+        async for row in self.app.jobs.iterate(queue=self.queue):
+            states[row.id] = row.state
+            lost += row.lost > 0
+        ended = [states.get(job.id) for job in jobs]
+        succeeded, failed = ended.count(State.SUCCEEDED), ended.count(State.FAILED)
+        return Numbers(
+            enqueued=len(jobs), succeeded=succeeded, failed=failed, lost=lost, missing=len(jobs) - succeeded - failed,
+            killed=1 if self.held else 0, processes=self.processes, seconds=seconds,
+        )  # fmt: skip
+
+
+def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple[tasks.Report, Numbers]:
+    """The whole demo on the storage of TREADLE_URL. SIGTERM and SIGHUP end it as Ctrl-C does."""
+
+    async def work() -> tuple[tasks.Report, Numbers]:
+        loop, here = asyncio.get_running_loop(), asyncio.current_task()
+        assert here is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, here.cancel)
+        async with tasks.app as app:
+            return await Demo(app, modules, processes, kill).run()
+
+    try:
+        return asyncio.run(work())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

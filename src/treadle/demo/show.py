@@ -1,0 +1,24 @@
+"""The demo's report, for people."""
+
+from __future__ import annotations
+
+from treadle.cli.say import data, plural, table
+from treadle.demo.run import Numbers
+from treadle.demo.tasks import Report
+
+
+def show(report: Report, numbers: Numbers) -> None:
+    """On stdout."""
+    data(f"The standard library of this Python: {report.modules:,} modules, {report.lines:,} lines, "
+         f"{report.functions:,} functions, {report.classes:,} classes.\n")  # fmt: skip
+    rows = [(each.name, each.lines) for each in report.longest]
+    table(("longest functions", "lines"), rows, "no functions", right=("lines",))
+    data("")
+    big = [(each.name, each.lines, each.functions, each.classes) for each in report.biggest]
+    counts = ("lines", "functions", "classes")
+    table(("biggest modules", *counts), big, "no modules", right=counts)
+    lost = f"{numbers.lost:,} lost with their worker and run again" if numbers.killed else "0 lost"
+    data(f"\n{plural(numbers.enqueued, 'job')} enqueued: {numbers.succeeded:,} succeeded, {numbers.failed:,} failed, "
+         f"{lost}, {numbers.missing:,} missing.")  # fmt: skip
+    data(f"{numbers.seconds:.1f} s with {plural(numbers.processes, 'worker process')}, "
+         f"{numbers.enqueued / numbers.seconds:,.0f} jobs/s.")  # fmt: skip

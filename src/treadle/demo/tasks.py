@@ -1,0 +1,81 @@
+"""The app of the demo: one job reads one module of the standard library, the last one joins what they found.
+
+Without it the demo's workers would have nothing to run. It is an app like any other: `treadle.demo.tasks:app`.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import tokenize
+
+from msgspec import Struct
+
+from treadle import Abort, App, current
+
+TOP = 10
+
+app = App()
+
+
+class Function(Struct):
+    """A function, and how long it is."""
+
+    name: str
+    lines: int
+
+
+class Module(Struct):
+    """What one job found in one file."""
+
+    name: str
+    lines: int
+    functions: int
+    classes: int
+    longest: list[Function]
+
+
+class Report(Struct):
+    """What the last job made of it."""
+
+    modules: int
+    lines: int
+    functions: int
+    classes: int
+    longest: list[Function]
+    biggest: list[Module]
+    missing: list[str]  # jobs without a result
+
+
+@app.task(name="demo.index", keep=3600, keep_failed=3600)
+def index(name: str, path: str) -> Module:
+    """Parse a file; count lines, functions, classes; name its longest functions."""
+    try:
+        with tokenize.open(path) as file:
+            text = file.read()
+        tree = ast.parse(text)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise Abort(f"{path} is no Python of this version: {error}") from error
+    functions, classes = [], 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append(Function(f"{name}.{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1))
+        classes += isinstance(node, ast.ClassDef)
+    functions.sort(key=lambda each: -each.lines)
+    return Module(name, text.count("\n") + 1, len(functions), classes, functions[:TOP])
+
+
+@app.task(name="demo.report", keep=3600, keep_failed=3600)
+async def report() -> Report:
+    """Join the results of all the jobs this one waited for."""
+    rows = await asyncio.gather(*(app.jobs.get(id) for id in current().after))
+    decode = index.signature.decode_result
+    found = [each for row in rows if row.result is not None and isinstance(each := decode(row.result), Module)]
+    longest = sorted((each for module in found for each in module.longest), key=lambda each: (-each.lines, each.name))
+    biggest = sorted(found, key=lambda each: (-each.lines, each.name))[:TOP]
+    return Report(
+        modules=len(found), lines=sum(each.lines for each in found), functions=sum(each.functions for each in found),
+        classes=sum(each.classes for each in found), longest=longest[:TOP],
+        biggest=[Module(each.name, each.lines, each.functions, each.classes, []) for each in biggest],
+        missing=[row.id for row in rows if row.result is None],
+    )  # fmt: skip
