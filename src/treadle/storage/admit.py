@@ -19,8 +19,8 @@ class Usage(Struct):
     """What one limit key has used: slots taken now, and its starts (window) or tokens left at a moment (bucket)."""
 
     used: int = 0
-    starts: list[tuple[float, int]] = field(default_factory=list)   # (moment, cost), oldest first
-    tokens: float | None = None                                     # None: full
+    starts: list[tuple[float, int]] = field(default_factory=list)  # (moment, cost), oldest first
+    tokens: float | None = None  # None: full
     at: float = 0.0
 
 

@@ -19,7 +19,7 @@ from treadle.model import Limit, NewJob, Record, State
 from treadle.storage.admit import Admission, Usage, opens_at, rule_for
 from treadle.storage.rules import costs, rank, turn
 
-Spot = tuple[float, float, str]     # where a job stands: (-rank, place, id)
+Spot = tuple[float, float, str]  # where a job stands: (-rank, place, id)
 
 
 def spot_of(row: Record) -> Spot:
@@ -32,17 +32,17 @@ class Book:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Record] = {}
-        self.line: dict[str, list[Spot]] = defaultdict(list)                # queue -> who is in line
-        self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)   # queue, -rank, lane -> places
-        self.aside: dict[str, list[Spot]] = defaultdict(list)               # limit -> who stepped aside for it
-        self.returned: dict[str, set[str]] = defaultdict(set)               # limit -> who came back in line from there
-        self.held: dict[str, set[str]] = defaultdict(set)                   # ticket -> what runs under it
-        self.started: dict[str, dict[str, int]] = defaultdict(dict)         # limit -> claimed, unfinished jobs: cost
-        self.due: list[tuple[float, str]] = []                              # a heap; entries may be out of date
+        self.line: dict[str, list[Spot]] = defaultdict(list)  # queue -> who is in line
+        self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> places
+        self.aside: dict[str, list[Spot]] = defaultdict(list)  # limit -> who stepped aside for it
+        self.returned: dict[str, set[str]] = defaultdict(set)  # limit -> who came back in line from there
+        self.held: dict[str, set[str]] = defaultdict(set)  # ticket -> what runs under it
+        self.started: dict[str, dict[str, int]] = defaultdict(dict)  # limit -> claimed, unfinished jobs: cost
+        self.due: list[tuple[float, str]] = []  # a heap; entries may be out of date
         self.rules: dict[str, Limit] = {}
-        self.rates: dict[str, Usage] = {}                                   # limit -> its starts or tokens
-        self.opens: dict[str, float] = {}                                   # limit -> when its rate lets the next in
-        self.topics: set[str] = set()                                       # what to speak once the call is done
+        self.rates: dict[str, Usage] = {}  # limit -> its starts or tokens
+        self.opens: dict[str, float] = {}  # limit -> when its rate lets the next in
+        self.topics: set[str] = set()  # what to speak once the call is done
 
     def put(self, row: Record) -> None:
         """Store a row in place of the one with its id."""

@@ -64,11 +64,11 @@ class MemoryStorage:
         self._hub = Hub()
         self._book = Book()
         self._jobs = self._book.jobs
-        self._down: dict[str, dict[str, Edge]] = defaultdict(dict)      # upstream -> who waits for it
+        self._down: dict[str, dict[str, Edge]] = defaultdict(dict)  # upstream -> who waits for it
         self._keys: dict[str, str] = {}
-        self._behind: dict[str, str] = {}                               # who took a key -> the holder that gave it away
+        self._behind: dict[str, str] = {}  # who took a key -> the holder that gave it away
         self._workers: dict[str, tuple[Presence, float]] = {}
-        self._endings: list[tuple[str, State]] = []                     # still to be counted down
+        self._endings: list[tuple[str, State]] = []  # still to be counted down
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -321,7 +321,7 @@ class MemoryStorage:
         row, book = self._jobs.get(hold.id), self._book
         if row is None or row.version != hold.version or row.worker is None or row.state not in (RUNNING, READY):
             return False
-        if row.state is READY and not row.ran:      # its lease ran out, and nobody has claimed it since
+        if row.state is READY and not row.ran:  # its lease ran out, and nobody has claimed it since
             kept = book.kept(row)
             for key, cost in costs(row.job):
                 rule = rule_for(book.rules, key)
