@@ -1,0 +1,54 @@
+"""Random sequences of verbs: every storage must answer as the memory storage does, step by step."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from treadle.model import Record, State
+from treadle.storage.contract import Storage
+from treadle.storage.memory import MemoryStorage
+from treadle.testing import HandClock
+from treadle.testing.contract.property import agrees_with_memory, make_memory
+
+
+def test_memory_agrees_with_itself() -> None:
+    agrees_with_memory(make_memory, examples=30)
+
+
+class Forgetful(MemoryStorage):
+    """Loses the count of lost leases."""
+
+    def _act(self, row: Record, now: float) -> None:
+        super()._act(replace(row, lost=row.lost - 1) if row.state is State.RUNNING else row, now)
+
+
+class Unfair(MemoryStorage):
+    """Hands back to the end of the line."""
+
+    async def settle(self, outcomes):
+        return await super().settle([replace(out, delay=1e-3) if out.state is State.READY else out for out in outcomes])
+
+
+@pytest.mark.parametrize("broken", [Forgetful, Unfair])
+def test_a_broken_storage_is_caught(broken: type[MemoryStorage]) -> None:
+    async def make(clock: HandClock) -> Storage:
+        return broken(clock)
+
+    with pytest.raises(AssertionError, match="differs"):
+        agrees_with_memory(make, examples=300, shrink=False)
+
+
+def test_sqlite_agrees_with_memory(tmp_path: Path) -> None:
+    sqlite = pytest.importorskip("treadle.storage.sqlite", reason="there is no SQLite storage yet")
+    numbers = itertools.count()
+
+    async def make(clock: HandClock) -> Storage:
+        storage = sqlite.SqliteStorage(str(tmp_path / f"{next(numbers)}.db"), now=clock, synchronous="off")
+        await storage.open()
+        return storage
+
+    agrees_with_memory(make)
