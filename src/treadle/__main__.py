@@ -1,4 +1,4 @@
-"""`python -m treadle.cli`, for where no `treadle` script is on the path."""
+"""`python -m treadle`, for where no `treadle` script is on the path."""
 
 from __future__ import annotations
 
