@@ -10,8 +10,9 @@ import hashlib
 import os
 import re
 import threading
-import time
 from collections.abc import Callable
+
+from treadle.clock import wall
 
 IdFactory = Callable[[], str]
 
@@ -23,7 +24,7 @@ class UuidV7:
     """A UUID version 7 (RFC 9562) at each call: 48 bits of milliseconds, then a counter that rises
     within the millisecond, then random bits. Ids of one instance only rise, also when the clock steps back."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = wall) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._last = 0

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from datetime import datetime
 
 from msgspec import UNSET, Struct, UnsetType
 
 from treadle import defaults
 from treadle.errors import RemoteFailure
 from treadle.model import ABORTED, ERROR, EXPIRED, LOST, Outcome, Pairs, Record, State
-from treadle.retry import DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
+from treadle.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
 
 Verdict = RetryNow | Defer | Abort | None
 OnError = Callable[[BaseException, "Failure"], Verdict]
@@ -26,8 +25,8 @@ class Failure(Struct, frozen=True):
 
     id: str
     task: str
-    attempt: int                # this one: 1 is the first
-    attempts: int | None        # as many as it may have; None: without end
+    attempt: int  # this one: 1 is the first
+    attempts: int | None  # as many as it may have; None: without end
     record: Record
 
 
@@ -37,6 +36,7 @@ class Rules(Struct, frozen=True):
     retry: Retry
     timeout: float | None
     max_lost: int
+    pass_result: bool = False
 
 
 def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int) -> Rules:
@@ -47,6 +47,7 @@ def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int
         own.over(DEFAULT),
         timeout if isinstance(policy.timeout, UnsetType) else policy.timeout,
         max_lost if isinstance(policy.max_lost, UnsetType) else policy.max_lost,
+        policy.pass_result,
     )
 
 
@@ -88,6 +89,7 @@ def failed(
     memo: Pairs = (), note: str | None = None,
 ) -> Outcome:  # fmt: skip
     """What becomes of a run that raised. `verdict` is what `on_error` said; Defer and Abort raised by the task win.
+    Anything else a classifier answers counts as nothing said.
 
     now     the storage's moment, to hold the next try against the deadline
     chance  0 to 1, for the jitter
@@ -95,9 +97,9 @@ def failed(
     said = error if isinstance(error, Defer | Abort) else verdict
     text = text_of(error)
     if isinstance(said, Abort):
-        return ended(record, ABORTED, text if said is not error else str(error), memo, note)
+        return ended(record, ABORTED, _aborted(said, error, text), memo, note)
     if isinstance(said, Defer):
-        delay = max(0.0, said.until.timestamp() - now) if isinstance(said.until, datetime) else said.seconds
+        delay = said.delay(now)
         if _too_late(record, now + delay):
             return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", memo, note)
         # READY with delay 0 would keep its turn and be claimed again before everybody else, for ever.
@@ -118,17 +120,28 @@ def _too_late(record: Record, moment: float) -> bool:
     return record.deadline_at is not None and moment >= record.deadline_at
 
 
+def _aborted(said: Abort, error: BaseException, text: str) -> str:
+    """The words of whoever aborted; with the traceback of what was behind it, if anything was."""
+    if said is error:
+        return text if error.__cause__ is not None else cut(str(error))
+    return cut(f"{text}\n{said}") if str(said) != ABORT else text
+
+
 def text_of(error: BaseException) -> str:
-    """An exception as the row keeps it: its traceback from the user's code on, at most 10,000 characters."""
+    """An exception as the row keeps it: its traceback without Treadle's own lines, at most 10,000 characters."""
     if isinstance(error, RemoteFailure):
-        return error.text  # the process it was raised in has made it so
-    tb = error.__traceback__
-    while tb is not None and tb.tb_next is not None and _is_ours(tb.tb_frame.f_code.co_filename):
-        tb = tb.tb_next
+        return cut(error.text)  # the process it was raised in has made it so
     try:
-        text = "".join(traceback.format_exception(type(error), error, tb)).rstrip()
-    except Exception as broken:  # an exception whose own __str__ raises must not lose the job
+        found = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+        _without_ours(found)
+        text = "".join(found.format()).rstrip()
+    except Exception as broken:  # whatever an exception of the user's does when looked at must not lose the job
         text = f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """At most 10,000 characters, begin and end kept; what UTF-8 cannot carry is replaced."""
     text = text.encode("utf-8", "replace").decode()
     if len(text) > defaults.MAX_ERROR:
         half = defaults.MAX_ERROR // 2 - 20
@@ -139,5 +152,12 @@ def text_of(error: BaseException) -> str:
 _HERE = __file__.removesuffix("judge.py")
 
 
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(_HERE)
+def _without_ours(found: traceback.TracebackException) -> None:
+    """Take our lines out, in everything that hangs on it: the runner's, a middleware's way in."""
+    every: list[traceback.TracebackException | None] = [found]
+    while every:
+        each = every.pop()
+        if each is not None:
+            kept = [frame for frame in each.stack if not frame.filename.startswith(_HERE)]
+            each.stack = traceback.StackSummary.from_list(kept)
+            every += [each.__cause__, each.__context__, *(each.exceptions or ())]

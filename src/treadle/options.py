@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, cast
 
 from msgspec import UNSET, Struct
+from msgspec.structs import asdict
 
 from treadle import defaults, ids
 from treadle.errors import BadOption, TooLarge
@@ -51,7 +52,8 @@ def all_done() -> When:
 
 def at_least(n: int, of: Literal["succeeded", "done"] = "succeeded") -> When:
     """`n` of them succeeded, or ended in any way with `of="done"`."""
-    if not isinstance(n, int) or n < 1 or of not in ("succeeded", "done"):
+    number: object = n
+    if isinstance(number, bool) or not isinstance(number, int) or n < 1 or of not in ("succeeded", "done"):
         raise BadOption("when", f'expected at_least(1 or more, of="succeeded" or "done"), found ({n!r}, of={of!r})')
     return When(n, of)
 
@@ -107,7 +109,7 @@ NAMES = frozenset(Options.__annotations__)
 
 
 class Sizes(Struct, frozen=True):
-    """The largest texts an app accepts, in bytes. May be set lower than the defaults, never higher."""
+    """The largest texts an app accepts, in bytes. May be set lower than the defaults, never higher (BadOption)."""
 
     payload: int = defaults.MAX_PAYLOAD
     result: int = defaults.MAX_RESULT
@@ -115,17 +117,22 @@ class Sizes(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         ceilings = (defaults.MAX_PAYLOAD, defaults.MAX_RESULT, defaults.MAX_HEADERS)
-        for value, most, name in zip((self.payload, self.result, self.headers), ceilings, ("payload", "result", "headers"), strict=True):
-            if not 0 < value <= most:
+        for (name, value), most in zip(asdict(self).items(), ceilings, strict=True):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
                 raise BadOption(f"sizes.{name}", f"expected 1 to {most:,} bytes, found {value!r}")
 
 
 def name_of(value: object, option: str) -> str:
     """A name: 1-255 printable characters without white space at its ends; raises BadOption."""
-    if not isinstance(value, str) or not 0 < len(value) <= defaults.MAX_NAME or value != value.strip() or not value.isprintable():
-        shown = value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "..."
-        raise BadOption(option, f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {shown!r}")
-    return value
+    if (
+        isinstance(value, str)
+        and 0 < len(value) <= defaults.MAX_NAME
+        and value == value.strip()
+        and value.isprintable()
+    ):
+        return value
+    shown = value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "..."
+    raise BadOption(option, f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {shown!r}")
 
 
 def _priority(value: object) -> int:
@@ -135,10 +142,17 @@ def _priority(value: object) -> int:
     return value
 
 
-def _timeout(value: Any) -> float | None:
+def _timeout(value: object) -> float | None:
     length = None if value is None else seconds(value, "timeout")
     if length == 0:
         raise BadOption("timeout", "expected more than 0 s, or None for no limit")
+    return length
+
+
+def _lease(value: object) -> float:
+    length = seconds(value, "lease")
+    if length == 0:
+        raise BadOption("lease", "expected more than 0 s")
     return length
 
 
@@ -185,8 +199,12 @@ def _key(value: object, task: str) -> dict[str, Any]:
     if value is None:
         return {}
     key = Key(value) if isinstance(value, str) else value
-    if not isinstance(key, Key) or key.conflict not in ("keep", "replace", "raise") or key.until not in ("ended", "started"):
+    if not isinstance(key, Key):
         raise BadOption("key", f"expected a text or a Key, found {value!r}")
+    if key.conflict not in ("keep", "replace", "raise") or key.until not in ("ended", "started"):
+        raise BadOption(
+            "key", f'expected conflict "keep", "replace" or "raise", until "ended" or "started", found {key!r}'
+        )
     name_of(key.key, "key")
     # One flat name space: no task name has a space in it, so the two parts cannot be confused.
     return {
@@ -199,26 +217,65 @@ def _key(value: object, task: str) -> dict[str, Any]:
 
 def _after(value: Any, when: object) -> dict[str, Any]:
     found = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    after = tuple(dict.fromkeys(each if isinstance(each, str) else each.id for each in found))
-    for id in after:
-        if not ids.VALID.fullmatch(id):
-            raise BadOption("after", f"expected jobs, specs or ids, found {id!r}")
+    named = [each if isinstance(each, str) else getattr(each, "id", None) for each in found]
+    for each, id in zip(found, named, strict=True):
+        if not isinstance(id, str) or not ids.VALID.fullmatch(id):
+            raise BadOption("after", f"expected jobs, specs or ids, found {each!r}")
+    after = tuple(dict.fromkeys(named))
     if not isinstance(when, When):
         raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
     need, slack = when.threshold(len(after))
     return {"after": after, "need": need, "slack": slack}
 
 
-def _policy(options: Options) -> str | None:
-    retry = options.get("retry", UNSET)
-    if retry is not UNSET and not isinstance(retry, Retry):
-        raise BadOption("retry", f"expected Retry(...), found {retry!r}")
-    lost = options.get("max_lost", UNSET)
-    if lost is not UNSET and (not isinstance(lost, int) or lost < 0):
-        raise BadOption("max_lost", f"expected 0 or more, found {lost!r}")
-    timeout = _timeout(options["timeout"]) if "timeout" in options else UNSET
-    passing = options.get("pass_result", False)
-    return Policy(retry=retry, timeout=timeout, max_lost=lost, pass_result=bool(passing)).text()
+def _retry(value: object) -> Retry:
+    if not isinstance(value, Retry):
+        raise BadOption("retry", f"expected Retry(...), found {value!r}")
+    return value
+
+
+def _max_lost(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadOption("max_lost", f"expected 1 or more, or 0 for any number, found {value!r}")
+    return value
+
+
+def flag(options: Options, name: Literal["inline", "pass_result"]) -> bool:
+    """An option that is yes or no; raises BadOption for anything else."""
+    value: object = options.get(name, False)
+    if not isinstance(value, bool):
+        raise BadOption(name, f"expected True or False, found {value!r}")
+    return value
+
+
+def policy_of(options: Options) -> Policy:
+    """What these options say about retries, timeout and lost leases. Raises BadOption."""
+    return Policy(
+        retry=_retry(options["retry"]) if "retry" in options else UNSET,
+        timeout=_timeout(options["timeout"]) if "timeout" in options else UNSET,
+        max_lost=_max_lost(options["max_lost"]) if "max_lost" in options else UNSET,
+        pass_result=flag(options, "pass_result"),
+    )
+
+
+def merge(below: Options, above: Options) -> Options:
+    """What `above` says over what `below` says: retry field by field, and a span above drops the moment below."""
+    merged: dict[str, Any] = {**below, **above}
+    if "retry" in below and "retry" in above:
+        merged["retry"] = _retry(above["retry"]).over(_retry(below["retry"]))
+    for span, moment in (("delay", "run_at"), ("expires", "deadline")):
+        if span in above and moment not in above:
+            merged.pop(moment, None)
+    return cast("Options", merged)
+
+
+def completed(own: Options, constants: Options) -> Options:
+    """`own` with those constants that mean something only together with what it says."""
+    partners: dict[str, Any] = {}
+    for one, other in (("limits", "cost"), ("cost", "limits"), ("after", "when")):
+        if one in own and other not in own and other in constants:
+            partners[other] = cast("dict[str, Any]", constants)[other]
+    return cast("Options", {**partners, **own}) if partners else own
 
 
 def check_names(options: Mapping[str, object]) -> None:
@@ -232,7 +289,7 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "queue": lambda value: name_of(value, "queue"),
     "priority": _priority,
     "delay": lambda value: seconds(value, "delay"),
-    "lease": lambda value: seconds(value, "lease"),
+    "lease": _lease,
     "lane": lambda value: None if value is None else name_of(value, "lane"),
     "aging": lambda value: seconds(value, "aging"),
     "keep": lambda value: seconds(value, "keep"),
@@ -242,19 +299,20 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def columns(options: Options, own: Options, task: str, now: float, sizes: Sizes) -> dict[str, Any]:
-    """Merged options as fields of NewJob. `own` are those that differ from the task's constants: only they go
-    into the row's policy. Raises BadOption or TooLarge, naming the option."""
+def columns(options: Options, policy: Policy, task: str, now: float, sizes: Sizes) -> dict[str, Any]:
+    """Options as fields of NewJob. `policy` is what differs from the task's own: only that goes into the row, so that
+    a deploy changes the policy of jobs that wait already. Raises BadOption or TooLarge, naming the option."""
     check_names(options)
-    fields: dict[str, Any] = {name: convert(options[name]) for name, convert in _PLAIN.items() if name in options}
+    given = cast("dict[str, Any]", options)
+    fields: dict[str, Any] = {name: convert(given[name]) for name, convert in _PLAIN.items() if name in given}
     if "run_at" in options:
         fields["delay"] = until(options["run_at"], "run_at", now)
     if "deadline" in options:
         fields["deadline"] = until(options["deadline"], "deadline", now)
     elif "expires" in options:
         fields["deadline"] = seconds(options["expires"], "expires")
-    if "limits" in options:
-        fields["limits"] = _limits(options["limits"], options.get("cost", 1))
+    if "limits" in options or "cost" in options:
+        fields["limits"] = _limits(options.get("limits", ()), options.get("cost", 1))
     if "headers" in options:
         fields["headers"] = _headers(options["headers"], sizes.headers)
     if "key" in options:
@@ -266,6 +324,7 @@ def columns(options: Options, own: Options, task: str, now: float, sizes: Sizes)
         if wrong:
             raise BadOption("id", wrong)
         fields["id"] = options["id"]
-    if own:
-        fields["retry"] = _policy(own)
+    if fields.get("id", "") in fields.get("after", ()):
+        raise BadOption("after", f"a job cannot wait for itself ({fields['id']})")
+    fields["retry"] = policy.text()
     return fields

@@ -5,7 +5,9 @@ Without it a policy could not be merged field by field, nor carried in a row for
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -14,7 +16,7 @@ from treadle import defaults
 from treadle.errors import BadOption, TreadleError
 
 
-def seconds(value: float | timedelta, option: str) -> float:
+def seconds(value: object, option: str) -> float:
     """A duration as seconds; raises BadOption for what is none, or is negative."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
@@ -23,13 +25,18 @@ def seconds(value: float | timedelta, option: str) -> float:
     return float(value)
 
 
-def until(value: datetime, option: str, now: float) -> float:
+def until(value: object, option: str, now: float) -> float:
     """Seconds from now to a moment; the past is now. Raises BadOption for a moment without a zone."""
     if not isinstance(value, datetime):
         raise BadOption(option, f"expected a datetime, found {value!r}")
-    if value.tzinfo is None:
-        raise BadOption(option, f"expected a moment with a zone, such as {value.replace(tzinfo=UTC)!r}, found {value!r}")
+    if value.utcoffset() is None:
+        aware = value.replace(tzinfo=UTC)
+        raise BadOption(option, f"expected a moment with a zone, such as {aware!r}, found {value!r}")
     return max(0.0, min(value.timestamp() - now, defaults.MAX_DELAY))
+
+
+def _is_number(value: object, kind: Any = int | float) -> TypeGuard[float]:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 class RetryNow(Struct, frozen=True):
@@ -46,19 +53,21 @@ class Retry(Struct, frozen=True, omit_defaults=True):
     jitter    share of the wait that chance may take off (0.5): it only shortens
     """
 
-    attempts: int | None | UnsetType = UNSET
+    attempts: int | UnsetType | None = UNSET
     base: float | timedelta | UnsetType = UNSET
     factor: float | UnsetType = UNSET
     max: float | timedelta | UnsetType = UNSET
     jitter: float | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        attempts, factor, jitter = self.attempts, self.factor, self.jitter
-        if attempts is not UNSET and attempts is not None and (not isinstance(attempts, int) or attempts < 1):
+        attempts: object = self.attempts
+        if attempts is not UNSET and attempts is not None and not (_is_number(attempts, int) and attempts >= 1):
             raise BadOption("retry", f"attempts: expected 1 or more, or None, found {attempts!r}")
-        if factor is not UNSET and not (isinstance(factor, int | float) and factor >= 1):
+        factor: object = self.factor
+        if factor is not UNSET and not (_is_number(factor) and 1 <= factor < math.inf):
             raise BadOption("retry", f"factor: expected 1 or more, found {factor!r}")
-        if jitter is not UNSET and not (isinstance(jitter, int | float) and 0 <= jitter <= 1):
+        jitter: object = self.jitter
+        if jitter is not UNSET and not (_is_number(jitter) and 0 <= jitter <= 1):
             raise BadOption("retry", f"jitter: expected 0 to 1, found {jitter!r}")
         for name in ("base", "max"):
             value = self.base if name == "base" else self.max
@@ -78,8 +87,10 @@ class Retry(Struct, frozen=True, omit_defaults=True):
     def delay(self, failed: int, chance: float) -> float:
         """Seconds before the next try after `failed` failed ones; `chance` is 0 to 1. The policy must be complete."""
         base, factor, longest, jitter = self.base, self.factor, self.max, self.jitter
-        assert isinstance(base, float) and isinstance(longest, float)
-        assert not isinstance(factor, UnsetType) and not isinstance(jitter, UnsetType)
+        assert isinstance(base, float)
+        assert isinstance(longest, float)
+        assert not isinstance(factor, UnsetType)
+        assert not isinstance(jitter, UnsetType)
         try:
             wait = min(base * factor ** (failed - 1), longest)
         except OverflowError:
@@ -100,9 +111,9 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     """What one job asked for differently from its task, as it stands in the row (JSON text)."""
 
     retry: Retry | UnsetType = UNSET
-    timeout: float | None | UnsetType = UNSET
+    timeout: float | UnsetType | None = UNSET
     max_lost: int | UnsetType = UNSET
-    pass_result: bool = False           # the first argument is the result of the job it waited for
+    pass_result: bool = False  # the payload lacks the first argument: it is the result of the job waited for
 
     def text(self) -> str | None:
         """For the row; None where nothing differs."""
@@ -131,13 +142,21 @@ class Defer(TreadleError):
     def __init__(self, seconds_: float | timedelta = 0.0, *, until: datetime | None = None) -> None:
         self.seconds = seconds(seconds_, "Defer")
         self.until = until
-        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+        moment: object = until
+        if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
             raise BadOption("Defer", f"until: expected a moment with a zone, found {until!r}")
         super().__init__(f"deferred {f'until {until}' if until else f'for {self.seconds:g} s'}")
+
+    def delay(self, now: float) -> float:
+        """Seconds from `now`; a moment in the past is now, and nothing is later than a hundred years."""
+        return self.seconds if self.until is None else until(self.until, "Defer", now)
+
+
+ABORT = "aborted"
 
 
 class Abort(TreadleError):
     """Raise it (or return it from `on_error`): the job has failed, now and for good."""
 
-    def __init__(self, message: str = "aborted") -> None:
+    def __init__(self, message: str = ABORT) -> None:
         super().__init__(message)

@@ -6,17 +6,20 @@ Without it there would be nothing to enqueue, and no place where arguments meet 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack
+
+from msgspec import UnsetType
+from msgspec.structs import replace
 
 from treadle import codec, defaults
 from treadle.errors import BadOption, BadTask, TooLarge
 from treadle.ids import IdFactory
-from treadle.job import Job, JobSpec, Sender
+from treadle.job import Decode, Job, JobSpec, Sender
 from treadle.judge import OnError
 from treadle.model import NewJob
-from treadle.options import Options, Sizes, check_names, columns, name_of, seconds
-from treadle.retry import Retry
+from treadle.options import Options, Sizes, check_names, columns, completed, flag, merge, name_of, policy_of
+from treadle.retry import Policy, Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,15 +35,17 @@ class Maker:
     def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
         self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
 
-    def spec(self, task: str, payload: str, constants: dict[str, Any], options: Options, decode: Callable[[str], Any]) -> JobSpec[Any]:
+    def spec(
+        self, task: str, payload: str, constants: dict[str, Any], options: Options, policy: Policy, decode: Decode,
+        inline: bool = False,
+    ) -> JobSpec[Any]:  # fmt: skip
         """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
         if len(payload) * 4 > self.sizes.payload and (size := len(payload.encode())) > self.sizes.payload:
             raise TooLarge(f"the payload of {task}", size, self.sizes.payload)
         if not options:
-            return JobSpec(NewJob(id=self.new_id(), task=task, payload=payload, **constants), decode)
-        fields = constants | columns(options, options, task, self.now(), self.sizes)
+            return JobSpec(NewJob(id=self.new_id(), task=task, payload=payload, **constants), decode, inline)
+        fields = constants | columns(options, policy, task, self.now(), self.sizes)
         id = fields.pop("id", None) or self.new_id()
-        inline = bool(options.get("inline", False))
         return JobSpec(NewJob(id=id, task=task, payload=payload, **fields), decode, inline)
 
 
@@ -52,25 +57,28 @@ class Task(Generic[P, R, C]):
         computed: Computed | None, on_error: OnError | None, codec_: codec.Codec | None,
     ) -> None:  # fmt: skip
         check_names(constants)
-        if " " in name or name_of(name, "name").startswith("treadle."):
+        if " " in name_of(name, "name") or name.startswith("treadle."):
             raise BadTask(f"a task name has no spaces and does not begin with 'treadle.', found {name!r}")
         for once in ("id", "after", "run_at"):
             if once in constants:
                 raise BadOption(once, "belongs to one job, not to a task; give it with .options()")
         self.name, self.function = name, function
-        self.kind: Kind = kind or ("async" if inspect.iscoroutinefunction(function) else "thread")
+        self.kind: Kind = kind or ("async" if _is_async(function) else "thread")
         _check_kind(name, function, self.kind)
         self.signature = codec.Signature(name, function, codec_)
         self.on_error = on_error
-        self.constants = dict(constants)
-        self.timeout = None if constants.get("timeout") is None else seconds(constants["timeout"] or 0, "timeout")
-        self.max_lost = constants.get("max_lost", defaults.MAX_LOST)
-        self.retry = constants.get("retry", Retry()).over(maker.retry)
-        self.lease = None if "lease" not in constants else seconds(constants["lease"], "lease")
-        self.queue = constants.get("queue", defaults.QUEUE)
+        self.constants = constants
+        policy = policy_of(constants)
+        self.timeout = None if isinstance(policy.timeout, UnsetType) else policy.timeout
+        self.max_lost = defaults.MAX_LOST if isinstance(policy.max_lost, UnsetType) else policy.max_lost
+        self.retry = maker.retry if isinstance(policy.retry, UnsetType) else policy.retry.over(maker.retry)
         self._maker, self._computed = maker, computed
+        self._passes, self._inline = policy.pass_result, flag(constants, "inline")
         # What never differs is worked out once: an enqueue without options costs one NewJob.
-        self._fields = columns(constants, Options(), name, maker.now(), maker.sizes) if _fixed(constants) else None
+        fields = columns(constants, Policy(pass_result=self._passes), name, maker.now(), maker.sizes)
+        self.lease: float | None = fields.get("lease")
+        self.queue: str = fields.get("queue", defaults.QUEUE)
+        self._fields = fields if _fixed(constants) else None
         self.__name__ = getattr(function, "__name__", name)
         self.__qualname__ = getattr(function, "__qualname__", name)
         self.__doc__ = function.__doc__
@@ -95,18 +103,36 @@ class Task(Generic[P, R, C]):
         return Bound(self, options)
 
     def _spec(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R]:
-        later = options.get("pass_result", False) or self.constants.get("pass_result", False)
-        payload = self.signature.encode_call(args, kwargs, first_later=bool(later))
         if self._computed is not None:
-            computed = self._computed(*args, **kwargs)
-            check_names(computed)
-            options = {**computed, **options}
+            options = merge(self._compute(args, kwargs, options), options)
+        policy, inline = None, self._inline
+        if options:
+            policy = policy_of(options)
+            inline = flag(options, "inline") if "inline" in options else inline
+            if "pass_result" not in options and self._passes:
+                policy = replace(policy, pass_result=True)
+        later = self._passes if policy is None else policy.pass_result
+        payload = self.signature.encode_call(args, kwargs, first_later=later)
+        policy = policy or Policy(pass_result=later)
+        decode = self.signature.decode_result
         if self._fields is None:
-            options = cast("Options", {**self.constants, **options})
-            return self._maker.spec(self.name, payload, {}, options, self.signature.decode_result)
-        if "cost" in options and "limits" not in options and "limits" in self.constants:
-            options = cast("Options", {**options, "limits": self.constants["limits"]})
-        return self._maker.spec(self.name, payload, self._fields, options, self.signature.decode_result)
+            return self._maker.spec(self.name, payload, {}, merge(self.constants, options), policy, decode, inline)
+        options = completed(options, self.constants)
+        return self._maker.spec(self.name, payload, self._fields, options, policy, decode, inline)
+
+    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Options:
+        assert self._computed is not None
+        try:
+            computed = self._computed(*args, **kwargs)
+        except Exception:
+            # If the arguments are to blame, this says which one.
+            self.signature.encode_call(args, kwargs, first_later=bool(options.get("pass_result", self._passes)))
+            raise
+        found: object = computed
+        if not isinstance(found, Mapping):
+            raise BadOption("options", f"{self.name}: expected a mapping of options to come back, found {found!r}")
+        check_names(computed)
+        return computed
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
@@ -136,12 +162,16 @@ class Stub:
         self._maker, self._options = maker, options or Options()
 
     def options(self, **options: Unpack[Options]) -> Stub:
+        """The same task with more options."""
         check_names(options)
-        return Stub(self._maker, self.name, cast("Options", {**self._options, **options}))
+        return Stub(self._maker, self.name, merge(self._options, options))
 
     def job(self, *args: object, **kwargs: object) -> JobSpec[Any]:
+        """A job that is not sent yet."""
         payload = codec.encode_foreign_call(args, kwargs)
-        return self._maker.spec(self.name, payload, {}, self._options, codec.decode_any)
+        options = self._options
+        inline = flag(options, "inline")
+        return self._maker.spec(self.name, payload, {}, options, policy_of(options), codec.decode_any, inline)
 
     async def enqueue(self, *args: object, **kwargs: object) -> Job[Any, Any]:
         """Store the job; durable when it returns."""
@@ -154,10 +184,14 @@ def _fixed(constants: Options) -> bool:
     return not {"deadline", "key"} & set(constants)
 
 
+def _is_async(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
 def _check_kind(name: str, function: Callable[..., object], kind: str) -> None:
     if not callable(function):
         raise BadTask(f"{name}: a task is a function, found {function!r}")
-    is_async = inspect.iscoroutinefunction(function)
+    is_async = _is_async(function)
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise BadTask(f"{name}: a generator cannot be a task; return a list, or enqueue a job per item")
     if kind not in ("async", "thread", "process"):
