@@ -9,24 +9,34 @@ import asyncio
 import difflib
 import logging
 import random as _random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextvars import Context
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from treadle import clock as clocks
 from treadle import codec as codecs
 from treadle import config, judge, middleware
 from treadle.client import Client
-from treadle.errors import BadOption, BadTask, NestedTransaction, UnknownTask
+from treadle.errors import (
+    BadOption,
+    BadTask,
+    JobNotDone,
+    JobUnknown,
+    NestedTransaction,
+    StorageError,
+    UnknownTask,
+)  # fmt: skip
 from treadle.events import Emitter, Event, Listener
 from treadle.ids import IdFactory, UuidV7
-from treadle.job import Job, JobSpec
+from treadle.job import Job, JobSpec, value_of
+from treadle.model import Record
 from treadle.operate.dead import Dead
 from treadle.operate.jobs import Jobs
 from treadle.operate.limits import Limits
 from treadle.operate.queues import Queues
 from treadle.options import HasId, Options, Seconds, Sizes, When, columns
-from treadle.retry import Retry
+from treadle.retry import Policy, Retry
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.sync import Portal
@@ -34,6 +44,8 @@ from treadle.task import Computed, Kind, Maker, Stub, Task
 from treadle.worker import Worker
 
 log = logging.getLogger("treadle")
+
+INLINE = 64  # inline jobs at once; more wait for an ordinary worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +93,7 @@ class App:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inline: Worker | None = None
         self.sync = Portal(self)
+        self._starting: asyncio.Task[Worker] | None = None
         self.jobs = Jobs(self.client, self._opened, self.tasks, self.now)
         self.dead = Dead(self.jobs)
         self.queues = Queues(self._opened)
@@ -97,10 +110,10 @@ class App:
         self, *, name: str | None = None, kind: Kind | None = None, on_error: judge.OnError | None = None,
         options: Computed | None = None, codec: codecs.Codec | None = None, **constants: Unpack[Options],
     ) -> _Decorator: ...  # fmt: skip
-    def task(
+    def task(  # type: ignore[misc]  # mypy does not see that Any takes what Options names
         self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, kind: Kind | None = None,
         on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
-        **constants: Unpack[Options],
+        **constants: Any,
     ) -> Any:  # fmt: skip
         """Make a function a task: `@app.task` or `@app.task(queue="mail", retry=Retry(attempts=3))`.
 
@@ -117,7 +130,8 @@ class App:
             if found in self.tasks:
                 raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
             own = codec if codec is not None else self._codec
-            task = Task(self._maker, found, function, kind, constants, options, on_error, own)
+            given = cast("Options", constants)
+            task: Task[..., Any, Any] = Task(self._maker, found, function, kind, given, options, on_error, own)
             self.tasks[found] = task
             return task
 
@@ -156,9 +170,20 @@ class App:
     # --- sending
 
     @overload
-    async def enqueue(self, spec: JobSpec[T], /, **waiting: Any) -> Job[T, T]: ...
+    async def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
+        self, spec: JobSpec[T], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None, wait_timeout: Seconds | None = None,
+    ) -> Job[T, T]: ...  # fmt: skip
     @overload
-    async def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **waiting: Any) -> list[Job[Any, Any]]: ...
+    async def enqueue(
+        self, specs: Iterable[JobSpec[T]], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None, wait_timeout: Seconds | None = None,
+    ) -> list[Job[T, T]]: ...  # fmt: skip
+    @overload
+    async def enqueue(
+        self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None, wait_timeout: Seconds | None = None,
+    ) -> list[Job[Any, Any]]: ...  # fmt: skip
     async def enqueue(
         self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None,
@@ -171,20 +196,33 @@ class App:
         single = len(specs) == 1 and isinstance(specs[0], JobSpec)
         flat = [spec for each in specs for spec in ([each] if isinstance(each, JobSpec) else each)]
         for spec in flat:
-            if not isinstance(spec, JobSpec):
+            found: object = spec
+            if not isinstance(found, JobSpec):
                 raise BadOption("enqueue", f"expected specs (task.job(...)), found {spec!r}")
-        if after is not None or wait_timeout is not None:
-            waiting = Options()
-            if after is not None:
-                waiting["after"] = after if isinstance(after, str) or not isinstance(after, Iterable) else list(after)
-            if when is not None:
-                waiting["when"] = when
-            if wait_timeout is not None:
-                waiting["wait_timeout"] = wait_timeout
-            fields = columns(waiting, Options(), "", self.now(), self.sizes)
-            flat = [spec.changed(**fields) for spec in flat]
+        if after is not None or when is not None or wait_timeout is not None:
+            flat = self._waiting(flat, after, when, wait_timeout)
         jobs = await self.client.send(flat) if flat else []
         return jobs[0] if single else jobs
+
+    def _waiting(
+        self, specs: list[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None, when: When | None,
+        wait_timeout: Seconds | None,
+    ) -> list[JobSpec[Any]]:  # fmt: skip
+        if when is not None and after is None:
+            raise BadOption("when", "says how many of the jobs in after= must end; give after= too")
+        options = Options()
+        if after is not None:
+            options["after"] = after if isinstance(after, str) or not isinstance(after, Iterable) else list(after)
+            for spec in specs:
+                if spec.new.after:
+                    raise BadOption("after", f"{spec!r} has an after= of its own already, which this one would replace")
+        if when is not None:
+            options["when"] = when
+        if wait_timeout is not None:
+            options["wait_timeout"] = wait_timeout
+        fields = columns(options, Policy(), "", self.now(), self.sizes)
+        del fields["retry"]
+        return [spec.changed(**fields) for spec in specs]
 
     # --- life
 
@@ -199,18 +237,22 @@ class App:
 
     async def release(self) -> None:
         """Close the storage when nobody uses it any more."""
-        self._users -= 1
-        if self._users <= 0 and not self._lazily:
+        self._users = max(0, self._users - 1)
+        if self._users <= self._own_users() and not self._lazily:
             await self.close()
+
+    def _own_users(self) -> int:
+        """The inline worker keeps the app open for nobody but itself."""
+        return 0 if self._inline is None else 1
 
     async def close(self) -> None:
         """Stop the inline worker and close the storage. Twice is once."""
-        inline, self._inline = self._inline, None
-        if inline is not None:
-            await inline.stop()
+        starting, self._starting, self._inline = self._starting, None, None
+        if starting is not None:
+            await (await starting).stop()
         if self._is_open:
             self._is_open = self._lazily = False
-            self._users = 0
+            self._users, self._opening = 0, None
             await self.storage.close()
 
     async def __aenter__(self) -> Self:
@@ -221,7 +263,8 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._users = max(0, self._users - 1)
-        await self.close()
+        if self._users <= self._own_users():  # a worker that still runs goes on, and closes
+            await self.close()
 
     async def _opened(self) -> Storage:
         """The storage, opened at its first use; such an app stays open until `close`."""
@@ -241,7 +284,7 @@ class App:
             if self._loop is not None and not self._loop.is_closed():
                 raise NestedTransaction("this app is open on another event loop; from other threads use app.sync")
             # The loop it was opened on is gone, as after a first asyncio.run(): what belonged to it is gone too.
-            self._is_open, self._opening, self._inline = False, None, None
+            self._is_open, self._opening, self._inline, self._starting = False, None, None, None
             if self.url is not None:
                 self.storage = connect(self.url, now=self._clock)
         if self._opening is None:
@@ -254,12 +297,37 @@ class App:
                     log.info("jobs live in %s", self.url)
         return self.storage
 
+    async def results(self, ids: Sequence[str]) -> list[Any]:
+        """What became of these jobs, in order: the result, or the exception that says why there is none."""
+        rows = await self.client.get(ids)
+        return [self._result(id, row) for id, row in zip(ids, rows, strict=True)]
+
+    def _result(self, id: str, row: Record | None) -> Any:
+        if row is None:
+            return JobUnknown(id)
+        task = self.tasks.get(row.job.task)
+        try:
+            return value_of(row, task.signature.decode_result if task is not None else codecs.decode_any)
+        except JobNotDone as error:
+            return error
+
     async def _run_now(self, ids: Iterable[str]) -> None:
         """Inline jobs: a worker of our own that claims nothing but what it is handed."""
-        if self._inline is None:
-            self._inline = Worker(self, queues=[], concurrency=64)
-            await self._inline.start()
-        await self._inline.run_ids(list(ids))
+        if self._starting is None:
+            # Not in the context of whoever happens to be first: its variables are not those of the jobs to come.
+            self._starting = asyncio.create_task(self._start_inline(), context=Context())
+        try:
+            inline = await asyncio.shield(self._starting)
+        except StorageError:
+            self._starting = None
+            raise
+        await inline.run_ids(list(ids))
+
+    async def _start_inline(self) -> Worker:
+        inline = Worker(self, queues=[], concurrency=INLINE)
+        await inline.start()
+        self._inline = inline
+        return inline
 
 
 class _Decorator:
@@ -280,5 +348,3 @@ def _name_of(function: Callable[..., Any]) -> str:
     qualified = qualified.replace("<locals>.", "").replace("<lambda>", "lambda")
     module = getattr(function, "__module__", "__main__")
     return qualified if module in ("__main__", "__mp_main__") else f"{module}.{qualified}"
-
-

@@ -6,15 +6,20 @@ Without it every enqueue would be a trip of its own, and a result would be found
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from treadle import defaults, middleware
-from treadle.errors import JobUnknown, KeyHeld, TreadleError
+from treadle.errors import JobUnknown, KeyHeld, StorageError, TreadleError
 from treadle.events import Emitter, Event
 from treadle.job import Job, JobSpec
 from treadle.model import NewJob, Record
+from treadle.retry import seconds
 from treadle.storage.contract import Storage
+
+log = logging.getLogger("treadle")
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -43,11 +48,17 @@ class Batcher(Generic[A, B]):
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                await self._trip(self._take())
+                if group := self._take():
+                    await self._trip(group)
         finally:
             self._task = None
+            left, self._waiting = self._waiting, []  # not empty only if we were cancelled
+            for _, future in left:
+                future.cancel()
 
     def _take(self) -> list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]]:
+        """Those that go together; without callers that were cancelled before their trip began."""
+        self._waiting = [one for one in self._waiting if not one[1].done()]
         size, count = 0, 0
         for items, _ in self._waiting:
             size += len(items)
@@ -86,7 +97,7 @@ class Client:
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.layers: list[middleware.Middleware] = []
-        self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None     # the app's way to run inline jobs
+        self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # the app's way to run inline jobs
 
     async def _store(self, jobs: list[NewJob]) -> Sequence[Record]:
         return await (await self._storage()).enqueue(jobs)
@@ -114,27 +125,57 @@ class Client:
                     self._emitter.emit(Event(name="enqueued", id=job.id, task=job.task, queue=job.queue, record=row))
         inline = [spec.new.id for spec in specs if spec.inline]
         if inline and self.run_now is not None:
-            await self.run_now(inline)
+            try:
+                await self.run_now(inline)
+            except StorageError as error:
+                # They are stored, so whoever enqueued them must not hear of a failure; any worker will run them.
+                log.warning("inline jobs %s wait for a worker: %s", ", ".join(inline), error)
         return [Job(row.job.id, row.job.task, self, spec.decode) for spec, row in zip(specs, rows, strict=True)]
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
         """Rows by id; calls made at the same time share a trip."""
         return await self._get(ids)
 
-    async def ended(self, id: str, timeout: float | None) -> Record:
-        """The row of a job once it has ended. Raises JobUnknown, and TimeoutError after `timeout` seconds."""
-        async with asyncio.timeout(timeout):
+    def tell(self, name: str, row: Record, error: str | None = None) -> None:
+        """An event about a row that was settled from outside."""
+        if self._emitter.wants(name):
+            job = row.job
+            self._emitter.emit(Event(name=name, id=job.id, task=job.task, queue=job.queue, error=error, record=row))
+
+    async def ended(self, id: str, timeout: float | timedelta | None) -> Record:
+        """The row of a job once it has ended. Raises JobUnknown, and TimeoutError after `timeout` seconds; with 0 it
+        looks once."""
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        if limit == 0:
+            row = await self._look_at(id)
+            if not row.state.final:
+                raise TimeoutError(f"{row.job.task} {id} has not ended: it is {row.state}")
+            return row
+        async with asyncio.timeout(limit):
             while True:
                 storage = await self._storage()
                 # Listening first, then looking: an ending in between is heard.
-                heard = asyncio.ensure_future(storage.watch((f"job:{id}",), defaults.RESULT_POLL))
+                heard = asyncio.ensure_future(_hint(storage, id))
                 try:
                     await asyncio.sleep(0)
-                    [row] = await self._get([id])
-                    if row is None:
-                        raise JobUnknown(id)
+                    row = await self._look_at(id)
                     if row.state.final:
                         return row
                     await heard
                 finally:
                     heard.cancel()
+                    await asyncio.wait([heard])  # nothing of ours is left behind
+
+    async def _look_at(self, id: str) -> Record:
+        [row] = await self._get([id])
+        if row is None:
+            raise JobUnknown(id)
+        return row
+
+
+async def _hint(storage: Storage, id: str) -> None:
+    """Until the job speaks, or a moment has passed. A hint that fails is none: we look again all the same."""
+    try:
+        await storage.watch((f"job:{id}",), defaults.RESULT_POLL)
+    except StorageError:
+        await asyncio.sleep(defaults.RESULT_POLL)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -23,15 +23,19 @@ class NotRunning(TreadleError, RuntimeError):
     """`current()` was called outside a job."""
 
 
+Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
+"""Ids to what became of them: a result, or the exception that says why there is none."""
+
+
 class Context:
-    """The job that runs here. Reading it costs nothing; only `progress` reaches the storage, with the next heartbeat."""
+    """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
 
-    __slots__ = ("_cancelled", "_noted", "note", "record", "why", "worker")
+    __slots__ = ("_cancelled", "_noted", "_results", "note", "record", "why", "worker")
 
-    def __init__(self, record: Record, worker: str, noted: Callable[[], None]) -> None:
-        self.record, self.worker = record, worker
+    def __init__(self, record: Record, worker: str, noted: Callable[[], None], results: Results | None = None) -> None:
+        self.record, self.worker, self._results = record, worker, results
         self.note: str | None = None
-        self.why: str | None = None             # why it is to stop: timeout, deadline, lost, stop
+        self.why: str | None = None  # why it is to stop: timeout, deadline, lost, stop
         self._noted = noted
         self._cancelled: threading.Event | None = None
 
@@ -106,19 +110,29 @@ class Context:
         return self._cancelled.wait(timeout)
 
     def stop(self, why: str) -> None:
-        """Tell the function to stop. The first reason stays."""
-        if self.why is None:
+        """Tell the function to stop. The first reason stays; but that the worker stops gives way to any other."""
+        if self.why in (None, "stop"):
             self.why = why
             if self._cancelled is not None:
                 self._cancelled.set()
+
+    async def upstream(self) -> list[Any]:
+        """The results of the jobs it waited for, in the order of `after`. In the place of one that did not succeed
+        stands the exception its `result()` would raise. Raises StorageError."""
+        if not self.after:
+            return []
+        if self._results is None:
+            raise NotRunning("upstream() cannot be asked in a process of its own; use pass_result=True")
+        return await self._results(self.after)
 
     async def progress(self, fraction: float, text: str = "") -> None:
         """Note how far it is, 0 to 1, and a word about it; others see it in the row's `note` after a moment."""
         self.report(fraction, text)
 
     def report(self, fraction: float, text: str = "") -> None:
-        """`progress` for functions in threads."""
-        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        """`progress` for functions in threads and processes."""
+        found: object = fraction
+        if not isinstance(found, int | float) or not 0 <= fraction <= 1:
             raise BadOption("progress", f"expected 0 to 1, found {fraction!r}")
         self.keep_note(msgspec.json.encode({"progress": float(fraction), "text": text}).decode())
 
@@ -141,7 +155,7 @@ def current() -> Context:
 
 
 class JobFilter(logging.Filter):
-    """Adds job, task, attempt and worker to log records; "-" outside a job. `logging.Handler.addFilter(JobFilter())`."""
+    """Adds job, task, attempt and worker to log records; "-" outside a job. `handler.addFilter(JobFilter())`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         here = _current.get(None)

@@ -34,7 +34,7 @@ class Event(Struct, frozen=True, kw_only=True):
     attempt: int = 0
     worker: str = ""
     error: str | BaseException | None = None
-    delay: float | None = None          # s until the next try: retrying, deferred
+    delay: float | None = None  # s until the next try: retrying, deferred
     record: Record | None = None
 
 
@@ -49,14 +49,18 @@ class Emitter:
         self._tasks: set[asyncio.Future[None]] = set()
 
     def on(self, name: str, listener: Listener) -> None:
+        """Call `listener` at each event of that name, "*" for all of them. Raises BadOption for an unknown name."""
         if name not in NAMES and name != "*":
             raise BadOption("on", f"there is no event {name!r}; there are {', '.join(NAMES)}")
         self._listeners.setdefault(name, []).append(listener)
 
     def off(self, name: str, listener: Listener) -> None:
-        self._listeners[name].remove(listener)
-        if not self._listeners[name]:
-            del self._listeners[name]
+        """Do not call it any more. Nothing happens if it was not called at all."""
+        found = self._listeners.get(name, [])
+        if listener in found:
+            found.remove(listener)
+            if not found:
+                del self._listeners[name]
 
     def wants(self, name: str) -> bool:
         return name in self._listeners or "*" in self._listeners
@@ -80,8 +84,8 @@ class Emitter:
         except Exception:
             log.exception("a listener of %r failed", name)
 
-    async def stream(self) -> AsyncIterator[Event]:
-        """Every event of this process from now on; a reader more than 10,000 behind misses the oldest."""
+    def stream(self) -> AsyncIterator[Event]:
+        """Every event of this process from this call on; a reader more than 10,000 behind misses the oldest."""
         queue: asyncio.Queue[Event] = asyncio.Queue(10_000)
 
         def take(event: Event) -> None:
@@ -89,14 +93,19 @@ class Emitter:
                 queue.get_nowait()
             queue.put_nowait(event)
 
-        self.on("*", take)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self.off("*", take)
+        async def read() -> AsyncIterator[Event]:
+            try:
+                while True:
+                    yield await queue.get()
+            finally:
+                self.off("*", take)
 
-    async def settle(self) -> None:
-        """Wait for the async listeners under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        self.on("*", take)
+        return read()
+
+    async def settle(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the async listeners under way; one that never ends must not hold us up."""
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        until = loop.time() + timeout
+        while (others := self._tasks - {me}) and (left := until - loop.time()) > 0:
+            await asyncio.wait(others, timeout=left)

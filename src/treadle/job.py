@@ -6,6 +6,7 @@ Without it nobody could name a job before sending it, or ask for its result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ class Sender(Protocol):
     """What a task, a spec or a job needs of the app: to send, and to wait for an ending."""
 
     async def send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]: ...
-    async def ended(self, id: str, timeout: float | None) -> Record: ...
+    async def ended(self, id: str, timeout: float | timedelta | None) -> Record: ...
 
 
 class JobSpec(Generic[T_co]):
@@ -58,7 +59,7 @@ class Job(Generic[T_co, W_co]):
         self.id, self.task = id, task
         self._sender, self._decode = sender, decode
 
-    async def result(self, timeout: float | None = None) -> T_co:
+    async def result(self, timeout: float | timedelta | None = None) -> T_co:
         """What the job returned, as soon as it has succeeded; waits up to `timeout` seconds (None: for ever).
 
         Raises JobFailed, JobExpired or JobCancelled for the other endings, JobUnknown for a job that is not stored
@@ -67,7 +68,7 @@ class Job(Generic[T_co, W_co]):
         value: T_co = value_of(await self._sender.ended(self.id, timeout), self._decode)
         return value
 
-    async def ended(self, timeout: float | None = None) -> Record:
+    async def ended(self, timeout: float | timedelta | None = None) -> Record:
         """The row, once the job has ended, however. Raises JobUnknown, TimeoutError."""
         return await self._sender.ended(self.id, timeout)
 

@@ -9,18 +9,23 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from treadle import judge, middleware
+from treadle.codec import MISSING
 from treadle.context import Context, enter
-from treadle.errors import BadResult, TooLarge
+from treadle.errors import BadArgument, JobNotDone, JobUnknown, TooLarge
 from treadle.model import EXPIRED, Outcome, Record
+from treadle.retry import Abort, Defer, RetryNow
 from treadle.task import Task
 
 log = logging.getLogger("treadle")
 
 AnyTask = Task[..., Any, Any]
+
+FIRM = ("timeout", "deadline", "lost")  # why a run ends whatever its function still says; "stop" takes its result
 
 
 class Processes(Protocol):
@@ -29,12 +34,18 @@ class Processes(Protocol):
     async def run(self, task: AnyTask, record: Record) -> str: ...
 
 
+class Threads(Protocol):
+    """Calls plain functions in threads. The future answers (value, None) or (None, what was raised)."""
+
+    def run(self, call: Callable[[], Any]) -> asyncio.Future[tuple[Any, BaseException | None]]: ...
+
+
 class Runner:
     """How this worker runs jobs. One for all of them; what belongs to one job is in its Context."""
 
     def __init__(
         self, layers: Sequence[middleware.Middleware], on_error: judge.OnError | None, chance: Callable[[], float],
-        now: Callable[[], float], result_limit: int, threads: Callable[[], Executor], processes: Callable[[], Processes],
+        now: Callable[[], float], result_limit: int, threads: Callable[[], Threads], processes: Callable[[], Processes],
     ) -> None:  # fmt: skip
         self._layers = middleware.overrides(layers, "run")
         self._on_error, self._chance, self._now, self._result_limit = on_error, chance, now, result_limit
@@ -45,63 +56,91 @@ class Runner:
 
         Raises nothing but KeyboardInterrupt.
         """
-        record = context.record
+        # The storage's clock decides; ours may be wrong, so only how far it has moved since the claim counts.
+        began = self._now()
         enter(context)
         try:
-            if self._layers or task.kind == "process":
-                text = await self._wrapped(task, context)
-            else:
-                args, kwargs = task.signature.decode_call(record.job.payload)
-                if task.kind == "async":
-                    value = await task.function(*args, **kwargs)
-                else:
-                    value = await self._in_thread(task, args, kwargs)
-                text = task.signature.encode_result(value)
-            if len(text) * 4 > self._result_limit and (size := len(text.encode())) > self._result_limit:
-                raise TooLarge(f"the result of {task.name}", size, self._result_limit)
+            text = await self._result(task, context, rules)
         except asyncio.CancelledError as error:
-            return self._stopped(task, context, rules, error)
+            return self._stopped(task, context, rules, error, began)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if context.why in ("timeout", "deadline", "lost"):
-                return self._stopped(task, context, rules, error)
-            return self._failed(task, context, rules, error)
-        if context.why in ("timeout", "deadline", "lost"):
-            return self._stopped(task, context, rules, None)
-        return judge.succeeded(record, text, note=context.note)
+            if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort)):
+                return self._stopped(task, context, rules, error, began)
+            return self._failed(task, context, rules, error, began)
+        if context.why in FIRM:
+            return self._stopped(task, context, rules, None, began)
+        return judge.succeeded(context.record, text, note=context.note)
 
-    async def _wrapped(self, task: AnyTask, context: Context) -> str:
+    async def _result(self, task: AnyTask, context: Context, rules: judge.Rules) -> str:
+        """Decode, call, encode. Raises whatever the function raises, BadArgument, BadResult, TooLarge."""
+        first: object = MISSING
+        if rules.pass_result:
+            first = await _passed(task, context)
+        if self._layers or task.kind == "process":
+            text = await self._wrapped(task, context, first)
+        else:
+            args, kwargs = task.signature.decode_call(context.record.job.payload, first=first)
+            if task.kind == "async":
+                value = await task.function(*args, **kwargs)
+            else:
+                value = await self._in_thread(task, context, args, kwargs)
+            text = task.signature.encode_result(value)
+        if len(text) * 4 > self._result_limit and (size := len(text.encode())) > self._result_limit:
+            raise TooLarge(f"the result of {task.name}", size, self._result_limit)
+        return text
+
+    async def _wrapped(self, task: AnyTask, context: Context, first: object) -> str:
         """Through the middleware; what comes out at the outer end is the result."""
+        record = context.record
         if task.kind == "process":
-            in_process: str = await middleware.around_run(
-                self._layers, context, lambda: self._processes().run(task, context.record)
+            if first is not MISSING:
+                args, kwargs = task.signature.decode_call(record.job.payload, first=first)
+                whole = task.signature.encode_call(args, kwargs)
+                record = replace(record, job=replace(record.job, payload=whole))
+            if not self._layers:
+                return await self._processes().run(task, record)
+            return task.signature.encode_result(
+                await middleware.around_run(self._layers, context, lambda: self._in_process(task, record))
             )
-            return in_process
-        args, kwargs = task.signature.decode_call(context.record.job.payload)
+        args, kwargs = task.signature.decode_call(record.job.payload, first=first)
 
         async def call() -> Any:
             if task.kind == "async":
                 return await task.function(*args, **kwargs)
-            return await self._in_thread(task, args, kwargs)
+            return await self._in_thread(task, context, args, kwargs)
 
         return task.signature.encode_result(await middleware.around_run(self._layers, context, call))
 
-    async def _in_thread(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    async def _in_process(self, task: AnyTask, record: Record) -> Any:
+        """The value, for the middleware: it is not to see the text of it."""
+        return task.signature.decode_result(await self._processes().run(task, record))
+
+    async def _in_thread(self, task: AnyTask, context: Context, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """In a thread with this job's context. A thread cannot be cancelled: the slot is free when it has returned."""
         here = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads(), lambda: here.run(task.function, *args, **kwargs))
+        future = self._threads().run(lambda: here.run(task.function, *args, **kwargs))
         try:
-            return await asyncio.shield(future)
+            value, error = await asyncio.shield(future)
         except asyncio.CancelledError:
             # Giving the job back while the function still runs would make two of it.
             await asyncio.wait([future])
-            if not future.cancelled() and future.exception() is not None:
-                log.info("%s raised after it was told to stop", task.name, exc_info=future.exception())
-            raise
+            value, error = future.result()
+            if error is not None:
+                log.info("%s raised after it was told to stop", task.name, exc_info=error)
+                raise
+            if context.why != "stop":
+                raise
+        if isinstance(error, KeyboardInterrupt):
+            raise RuntimeError("KeyboardInterrupt was raised in a thread") from error  # not meant for the loop
+        if error is not None:
+            raise error
+        return value
 
-    def _stopped(self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None) -> Outcome | None:
+    def _stopped(
+        self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None, began: float
+    ) -> Outcome | None:
         """The run was cut short, or had been told to stop and did not."""
         record, why = context.record, context.why
         if why == "lost":
@@ -109,17 +148,22 @@ class Runner:
         if why == "timeout":
             timed_out = TimeoutError(f"{task.name} ran longer than its timeout of {rules.timeout:g} s")
             timed_out.__cause__ = error if isinstance(error, Exception) else None
-            return self._failed(task, context, rules, timed_out)
+            return self._failed(task, context, rules, timed_out, began)
         if why == "deadline":
             return judge.ended(record, EXPIRED, "its deadline passed while it ran", note=context.note)
         if why == "stop":
             return judge.handed_back(record, note=context.note)
-        return self._failed(task, context, rules, error or asyncio.CancelledError())
+        return self._failed(task, context, rules, error or asyncio.CancelledError(), began)
 
-    def _failed(self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException) -> Outcome:
-        record = context.record
-        verdict = self._ask(task.on_error, error, context, rules) or self._ask(self._on_error, error, context, rules)
-        return judge.failed(record, rules, error, verdict, self._now(), self._chance(), note=context.note)
+    def _failed(
+        self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException, began: float
+    ) -> Outcome:
+        record, verdict, now = context.record, None, self._now()
+        if not isinstance(error, Defer | Abort):  # who says it himself is not asked about it
+            ask = self._ask
+            verdict = ask(task.on_error, error, context, rules) or ask(self._on_error, error, context, rules)
+        moment = now if record.started_at is None else record.started_at + max(0.0, now - began)
+        return judge.failed(record, rules, error, verdict, moment, self._chance(), note=context.note)
 
     def _ask(
         self, on_error: judge.OnError | None, error: BaseException, context: Context, rules: judge.Rules
@@ -129,12 +173,25 @@ class Runner:
             return None
         record, attempts = context.record, rules.retry.attempts
         try:
-            return on_error(error, judge.Failure(
-                record.job.id, record.job.task, record.attempt + 1, attempts if isinstance(attempts, int) else None, record
-            ))  # fmt: skip
-        except Exception:
+            most = attempts if isinstance(attempts, int) else None
+            said: object = on_error(
+                error, judge.Failure(record.job.id, record.job.task, record.attempt + 1, most, record)
+            )
+            if said is None or isinstance(said, RetryNow | Defer | Abort):
+                return said
+            if asyncio.iscoroutine(said):
+                said.close()
+            raise TypeError(
+                f"expected Retry.now(), Defer(...), Abort(...) or None from a plain function, found {said!r}"
+            )
+        except (Exception, SystemExit):
             log.exception("on_error failed for %s %s; the default is taken", record.job.task, record.job.id)
             return None
 
 
-__all__ = ["BadResult", "Processes", "Runner"]
+async def _passed(task: AnyTask, context: Context) -> object:
+    """The result of the one job it waited for; None if that did not succeed."""
+    found = await context.upstream()
+    if len(found) != 1:
+        raise BadArgument(task.name, None, f"pass_result needs exactly one job to wait for, found {len(found)}")
+    return None if isinstance(found[0], JobNotDone | JobUnknown) else found[0]

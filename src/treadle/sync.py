@@ -9,9 +9,10 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from treadle.errors import NestedTransaction
+from treadle.errors import NestedTransaction, StorageError
 from treadle.job import Job, JobSpec
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Portal:
     """`app.sync`: every call runs on the app's event loop and waits for its answer.
 
     If the app is open on a running loop (a worker in this process, an async web server), that one is used, so a task
-    in a thread may enqueue. Otherwise the portal starts a loop of its own in a daemon thread, and the app is open there.
+    in a thread may enqueue. Otherwise the portal starts a loop of its own in a daemon thread and opens the app there.
     """
 
     def __init__(self, app: App) -> None:
@@ -33,11 +34,17 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> Any:
-        """As `app.enqueue`. One spec answers one Job, several a list."""
+    @overload
+    def enqueue(self, spec: JobSpec[T], /, **options: Any) -> Job[T, T]: ...
+    @overload
+    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Any) -> list[Job[T, T]]: ...
+    @overload
+    def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> list[Job[Any, Any]]: ...
+    def enqueue(self, *specs: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy: not all of signature 1 and 2
+        """As `app.enqueue`. One spec answers one Job, anything else a list."""
         return self.call(self._app.enqueue(*specs, **options))
 
-    def result(self, job: Job[T, Any], timeout: float | None = None) -> T:
+    def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""
         return self.call(job.result(timeout))
 
@@ -50,7 +57,9 @@ class Portal:
             here = None
         if here is loop:
             work.close()
-            raise NestedTransaction("app.sync was called on its own event loop, where it would wait for itself: await it")
+            raise NestedTransaction(
+                "app.sync was called on its own event loop, where it would wait for itself: await it"
+            )
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
@@ -59,15 +68,26 @@ class Portal:
             raise
 
     def close(self) -> None:
-        """Close the app and end the thread."""
-        if self._loop is not None and self._thread is not None:
+        """Close the app and end the portal's thread. Calls that still wait there are cancelled. Twice is once."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        try:
             self.call(self._app.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop = self._thread = None
+        finally:
+            with self._lock:
+                mine, self._loop, self._thread = self._loop is loop, None, None
+            if mine:
+                loop.call_soon_threadsafe(loop.stop)
+            thread.join()
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
+            if self._thread is not None and not self._thread.is_alive():
+                raise StorageError(
+                    "app.sync was used before this process was forked: call app.sync.close() before that"
+                )
             if self._loop is None:
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(loop,), name="treadle-sync", daemon=True)
@@ -78,5 +98,12 @@ class Portal:
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        loop.run_forever()
-        loop.close()
+        try:
+            loop.run_forever()
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()

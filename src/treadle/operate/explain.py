@@ -17,7 +17,8 @@ def explain(row: Record, upstreams: Mapping[str, Record | None], ahead: int | No
         return _ended(row)
     if row.state is State.RUNNING:
         left = (row.due_at or now) - now
-        return f"It runs at {row.worker} since {_at(row.started_at)}; its lease {_lasts(left)}."
+        worker = (row.worker or "?").rpartition("#")[0] or row.worker
+        return f"It runs at {worker} since {_at(row.started_at)}; its lease {_lasts(left)}."
     if row.state is State.WAITING:
         return _waiting(row, upstreams)
     if row.parked is not None and row.place is None:
@@ -51,7 +52,8 @@ def _in_line(row: Record, ahead: int | None, stats: Stats) -> str:
         return f"It is in line, and no worker serves its queue {queue!r}."
     free = sum(worker.slots - worker.running for worker in serving)
     if ahead:
-        return f"It is in line behind {ahead} jobs in queue {queue!r}; {len(serving)} workers serve it, {free} slots are free."
+        workers = f"{len(serving)} workers serve it, {free} slots are free"
+        return f"It is in line behind {ahead} jobs in queue {queue!r}; {workers}."
     if free <= 0:
         return f"It is next in line; all slots of the {len(serving)} workers that serve {queue!r} are taken."
     return f"It is next in line; if it stays there, no worker of {queue!r} has the task {row.job.task!r}."
@@ -73,7 +75,8 @@ def _ended(row: Record) -> str:
     last = (row.error or "").strip().splitlines()
     because = f": {last[-1]}" if last else ""
     reason = f" ({row.reason})" if row.reason else ""
-    return f"It {row.state}{reason} at {_at(row.ended_at)} after {row.attempt} tries{because}.".replace("It cancelled", "It was cancelled")
+    how = "was cancelled" if row.state is State.CANCELLED else str(row.state)
+    return f"It {how}{reason} at {_at(row.ended_at)} after {row.attempt} tries{because}."
 
 
 def _at(seconds: float | None) -> str:

@@ -12,16 +12,17 @@ from typing import Any, Literal
 
 from treadle import codec
 from treadle.client import Client
-from treadle.errors import BadOption, JobUnknown, Stale
+from treadle.errors import BadOption, JobUnknown, KeyHeld, Stale, TreadleError
 from treadle.job import Job
 from treadle.model import ASKED, Outcome, Page, Query, Record, State
 from treadle.operate.explain import explain
 from treadle.options import HasId
+from treadle.retry import read_policy
 from treadle.storage.contract import Storage
 from treadle.task import Task
 
 Filter = Any
-TRIES = 5       # a job that moves on between look and act is looked at again this often
+TRIES = 5  # a job that moves on between look and act is looked at again this often
 
 
 def id_of(job: HasId | str) -> str:
@@ -62,9 +63,12 @@ class Jobs:
     def arguments(self, row: Record) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the job was called with; without the task's code here, as plain values."""
         task = self._tasks.get(row.job.task)
-        if task is not None:
+        if task is not None and not read_policy(row.job.retry).pass_result:
             return task.signature.decode_call(row.job.payload)
-        return codec.decode_foreign_call(row.job.payload)
+        found: Any = codec.decode_any(row.job.payload)
+        if isinstance(found, list):
+            return tuple(found), {}
+        return tuple(found.get("args", ())), dict(found.get("kwargs", {}))
 
     async def list(
         self, *, cursor: str | None = None, limit: int = 50, count: bool = False,
@@ -183,10 +187,12 @@ class Jobs:
                 return 0
             [answer] = await storage.settle([out])
             if answer.status == "applied":
+                if out.state is State.CANCELLED:
+                    self._client.tell("cancelled", row, out.error)
                 return 1
             if answer.status == "refused":
                 if raising:
-                    raise Stale(row.job.id, answer.reason or "refused")
+                    raise _refused(row, answer.reason or "refused")
                 return 0
             [again] = await storage.get([row.job.id])
             if again is None:
@@ -223,6 +229,14 @@ def _states(value: Any) -> tuple[State, ...]:
         raise BadOption("state", f"expected of {', '.join(State)}, found {value!r}") from None
 
 
+def _refused(row: Record, reason: str) -> TreadleError:
+    """Reopening is refused for one reason only, and the storage can say it in words only."""
+    _, held, holder = reason.rpartition(" is held by job ")
+    if not held:
+        return Stale(row.job.id, reason)
+    return KeyHeld((row.job.key or "").partition(" ")[2], holder)
+
+
 def _cancelled(row: Record) -> Outcome | None:
     if row.state.final:
         return None
@@ -246,6 +260,3 @@ def _deleted(row: Record) -> Outcome | None:
     if not row.state.final:
         return None
     return Outcome(id=row.job.id, version=row.version, state=row.state, keep=0.0)
-
-
-

@@ -10,11 +10,14 @@ from treadle.storage.contract import Storage
 
 
 class Queues:
+    """Queues are names only: one is there as soon as a job is asked under it."""
+
     def __init__(self, storage: Callable[[], Awaitable[Storage]]) -> None:
         self._storage = storage
 
     async def pause(self, queue: str) -> None:
-        """Claim nothing more from this queue, at once and everywhere; what runs goes on, what is in line keeps its turn."""
+        """Claim nothing more from this queue, at once and everywhere. What runs goes on, what is in line keeps its
+        turn."""
         await (await self._storage()).set_limits([Limit(f"queue:{name_of(queue, 'queue')}", slots=0)])
 
     async def resume(self, queue: str) -> None:

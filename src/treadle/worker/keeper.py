@@ -22,6 +22,8 @@ from treadle.worker.slots import Run, Slots
 class Keeper:
     """The background loops of one worker; each is restarted by the worker when it fails."""
 
+    UNASKED = 1e9  # s of pause until the throttle was asked for the first time
+
     def __init__(self, slots: Slots, storage: Storage, emitter: Emitter, queues: Sequence[str], lease: float) -> None:
         self._slots, self._storage, self._emitter = slots, storage, emitter
         self._queues, self._lease = tuple(queues), lease
@@ -34,10 +36,11 @@ class Keeper:
         while True:
             slots.beat_now.clear()
             await self.beat_once()
+            slots.beat_every = self._every()
             try:
-                async with asyncio.timeout(self._every()):
+                async with asyncio.timeout(slots.beat_every):
                     await slots.beat_now.wait()
-                await asyncio.sleep(0.05)       # many notes, one trip
+                await asyncio.sleep(0.05)  # many notes, one trip
             except TimeoutError:
                 pass
 
@@ -60,23 +63,22 @@ class Keeper:
             for run in runs:
                 if run.record.job.id in lost and not run.ended:
                     self._lose(run)
-        slots.last_beat = self._loop.time()
 
     def _lose(self, run: Run) -> None:
         """It was cancelled, settled or claimed by somebody else: nothing it writes will be taken."""
-        if run.context.why is None and self._emitter.wants("lost"):
+        if not run.cut and self._emitter.wants("lost"):
             job = run.record.job
             self._emitter.emit(Event(name="lost", id=job.id, task=job.task, queue=job.queue, worker=self._slots.name,
                                      attempt=run.record.attempt + 1, record=run.record))  # fmt: skip
         run.stop("lost")
 
     async def listen(self) -> None:
+        """Be told what is new: a line that has grown, a job of ours that somebody else has settled."""
         slots, told = self._slots, f"worker:{self._slots.name}"
-        topics = [told, *(f"worker:{slots.name}/{number}" for number in range(4))]
-        topics += [f"queue:{queue}" for queue in self._queues]
+        topics = [told, *(f"queue:{queue}" for queue in self._queues)]
         while True:
             heard = await self._storage.watch(topics, defaults.WATCH)
-            if any(topic.startswith("worker:") for topic in heard):
+            if told in heard:
                 slots.beat_now.set()
             if any(topic.startswith("queue:") for topic in heard):
                 slots.hinted = True
@@ -86,15 +88,21 @@ class Keeper:
         """A little at a time, and not at the same moment as every other worker."""
         while True:
             await asyncio.sleep(defaults.PRUNE_EVERY * random.uniform(0.5, 1.5))
-            while await self._storage.prune(defaults.PRUNE_STEP) == defaults.PRUNE_STEP:
+            more = True
+            while more:
+                more = await self._storage.prune(defaults.PRUNE_STEP) == defaults.PRUNE_STEP
                 await asyncio.sleep(0.01)
 
     async def throttle(self, ask: Callable[[], Awaitable[Any]]) -> None:
-        """Ask how long to pause before the next claims, and pause as long."""
+        """Ask how long to pause before the next claims, and pause as long; the pause ends when it says so."""
         slots = self._slots
         while True:
-            slots.pause = float(await ask() or 0.0)
-            await asyncio.sleep(slots.pause or 0.1)
-            if slots.pause:
-                slots.pause = 0.0
+            try:
+                slots.pause = max(0.0, float(await ask() or 0.0))
+            except BaseException:
+                slots.pause = 0.0  # a throttle that is broken throttles nothing
                 slots.wake.set()
+                raise
+            if not slots.pause:
+                slots.wake.set()
+            await asyncio.sleep(slots.pause or defaults.THROTTLE_EVERY)

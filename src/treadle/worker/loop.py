@@ -12,7 +12,7 @@ import platform
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -29,10 +29,13 @@ from treadle.storage.contract import Storage
 from treadle.worker.keeper import Keeper
 from treadle.worker.pump import Pump
 from treadle.worker.slots import Slots, Timers
+from treadle.worker.threads import Threads
 
 log = logging.getLogger("treadle")
 
-PUMPS = 2       # one trip under way while the other half runs: +50 % on a network storage, nothing lost on SQLite
+RECOVERY = Retry(base=0.1, max=10.0)
+LISTENERS = 5.0  # s a stopping worker waits for async listeners
+PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage, nothing lost on SQLite
 
 
 class Host(Protocol):
@@ -46,6 +49,7 @@ class Host(Protocol):
 
     async def open(self) -> Storage: ...
     async def release(self) -> None: ...
+    async def results(self, ids: Sequence[str]) -> list[Any]: ...
     def chance(self) -> float: ...
     def now(self) -> float: ...
 
@@ -65,13 +69,15 @@ class Worker:
     """
 
     def __init__(
-        self, app: Host, queues: Iterable[str] | Mapping[str, int] | None = None, concurrency: int = defaults.CONCURRENCY,
-        *, tasks: Iterable[str | AnyTask] | None = None, accept: Callable[[Record], Any] | None = None,
+        self, app: Host, queues: Iterable[str] | Mapping[str, int] | None = None,
+        concurrency: int = defaults.CONCURRENCY, *, tasks: Iterable[str | AnyTask] | None = None,
+        accept: Callable[[Record], Any] | None = None,
         throttle: Callable[[], Awaitable[Any]] | None = None, grace: float | timedelta = defaults.GRACE,
         lease: float | timedelta = defaults.LEASE, poll: float | timedelta = defaults.POLL,
-        recovery: Retry = Retry(base=0.1, max=10.0), name: str | None = None,  # noqa: B008  frozen
+        recovery: Retry = RECOVERY, name: str | None = None,
     ) -> None:  # fmt: skip
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        most: object = concurrency
+        if isinstance(most, bool) or not isinstance(most, int) or concurrency < 1:
             raise BadOption("concurrency", f"expected 1 or more, found {concurrency!r}")
         self.app, self.concurrency = app, concurrency
         self.grace, self.lease, self.poll = seconds(grace, "grace"), seconds(lease, "lease"), seconds(poll, "poll")
@@ -81,10 +87,10 @@ class Worker:
         self._asked_queues = _weights(queues)
         self._asked_tasks = None if tasks is None else [task if isinstance(task, str) else task.name for task in tasks]
         self._accept, self._throttle, self._recovery = accept, throttle, recovery.over(DEFAULT)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         self._processes: Any = None
         self._state: _Running | None = None
-        self._stopped = asyncio.Event()
+        self._stopped: asyncio.Event | None = None  # while it stops: set when it has
 
     # --- life
 
@@ -105,7 +111,6 @@ class Worker:
             if name not in self.app.tasks:
                 raise UnknownTask(name, tuple(self.app.tasks))
         storage = await self.app.open()
-        self._stopped = asyncio.Event()
         self._state = _Running(self, storage)
         self._state.start()
         self._tell("worker.started")
@@ -120,33 +125,38 @@ class Worker:
             signals += 1
             asked.set()
             if signals > 1 and self._state is not None:
-                self._state.cancel_runs()
+                self._state.hurry.set()
 
         with _signals(loop, on_signal):
             await self.start()
             await asked.wait()
             await self.stop()
 
-    async def stop(self, grace: float | None = None) -> None:
-        """Claim no more, give running jobs `grace` seconds to end, cancel and hand back the rest, uncounted."""
+    async def stop(self, grace: float | timedelta | None = None) -> None:
+        """Claim no more, tell the functions that run, give them `grace` seconds to end, then cancel them and hand
+        their jobs back, uncounted. Called again meanwhile, it waits for the first call."""
         state = self._state
         if state is None:
             return
+        if self._stopped is not None:
+            await self._stopped.wait()
+            return
+        stopped = self._stopped = asyncio.Event()
         self._tell("worker.stopping")
         try:
-            await state.stop(self.grace if grace is None else grace)
+            await state.stop(self.grace if grace is None else seconds(grace, "grace"))
         finally:
-            self._state = None
+            self._state = self._stopped = None
             if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+                self._threads.close()
                 self._threads = None
             if self._processes is not None:
                 await self._processes.close()
                 self._processes = None
             self._tell("worker.stopped")
-            await self.app.emitter.settle()
+            await self.app.emitter.settle(LISTENERS)
             await self.app.release()
-            self._stopped.set()
+            stopped.set()
 
     @property
     def running(self) -> Sequence[Record]:
@@ -167,16 +177,17 @@ class Worker:
     def queues(self) -> dict[str, int]:
         if self._asked_queues is not None:
             return self._asked_queues
-        tasks = [task for name, task in self.app.tasks.items() if self._asked_tasks is None or name in self._asked_tasks]
+        asked = self._asked_tasks
+        tasks = [task for name, task in self.app.tasks.items() if asked is None or name in asked]
         return dict.fromkeys((task.queue for task in tasks), 1) or {defaults.QUEUE: 1}
 
     def tasks(self) -> dict[str, tuple[int | None, float | None]]:
         names = self.app.tasks if self._asked_tasks is None else self._asked_tasks
         return {name: (None, self.app.tasks[name].lease) for name in names}
 
-    def threads(self) -> Executor:
+    def threads(self) -> Threads:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=f"treadle-{self.name}")
+            self._threads = Threads(self.concurrency, f"treadle-{self.name}")
         return self._threads
 
     def processes(self) -> Any:
@@ -198,12 +209,14 @@ class _Running:
         self.timers = Timers(self.loop)
         self.queues = worker.queues()
         self.asks = _Asks(worker, self.queues, self.slots)
-        runner = Runner(app.layers, app.on_error, app.chance, app.now, app.sizes.result, worker.threads, worker.processes)
+        runner = Runner(
+            app.layers, app.on_error, app.chance, app.now, app.sizes.result, worker.threads, worker.processes
+        )
         pumps = 1 if worker.concurrency == 1 else PUMPS
         share = -(-worker.concurrency // pumps)
         self.pumps = [
-            Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter, worker.poll,
-                 worker._accept, self.degraded)
+            Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter,
+                 worker.poll, worker._accept, self.degraded, app.results)
             for number in range(pumps)
         ]  # fmt: skip
         self.keeper = Keeper(self.slots, storage, app.emitter, list(self.queues), worker.lease)
@@ -211,11 +224,13 @@ class _Running:
         self.beside: list[asyncio.Task[None]] = []
         self.failures = 0
         self.give_up_at: float | None = None
-        self.inline_tickets = 0
+        self.hurry = asyncio.Event()  # a second signal: no grace
 
     def start(self) -> None:
         keeper, throttle = self.keeper, self.worker._throttle
         self.slots.claiming = bool(self.queues)
+        if throttle is not None:
+            self.slots.pause = keeper.UNASKED
         self.loops = [asyncio.create_task(self.supervise(pump.run)) for pump in self.pumps]
         sides: list[Callable[[], Coroutine[Any, Any, None]]] = [keeper.beat, keeper.listen, keeper.prune]
         if throttle is not None:
@@ -258,18 +273,16 @@ class _Running:
         if room <= 0 or self.slots.stopping:
             return
         self.slots.free -= room
-        self.inline_tickets += 1
         taken = 0
         try:
             claimed = await self.storage.claim(Claim(
-                worker=f"{self.slots.name}/ids#{self.inline_tickets}", limit=room, ids=tuple(ids), lease=self.worker.lease,
-                tasks=self.worker.tasks(),
+                worker=self.slots.ticket(), limit=room, ids=tuple(ids), lease=self.worker.lease,
+                tasks=self.worker.tasks(), holds=tuple(self.slots.running),
             ))  # fmt: skip
             taken = len(claimed.records)
         finally:
             self.slots.free += room - taken
-        for record in claimed.records:
-            self.pumps[0].start(record)
+        self.pumps[0].start_all(claimed.records)
 
     def cancel_runs(self) -> None:
         for run in list(self.slots.running.values()):
@@ -279,16 +292,20 @@ class _Running:
         slots = self.slots
         slots.stopping, slots.claiming = True, False
         slots.wake.set()
+        for run in list(slots.running.values()):
+            run.tell()
         self.give_up_at = self.loop.time() + grace + self.worker.lease
         done = asyncio.gather(*self.loops, return_exceptions=True)
-        await asyncio.wait([done], timeout=grace)
+        hurry = asyncio.create_task(self.hurry.wait())
+        either: list[asyncio.Future[Any]] = [done, hurry]
+        await asyncio.wait(either, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not done.done():
             self.cancel_runs()
             # Async functions end now. One in a thread ends when it returns: until then its slot is not given back.
-            await asyncio.wait([done], timeout=max(1.0, min(grace, 5.0)))
-        for task in (*self.loops, *self.beside):
+            await asyncio.wait([done], timeout=1.0 if hurry.done() else max(1.0, min(grace, 5.0)))
+        for task in (*self.loops, *self.beside, hurry):
             task.cancel()
-        await asyncio.gather(done, *self.beside, return_exceptions=True)
+        await asyncio.gather(done, hurry, *self.beside, return_exceptions=True)
         if slots.running:
             names = ", ".join(sorted({run.task.name for run in slots.running.values()}))
             log.warning("worker %s stops while %d jobs still run (%s); their leases will run out",
@@ -318,7 +335,10 @@ class _Asks:
             queues = tuple((name, max(1, room * weight // self._total)) for name, weight in order)
         else:
             queues = tuple((name, room) for name, _ in self._queues)
-        return Claim(worker="", queues=queues, tasks=self._tasks, limit=max(1, room), lease=self._worker.lease, holds=tuple(self._slots.running))
+        return Claim(
+            worker="", queues=queues, tasks=self._tasks, limit=max(1, room), lease=self._worker.lease,
+            holds=tuple(self._slots.running),
+        )  # fmt: skip
 
 
 def _weights(queues: Iterable[str] | Mapping[str, int] | None) -> dict[str, int] | None:
@@ -348,13 +368,12 @@ class _signals:
             self._before[number] = signal.getsignal(number)
             try:
                 self._loop.add_signal_handler(number, self._on_signal)
-            except NotImplementedError:     # Windows: no handlers on the loop
+            except NotImplementedError:  # Windows: no handlers on the loop
                 signal.signal(number, lambda *_: self._loop.call_soon_threadsafe(self._on_signal))
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
-            try:
+            with suppress(NotImplementedError):
                 self._loop.remove_signal_handler(number)
-            except NotImplementedError:
-                pass
-            signal.signal(number, before)
+            if before is not None:  # None: set by something that is not Python
+                signal.signal(number, before)

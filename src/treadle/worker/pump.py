@@ -7,25 +7,27 @@ Without it nothing would move. What ends during a trip rides on the next one; th
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 from treadle import defaults, judge
-from treadle.context import Context
+from treadle.context import Context, Results
 from treadle.errors import StorageError, UnknownTask
 from treadle.events import Emitter, Event
 from treadle.model import EXPIRED, Claim, Claimed, Outcome, Record, Settled, State
+from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, Runner
 from treadle.storage.contract import Fused, Storage
 from treadle.worker.slots import Run, Slots, Timers
 
 log = logging.getLogger("treadle")
 
-EAGER = sys.version_info >= (3, 12)     # a no-op job: 1.7 us eager, 5.8 as a task of its own turn
+EAGER = sys.version_info >= (3, 12)  # a no-op job: 1.7 us eager, 5.8 as a task of its own turn
 NOTHING = Claimed()
+AT_LEAST = 0.001  # s between two looks at an empty line: what is due at this very moment may not be claimable yet
 
 
 class Pump:
@@ -35,13 +37,13 @@ class Pump:
         self, number: int, share: int, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
         ask: Callable[[int], Claim], runner: Runner, emitter: Emitter, poll: float,
         accept: Callable[[Record], Any] | None, degraded: Callable[[BaseException | None], Awaitable[None]],
+        results: Results,
     ) -> None:  # fmt: skip
-        self._name, self._number, self._share = f"{slots.name}/{number}", number, share
+        self._number, self._share, self._results = number, share, results
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
         self._accept, self._degraded = accept, degraded
         self._fused = storage if isinstance(storage, Fused) else None
-        self._tickets = count(1)
         self._rules: dict[str, judge.Rules] = {}
 
     async def run(self) -> None:
@@ -52,7 +54,7 @@ class Pump:
             room = self._room()
             if outs or room:
                 await self._trip(outs, room)
-                await asyncio.sleep(0)      # a storage that answers at once must not hold the loop for the whole drain
+                await asyncio.sleep(0)  # a storage that answers at once must not hold the loop for the whole drain
             elif slots.stopping and not slots.claiming and not slots.running:
                 return
             else:
@@ -75,29 +77,30 @@ class Pump:
             settled, claimed = await self._call([out for _, out in outs], room)
             taken = len(claimed.records)
         except BaseException:
-            slots.outcomes[:0] = outs       # not known to be stored: to be settled again, which law 10 makes safe
+            slots.outcomes[:0] = outs  # not known to be stored: to be settled again, which law 10 makes safe
             raise
         finally:
             slots.free += room - taken
         self._note_settled(outs, settled)
         if taken:
             slots.idle = False
-            for record in claimed.records:
-                self.start(record)
+            self.start_all(claimed.records)
         elif room:
             await self._wait_for_work(claimed.next_in)
 
     async def _call(self, outs: list[Outcome], room: int) -> tuple[Sequence[Settled], Claimed]:
         """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe."""
-        ticket = f"{self._name}#{next(self._tickets)}"
-        ask = self._ask(room)
+        ask = _with(self._ask(room), self._slots.ticket())
+        settled: Sequence[Settled] | None = None if outs else []
+        answer: tuple[Sequence[Settled], Claimed]
         while True:
             try:
                 if self._fused is not None and room:
-                    answer = await self._fused.settle_claim(outs, _with(ask, ticket))
+                    answer = await self._fused.settle_claim(outs, ask)
                 else:
-                    settled = await self._storage.settle(outs) if outs else []
-                    answer = settled, await self._storage.claim(_with(ask, ticket)) if room else NOTHING
+                    # Once answered it is not asked again: who came after may have claimed the job meanwhile.
+                    settled = await self._storage.settle(outs) if settled is None else settled
+                    answer = settled, await self._storage.claim(ask) if room else NOTHING
             except StorageError as error:
                 await self._degraded(error)
                 if not self._slots.claiming:
@@ -111,11 +114,11 @@ class Pump:
         slots = self._slots
         slots.idle = True
         if self._number:
-            return      # the first pump waits for all; its next empty claim, or its first job, ends this
+            return  # the first pump waits for all; its next empty claim, or its first job, ends this
         if slots.outcomes or slots.hinted or not slots.claiming:
             slots.idle = slots.hinted = False
             return
-        wait = self._poll if next_in is None else min(self._poll, next_in)
+        wait = self._poll if next_in is None else min(self._poll, max(next_in, AT_LEAST))
         slots.wake.clear()
         timer = asyncio.get_running_loop().call_later(wait, slots.wake.set)
         try:
@@ -123,9 +126,18 @@ class Pump:
         finally:
             timer.cancel()
         slots.idle = False
-        slots.wake.set()        # the other pumps look again
+        slots.wake.set()  # the other pumps look again
 
     # --- starting and ending one job
+
+    def start_all(self, records: Sequence[Record]) -> None:
+        """Run claimed jobs; their slots are taken already. One that cannot be started does not keep the others."""
+        for record in records:
+            try:
+                self.start(record)
+            except Exception:
+                log.exception("%s %s could not be started; its lease will run out", record.job.task, record.job.id)
+                self._slots.free += 1
 
     def start(self, record: Record) -> None:
         """Run a claimed job; its slot is taken already."""
@@ -136,17 +148,15 @@ class Pump:
             slots.wake.set()
             return
         rules = self._rules_for(task, record)
-        context = Context(record, slots.name, slots.beat_now.set)
+        context = Context(record, slots.name, slots.noted, self._results)
         run = Run(record, task, context, rules, record.job.lease or task.lease or 0.0)
         slots.begin(run)
         if rules.timeout is not None:
             self._timers.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
             self._timers.add(record.deadline_at - record.started_at, run, "deadline")
-        if run.lease:
+        if run.lease and run.lease / 3 < slots.beat_every:
             slots.beat_now.set()
-        if self._emitter.wants("started"):
-            self._emitter.emit(_event("started", run, slots.name))
         work, loop = self._work(run), asyncio.get_running_loop()
         if sys.version_info >= (3, 12):
             run.handle = asyncio.Task(work, loop=loop, eager_start=True)
@@ -155,15 +165,20 @@ class Pump:
 
     async def _work(self, run: Run) -> None:
         outcome: Outcome | None = None
+        run.begun = True
         try:
+            if run.cut:
+                raise asyncio.CancelledError
             if run.record.lost:
                 outcome = judge.lost_too_often(run.record, run.rules)
             if outcome is None and self._accept is not None and not await self._accepts(run):
                 outcome = judge.handed_back(run.record, self._poll)
             if outcome is None:
+                if self._emitter.wants("started"):
+                    self._emitter.emit(_event("started", run, self._slots.name))
                 outcome = await self._runner.run(run.task, run.context, run.rules)
         except asyncio.CancelledError:
-            outcome = judge.handed_back(run.record)
+            outcome = None if run.context.why == "lost" else judge.handed_back(run.record)
         except Exception as error:
             # Not the job's doing: a fault of ours. It counts, so that it cannot go on for ever.
             log.exception("running %s %s failed outside the task", run.task.name, run.record.job.id)
@@ -173,8 +188,15 @@ class Pump:
 
     async def _accepts(self, run: Run) -> bool:
         assert self._accept is not None
-        answer = self._accept(run.record)
-        return bool(await answer if asyncio.iscoroutine(answer) else answer)
+        try:
+            answer = self._accept(run.record)
+            return bool(await answer if inspect.isawaitable(answer) else answer)
+        except Exception as error:
+            # Not the job's fault: it goes back uncounted, like one that was declined.
+            log.exception("accept failed for %s %s; it is handed back", run.task.name, run.record.job.id)
+            if self._emitter.wants("worker.error"):
+                self._emitter.emit(Event(name="worker.error", worker=self._slots.name, error=error))
+            return False
 
     def _rules_for(self, task: AnyTask, record: Record) -> judge.Rules:
         if record.job.retry is not None:
@@ -187,7 +209,7 @@ class Pump:
     def _unknown(self, record: Record) -> tuple[Run, Outcome]:
         """Claims name our tasks, so this is a storage's mistake, or a task taken away meanwhile: back, uncounted."""
         log.error("%s", UnknownTask(record.job.task, tuple(self._tasks)))
-        rules = judge.Rules(judge.DEFAULT, None, 0)
+        rules = judge.Rules(DEFAULT, None, 0)
         run = Run(record, _NO_TASK, Context(record, self._slots.name, lambda: None), rules, 0.0)
         return run, judge.handed_back(record, 5.0)
 
@@ -199,10 +221,16 @@ class Pump:
                 if self._emitter.wants(name):
                     self._emitter.emit(_event(name, run, self._slots.name, outcome))
             elif answer.status == "stale":
-                log.info("%s %s was settled by somebody else: %s", run.record.job.task, run.record.job.id, answer.reason)
-                if self._emitter.wants("lost"):
+                log.info(
+                    "%s %s was settled by somebody else: %s", run.record.job.task, run.record.job.id, answer.reason
+                )
+                if run.context.why != "lost" and self._emitter.wants("lost"):
                     self._emitter.emit(_event("lost", run, self._slots.name))
+            elif run.refused:
+                job = run.record.job
+                log.error("%s %s cannot be settled (%s); its lease will run out", job.task, job.id, answer.reason)
             else:
+                run.refused = True
                 error = StorageError(answer.reason or "refused")
                 again = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
                 self._slots.outcomes.append((run, again))
@@ -214,7 +242,13 @@ _NO_TASK: Any = None
 
 def _with(ask: Claim, ticket: str) -> Claim:
     return Claim(
-        worker=ticket, queues=ask.queues, tasks=ask.tasks, limit=ask.limit, lease=ask.lease, ids=ask.ids, holds=ask.holds
+        worker=ticket,
+        queues=ask.queues,
+        tasks=ask.tasks,
+        limit=ask.limit,
+        lease=ask.lease,
+        ids=ask.ids,
+        holds=ask.holds,
     )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
+from contextlib import suppress
 from itertools import count
 
 from treadle.context import Context
@@ -14,23 +16,34 @@ from treadle.judge import Rules
 from treadle.model import Outcome, Record
 from treadle.runner import AnyTask
 
+SWEEP = 128  # entries: each of an ended run keeps its arguments and result alive
+
 
 class Run:
     """One job that runs here."""
 
-    __slots__ = ("context", "ended", "handle", "lease", "record", "rules", "task")
+    __slots__ = ("begun", "context", "cut", "ended", "handle", "lease", "record", "refused", "rules", "task")
 
     def __init__(self, record: Record, task: AnyTask, context: Context, rules: Rules, lease: float) -> None:
         self.record, self.task, self.context, self.rules, self.lease = record, task, context, rules, lease
         self.handle: asyncio.Task[None] | None = None
+        self.begun = False  # its first step was taken
+        self.cut = False  # it was cancelled
         self.ended = False
+        self.refused = False  # the storage could not keep its outcome
+
+    def tell(self) -> None:
+        """Let the function know that it should end soon, if it looks."""
+        self.context.stop("stop")
 
     def stop(self, why: str) -> None:
-        """Tell the function to stop: cancel it if it can be, let it know if it looks."""
-        if self.ended or self.context.why is not None:
+        """Make the function stop: cancel it if it can be, let it know if it looks. Once."""
+        if self.ended or self.cut:
             return
+        self.cut = True
         self.context.stop(why)
-        if self.handle is not None:
+        # A task cancelled before its first step never runs its `finally`, and its slot would be lost.
+        if self.handle is not None and self.begun:
             self.handle.cancel()
 
 
@@ -42,7 +55,7 @@ class Timers:
         self._heap: list[tuple[float, int, Run, str]] = []
         self._number = count()
         self._timer: asyncio.TimerHandle | None = None
-        self._sweep_at = 1_000
+        self._sweep_at = SWEEP
 
     def add(self, seconds: float, run: Run, why: str) -> None:
         when = self._loop.time() + max(0.0, seconds)
@@ -52,7 +65,7 @@ class Timers:
         elif len(self._heap) > self._sweep_at:
             self._heap = [entry for entry in self._heap if not entry[2].ended]
             heapq.heapify(self._heap)
-            self._sweep_at = max(1_000, 2 * len(self._heap))
+            self._sweep_at = max(SWEEP, 2 * len(self._heap))
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -79,17 +92,30 @@ class Slots:
 
     def __init__(self, name: str, concurrency: int) -> None:
         self.name, self.concurrency = name, concurrency
+        self.loop = asyncio.get_running_loop()
+        # Tickets begin elsewhere at each start: a worker started again under its name must not be answered with
+        # the jobs of the one before, which may still run them under the same version.
+        self._tickets = count(int.from_bytes(os.urandom(6)))
         self.free = concurrency
         self.running: dict[str, Run] = {}
         self.outcomes: list[tuple[Run, Outcome]] = []
-        self.wake = asyncio.Event()         # something to settle, a slot, a hint, or the end
-        self.beat_now = asyncio.Event()     # a note to save, or a job taken from us
-        self.idle = False                   # the last claim found the line empty
-        self.hinted = False                 # something was spoken since
-        self.pause = 0.0                    # s the throttle asks for
+        self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
+        self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
+        self.idle = False  # the last claim found the line empty
+        self.hinted = False  # something was spoken since
+        self.pause = 0.0  # s the throttle asks for
         self.stopping = False
         self.claiming = True
-        self.last_beat = 0.0                # loop time of the last heartbeat that got through
+        self.beat_every = 0.0  # s the heartbeat sleeps now
+
+    def ticket(self) -> str:
+        """A name for one claim, never used before."""
+        return f"{self.name}#{next(self._tickets)}"
+
+    def noted(self) -> None:
+        """There is a note to save. May be called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody saves notes any more
+            self.loop.call_soon_threadsafe(self.beat_now.set)
 
     def begin(self, run: Run) -> None:
         self.running[run.record.job.id] = run
