@@ -1,0 +1,74 @@
+"""Each program of examples/ does what it says, with a worker in a process of its own, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TREADLE = Path(sys.executable).with_name("treadle")
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(sys.platform == "win32", reason="stops its worker by SIGTERM"),
+]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
+    """`play("mailout.py", "40")`: a worker for its app, then the program -> the lines it printed."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "PYTEST_"))}
+    env |= {"TREADLE_URL": f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal", "PYTHONUNBUFFERED": "1"}
+    workers: list[subprocess.Popen[bytes]] = []
+    log = tmp_path / "worker.log"
+
+    def run(program: str, *args: str) -> list[str]:
+        place = str(EXAMPLES / program)
+        with log.open("wb") as out:
+            command = [str(TREADLE), "worker", f"{place}:app", "--poll", "0.1"]
+            workers.append(subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out))
+        made = subprocess.run(
+            [sys.executable, place, *args],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert made.returncode == 0, f"{made.stdout}\n{made.stderr}\nits worker said:\n{log.read_text()}"
+        return made.stdout.splitlines()
+
+    yield run
+    for worker in workers:
+        worker.send_signal(signal.SIGTERM)
+        try:
+            code = worker.wait(20)
+        finally:
+            worker.kill()
+        assert code == 0, log.read_text()
+
+
+def test_mailout_sends_every_mail_that_can_be_sent(play: Callable[..., list[str]]) -> None:
+    assert play("mailout.py", "40") == ["{'succeeded': 39, 'failed': 1}"]
+
+
+def test_thumbnails_come_from_other_processes_and_a_hanging_one_is_killed(play: Callable[..., list[str]]) -> None:
+    *good, bad = play("thumbnails.py")
+    assert len(good) == 8
+    assert all("4 x 4" in line for line in good)
+    assert "longer than its timeout of 0.5 s" in bad
+
+
+def test_webshop_enqueues_from_plain_threads(play: Callable[..., list[str]]) -> None:
+    assert play("webshop.py") == [f'"order {n} confirmed to c{n}@example.org"' for n in (1, 2, 3)]
+
+
+def test_census_adds_up_what_could_be_counted(play: Callable[..., list[str]]) -> None:
+    assert play("census.py") == ["{'be': 5, 'to': 4, 'do': 4}", "published", "not published: upstream"]
