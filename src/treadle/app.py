@@ -12,7 +12,7 @@ import random as _random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from treadle import clock as clocks
 from treadle import codec as codecs
@@ -42,6 +42,10 @@ from treadle.storage.contract import Storage
 from treadle.sync import Portal
 from treadle.task import Computed, Kind, Maker, Stub, Task
 from treadle.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.testing.app import Testing
+    from treadle.testing.clock import HandClock
 
 log = logging.getLogger("treadle")
 
@@ -254,6 +258,15 @@ class App:
             self._is_open = self._lazily = False
             self._users, self._opening = 0, None
             await self.storage.close()
+
+    def testing(self, clock: HandClock | None = None) -> Testing:
+        """`async with app.testing() as t:` puts jobs into a fresh storage in memory, under a clock moved by hand.
+
+        Tasks, middleware and listeners stay; afterwards the app is what it was. See `treadle.testing`.
+        """
+        from treadle.testing.app import Testing
+
+        return Testing(self, clock)
 
     async def __aenter__(self) -> Self:
         await self.open()

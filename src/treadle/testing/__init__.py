@@ -1,4 +1,4 @@
-"""What tests of jobs need: a clock moved by hand, and the contract every storage is held to.
+"""What tests of jobs need: a clock moved by hand, `drain`, storages that fail on purpose, and the contract of storages.
 
 Without it each project that uses Treadle would write these again, and each storage its own idea of the contract.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from treadle.testing.app import Call, Testing
 from treadle.testing.clock import HandClock
+from treadle.testing.drain import Endless, drain  # at once: else the name would be that of the module
 
 if TYPE_CHECKING:
-    from treadle.testing import contract
+    from treadle.testing import contract, faults
 
-__all__ = ["HandClock", "contract"]
+__all__ = ["Call", "Endless", "HandClock", "Testing", "contract", "drain", "faults"]
 
 
 def __getattr__(name: str) -> Any:
     # the contract needs pytest; a clock does not
-    if name == "contract":
-        return import_module("treadle.testing.contract")
+    if name in ("contract", "faults"):
+        return import_module(f"treadle.testing.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,210 @@
+"""An app's own tasks on a storage of their own, under a clock moved by hand: what `app.testing()` gives.
+
+Without it a test of code that enqueues would need a second app, or write into the real one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from msgspec import Struct
+
+from treadle.codec import Signature, decode_any
+from treadle.errors import BadArgument, BadResult
+from treadle.model import Claim, Query, Record
+from treadle.retry import seconds as in_seconds
+from treadle.storage import connect
+from treadle.task import Stub
+from treadle.testing.clock import HandClock
+from treadle.testing.drain import drain
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.operate.jobs import Jobs
+    from treadle.runner import AnyTask
+
+STEP = 0.001  # s; the least the clock moves from one due moment to the next
+
+
+class Call(Struct, frozen=True):
+    """A job that was enqueued: what its function is called with, and the row with all its options and its state."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    record: Record
+
+
+class Testing:
+    """While it lasts the app stores its jobs in memory, under `clock`, with ids that count and no chance in delays.
+
+    Tasks, middleware and listeners are the app's own. Whatever a codec does not give back as it was raises
+    BadArgument where it is enqueued, or is a BadResult of the job. Afterwards the app is what it was before.
+    """
+
+    __test__ = False  # pytest takes it for a test case by its name
+
+    def __init__(self, app: App, clock: HandClock | None = None) -> None:
+        self.app, self.clock = app, clock or HandClock()
+        self.storage = connect("memory://", now=self.clock)
+        self._before: list[tuple[object, str, Any]] = []
+        self._peeks = count(1)
+
+    async def __aenter__(self) -> Self:
+        app, ids = self.app, count(1)
+        new: dict[str, Any] = {
+            "storage": self.storage, "url": None, "now": self.clock, "_clock": self.clock, "chance": lambda: 0.0,
+            "_users": 0, "_is_open": False, "_lazily": False, "_opening": None, "_loop": None, "_inline": None,
+            "_starting": None, "_by_default": False,
+        }  # fmt: skip
+        for name, value in new.items():
+            self._change(app, name, value)
+        # Jobs of one moment stand in line by id, so ids must sort as they are counted.
+        self._change(app._maker, "new_id", lambda: f"job-{next(ids):06d}")
+        self._change(app._maker, "now", self.clock)
+        self._change(app.jobs, "_now", self.clock)
+        self._change(app.client, "run_now", None)  # inline jobs wait for `drain` like the others
+        for task in app.tasks.values():
+            self._change(task, "signature", cast("Signature", Checked(task.signature, task)))
+        await app.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            await self.app.close()
+        finally:
+            while self._before:
+                target, name, value = self._before.pop()
+                setattr(target, name, value)
+
+    def _change(self, target: object, name: str, value: Any) -> None:
+        self._before.append((target, name, getattr(target, name)))
+        setattr(target, name, value)
+
+    @property
+    def jobs(self) -> Jobs:
+        """`app.jobs`."""
+        return self.app.jobs
+
+    async def drain(
+        self, *, tasks: Iterable[str | AnyTask] | None = None, limit: int = 10_000, raise_errors: bool = False,
+        concurrency: int = 1,
+    ) -> int:  # fmt: skip
+        """Run all that is due, and what comes of it; see `treadle.testing.drain`. Answers how many runs that were."""
+        return await drain(self.app, tasks=tasks, limit=limit, raise_errors=raise_errors, concurrency=concurrency)
+
+    async def advance(self, seconds: float | timedelta, *, raise_errors: bool = False) -> int:
+        """Let so much time pass, running everything at the moment it is due. Answers how many runs that were."""
+        clock = self.clock
+        end, least = clock.moment + in_seconds(seconds, "advance"), STEP
+        ran = await self.drain(raise_errors=raise_errors)
+        while (wait := await self._next_in()) is not None and clock.moment + max(wait, least) < end:
+            clock.advance(max(wait, least))
+            now_ran = await self.drain(raise_errors=raise_errors)
+            least = STEP if now_ran or wait > least else 2 * least  # something is due and cannot run: do not crawl
+            ran += now_ran
+        clock.moment = end
+        return ran + await self.drain(raise_errors=raise_errors)
+
+    async def _next_in(self) -> float | None:
+        """In how many seconds something is due."""
+        ask = Claim(worker=f"treadle-testing#{next(self._peeks)}", queues=(), tasks={}, limit=1)
+        return (await self.storage.claim(ask)).next_in
+
+    def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
+        """The jobs of a task that were enqueued, oldest first; those too that have run meanwhile.
+
+        A call answered by another job (same id, key held) enqueued none.
+        """
+        name = task if isinstance(task, str) else task.name
+        return [Call(*self._arguments(record), record) for record in self._rows(name)]
+
+    def _rows(self, name: str) -> list[Record]:
+        found: list[Record] = []
+        query = Query(task=name, order="oldest", limit=500)
+        while True:
+            page = _at_once(self.storage.find(query))
+            found += page.records
+            if page.cursor is None:
+                return found
+            query = Query(task=name, order="oldest", limit=500, cursor=page.cursor)
+
+    def _arguments(self, record: Record) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        task, payload = self.app.tasks.get(record.job.task), record.job.payload
+        if task is not None:
+            with suppress(BadArgument):  # the first argument is still to come, with `pass_result`
+                return task.signature.decode_call(payload)
+        whole: Any = decode_any(payload)
+        if isinstance(whole, dict):
+            return tuple(whole.get("args", ())), dict(whole.get("kwargs", {}))
+        return tuple(whole), {}
+
+
+class Checked:
+    """A signature that reads what it has written, and complains where that is something else."""
+
+    def __init__(self, signature: Signature, task: AnyTask) -> None:
+        self._signature, self._task = signature, task
+        self._parameters = inspect.signature(task.function)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._signature, name)
+
+    def encode_call(self, args: Sequence[object], kwargs: Mapping[str, object], *, first_later: bool = False) -> str:
+        """As the signature does. Raises BadArgument for a value that does not come back as it is."""
+        text = self._signature.encode_call(args, kwargs, first_later=first_later)
+        if not first_later:
+            again, named = self._signature.decode_call(text)
+            given = self._parameters.bind(*args, **kwargs).arguments
+            found = self._parameters.bind(*again, **named).arguments
+            for name, value in given.items():
+                if not same(value, found.get(name)):
+                    raise BadArgument(self._task.name, name, _changed(value, found.get(name)))
+        return text
+
+    def encode_result(self, value: object) -> str:
+        """As the signature does. Raises BadResult for a value that does not come back as it is."""
+        text = self._signature.encode_result(value)
+        found = self._signature.decode_result(text)
+        if not same(value, found):
+            raise BadResult(self._task.name, _changed(value, found))
+        return text
+
+
+def same(one: object, other: object) -> bool:
+    """Equal, as far as annotations promise it: a tuple may come back as a list, a NaN is the same as another."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, float) and one != one:
+        return isinstance(other, float) and other != other
+    if isinstance(one, BaseException):
+        return isinstance(other, BaseException) and str(one) == str(other)
+    return bool(one == other)
+
+
+def _changed(value: object, found: object) -> str:
+    return f"does not survive its codec: {_short(value)} comes back as {_short(found)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _at_once(work: Any) -> Any:
+    """The answer of a coroutine that waits for nothing, as all of the memory storage's do."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise RuntimeError("the memory storage waited for something")

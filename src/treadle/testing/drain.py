@@ -1,0 +1,189 @@
+"""Run everything that can run now, one job after the other, and come back when nothing is left.
+
+Without it a test would start a worker, wait for it somehow, and be slow or flaky. It is a real worker that runs here:
+what a drained test shows is what production does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from treadle import judge
+from treadle.errors import TreadleError
+from treadle.middleware import Middleware, Run
+from treadle.model import Claim, Claimed, Outcome, Record, Settled
+from treadle.retry import Defer
+from treadle.storage.contract import Storage
+from treadle.worker import Worker
+from treadle.worker.loop import Host
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.context import Context
+    from treadle.runner import AnyTask
+
+LONG = 86_400.0  # s that inline jobs, which run beside the drain, get to end
+
+
+class Endless(TreadleError, AssertionError):
+    """More runs than the limit: jobs seem to bring forth jobs without end. What was not run is still in line."""
+
+    def __init__(self, limit: int, last: Record) -> None:
+        self.limit, self.last = limit, last
+        super().__init__(
+            f"{limit:,} jobs were run and there are still more, next {last.job.task} {last.job.id}; "
+            "if that is right, give drain a higher limit="
+        )
+
+
+async def drain(
+    app: App, *, tasks: Iterable[str | AnyTask] | None = None, limit: int = 10_000, raise_errors: bool = False,
+    concurrency: int = 1,
+) -> int:  # fmt: skip
+    """Run the jobs of `app` that are due, and those they bring forth, until no line has any and nothing runs.
+
+    Answers how many runs that took. What is due later stays, a retry with a delay too; nothing sleeps. One job at a
+    time, in line order, unless `concurrency` says otherwise: a job that waits for another's result needs 2.
+
+    tasks         only these
+    raise_errors  raise the first exception of a task, however it was judged; the jobs behind it stay in line
+    Raises Endless after `limit` runs.
+    """
+    storage = await app.open()
+    try:
+        watched = _Watched(storage, limit)
+        host = _Host(app, watched, raise_errors)
+        queues, again = await _queues(app, storage), True
+        chosen = None if tasks is None else list(tasks)
+        while again:
+            ran, known = watched.ran, queues
+            worker = Worker(cast("Host", host), sorted(queues), concurrency, tasks=chosen)
+            watched.begin(worker)
+            async with worker:
+                await watched.rested.wait()
+            again = await _end_inline(app) or watched.ran > ran
+            queues = queues | await _queues(app, storage)
+            again = again or queues > known
+            if host.error is not None:
+                raise host.error
+            if watched.exceeded is not None:
+                raise Endless(limit, watched.exceeded)
+        return watched.ran
+    finally:
+        await app.release()
+
+
+async def _queues(app: App, storage: Storage) -> set[str]:
+    """Where jobs may be: a job can be sent to a queue that no task names."""
+    counts = (await storage.stats()).counts
+    return {task.queue for task in app.tasks.values()} | {each.queue for each in counts if not each.state.final}
+
+
+async def _end_inline(app: App) -> bool:
+    """Jobs sent with `inline=True` run beside us in a worker of their own; whether there was one."""
+    found = app._starting is not None
+    while app._starting is not None:
+        starting, app._starting, app._inline = app._starting, None, None
+        await (await starting).stop(LONG)
+    return found
+
+
+class _Host:
+    """The app as the worker sees it: its storage watched, and errors caught on their way."""
+
+    def __init__(self, app: App, storage: _Watched, catch: bool) -> None:
+        self._app, self._storage = app, storage
+        self.layers: list[Middleware] = [_Catch(self), *app.layers] if catch else app.layers
+        self.on_error: judge.OnError | None = self._asked if catch else app.on_error
+        self.error: BaseException | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._app, name)
+
+    async def open(self) -> Storage:
+        await self._app.open()
+        return cast("Storage", self._storage)
+
+    def caught(self, error: BaseException) -> None:
+        """The first error ends the drain; nothing more is claimed."""
+        if self.error is None and not isinstance(error, Defer):
+            self.error = error
+            self._storage.shut = True
+
+    def _asked(self, error: BaseException, failure: judge.Failure) -> judge.Verdict:
+        self.caught(error)  # arguments that cannot be read, results that cannot be stored, timeouts
+        return self._app.on_error(error, failure) if self._app.on_error is not None else None
+
+
+class _Catch(Middleware):
+    """Outside of all other middleware: sees what the runner sees."""
+
+    def __init__(self, host: _Host) -> None:
+        self._host = host
+
+    async def run(self, context: Context, proceed: Run) -> Any:
+        try:
+            return await proceed()
+        except Exception as error:
+            self._host.caught(error)
+            raise
+
+
+class _Watched:
+    """A storage that notices when its only worker finds nothing more to do."""
+
+    def __init__(self, storage: Storage, limit: int) -> None:
+        self._storage, self._limit = storage, limit
+        self.ran = 0
+        self.shut = False
+        self.exceeded: Record | None = None
+        self.rested = asyncio.Event()
+        self._worker: Worker | None = None
+        self._under_way = 0
+        self._unsettled: set[tuple[str, int]] = set()  # outcomes whose settling failed, to be repeated
+
+    def begin(self, worker: Worker) -> None:
+        self._worker = worker
+        self._unsettled.clear()
+        self.rested.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        keys = {(each.id, each.version) for each in outcomes}
+        self._under_way += 1
+        self._unsettled |= keys
+        try:
+            settled = await self._storage.settle(outcomes)
+        finally:
+            self._under_way -= 1
+        self._unsettled -= keys
+        return settled
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        settled = await self.settle(outcomes) if outcomes else []
+        return settled, await self.claim(ask)
+
+    async def claim(self, ask: Claim) -> Claimed:
+        self._under_way += 1
+        try:
+            claimed = Claimed() if self.shut else await self._storage.claim(ask)
+        finally:
+            self._under_way -= 1
+        taken = claimed.records[: self._limit - self.ran]
+        if len(taken) < len(claimed.records):
+            self.exceeded = claimed.records[len(taken)]
+            self.shut = True
+            await self._storage.settle([judge.handed_back(record) for record in claimed.records[len(taken) :]])
+        self.ran += len(taken)
+        if not taken and self._quiet():
+            self.rested.set()
+        return Claimed(taken, claimed.next_in)
+
+    def _quiet(self) -> bool:
+        worker = self._worker
+        waiting = worker is not None and worker._state is not None and worker._state.slots.outcomes
+        return not (self._under_way or self._unsettled or waiting or (worker is not None and worker.running))
