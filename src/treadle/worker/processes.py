@@ -17,7 +17,6 @@ from types import ModuleType
 
 from msgspec.structs import replace
 
-import treadle
 from treadle.codec import TaggedCodec
 from treadle.context import Context, NotRunning, current
 from treadle.errors import BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
@@ -202,7 +201,7 @@ async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
 
 def _environment() -> dict[str, str]:
     """Ours, and a way to find treadle until the child has our sys.path."""
-    root = str(Path(treadle.__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
 
 
