@@ -42,12 +42,8 @@ def check(found: object) -> Middleware:
 
 def overrides(layers: Sequence[Middleware], method: str) -> list[Middleware]:
     """Those that have something to say, so that the others cost nothing."""
-    return [layer for layer in layers if method in vars(type(layer)) or method in dir_of(type(layer))]
-
-
-def dir_of(kind: type) -> set[str]:
-    """What a class and its parents below Middleware define."""
-    return {name for each in kind.__mro__ if each not in (Middleware, object) for name in vars(each)}
+    own = getattr(Middleware, method)
+    return [layer for layer in layers if getattr(type(layer), method) is not own]
 
 
 def around_enqueue(layers: Sequence[Middleware], send: Send) -> Send:

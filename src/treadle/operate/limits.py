@@ -40,9 +40,11 @@ def check(rule: Limit) -> None:
         raise BadOption("limits", f"expected Limit(...), found {found!r}")
     name_of(rule.name, "limit name")
     option = f"limit {rule.name!r}"
-    bounds = (("slots", rule.slots, 0), ("rate", rule.rate, 1), ("burst", rule.burst, 1))
-    name: str
-    value: object
+    bounds: tuple[tuple[str, Any, int], ...] = (
+        ("slots", rule.slots, 0),
+        ("rate", rule.rate, 1),
+        ("burst", rule.burst, 1),
+    )
     for name, value, least in bounds:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise BadOption(option, f"{name}: expected {least} or more, found {value!r}")

@@ -1,0 +1,39 @@
+"""Ids: rising, well-formed, and refused when they are not."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from treadle.ids import UuidV7, derived, problem
+
+
+def test_ids_are_uuids_of_version_7_that_only_rise() -> None:
+    moments = iter([5.0, 5.0, 4.0, 6.0, 6.0])
+    new_id = UuidV7(lambda: next(moments))
+    ids = [new_id() for _ in range(5)]
+    assert ids == sorted(set(ids))
+    assert {UUID(id).version for id in ids} == {7}
+    assert UUID(ids[0]).int >> 80 == 5_000
+
+
+def test_a_burst_within_a_millisecond_stays_in_order() -> None:
+    new_id = UuidV7(lambda: 1.0)
+    ids = [new_id() for _ in range(300_000)]  # more than the counter's 18 bits: it carries into the milliseconds
+    assert ids == sorted(set(ids))
+
+
+def test_derived_ids_are_the_same_for_the_same_parts_only() -> None:
+    assert derived("job", 3, 1) == derived("job", 3, 1)
+    assert len({derived("a", 1), derived("a", 2), derived("a1"), derived("a", "", 1)}) == 4
+
+
+@pytest.mark.parametrize("id", ["a", "A-z_0.9:@", "x" * 255])
+def test_good_ids(id: str) -> None:
+    assert problem(id) is None
+
+
+@pytest.mark.parametrize("id", ["", "x" * 256, "a b", "ä", "a/b", "cron:daily:1", "treadle:x", None, 7, "a\n"])
+def test_bad_ids(id: object) -> None:
+    assert problem(id) is not None

@@ -1,0 +1,166 @@
+"""What becomes of a run. All of it pure: a row in, an outcome out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from treadle import Abort, Defer, Record, Retry, State
+from treadle.judge import Rules, failed, handed_back, lost_too_often, rules_for, succeeded, text_of
+from treadle.model import NewJob, Outcome
+from treadle.retry import DEFAULT, RetryNow
+
+RULES = Rules(Retry(attempts=3, base=10.0, factor=2.0, max=100.0, jitter=0.5).over(DEFAULT), None, 3)
+
+
+def row(**fields: Any) -> Record:
+    return Record(**{"job": NewJob(id="j", task="t"), "version": 7, "state": State.RUNNING, **fields})
+
+
+def said(error: BaseException, verdict: Any = None, record: Record | None = None, now: float = 1000.0) -> Outcome:
+    return failed(record or row(), RULES, error, verdict, now, 0.0)
+
+
+def test_a_failure_is_tried_again_later_while_attempts_last() -> None:
+    outs = [said(ValueError("x"), record=row(attempt=n)) for n in range(3)]
+    assert [(out.state, out.attempt, out.delay) for out in outs] == [
+        (State.READY, 1, 10.0),
+        (State.READY, 2, 20.0),
+        (State.FAILED, 3, 0.0),
+    ]
+    assert outs[2].reason == "error"
+    assert outs[2].error is not None
+    assert outs[2].error.endswith("ValueError: x")
+    assert {out.version for out in outs} == {7}
+
+
+def test_attempts_none_is_without_end() -> None:
+    rules = Rules(Retry(attempts=None).over(DEFAULT), None, 3)
+    assert failed(row(attempt=10_000), rules, ValueError(), None, 0.0, 0.0).state is State.READY
+
+
+def test_defer_is_later_and_uncounted() -> None:
+    out = said(Defer(300), record=row(attempt=2, error="the last one"))
+    assert (out.state, out.attempt, out.delay, out.error) == (State.READY, 2, 300.0, "the last one")
+    moment = datetime.fromtimestamp(1060, UTC)
+    assert said(Defer(until=moment)).delay == 60
+    assert said(ValueError(), verdict=Defer(5)).attempt == 0
+
+
+def test_a_deferral_without_delay_leaves_the_head_of_the_line() -> None:
+    assert said(Defer()).delay > 0
+
+
+def test_abort_is_the_end_and_keeps_its_words() -> None:
+    out = said(Abort("no such customer"))
+    assert (out.state, out.reason, out.error, out.attempt) == (State.FAILED, "aborted", "no such customer", 1)
+    by_classifier = said(ValueError("x"), verdict=Abort("not worth another try"))
+    assert by_classifier.error is not None
+    assert "ValueError: x" in by_classifier.error
+    assert by_classifier.error.endswith("not worth another try")
+
+
+def test_the_words_of_an_abort_are_bounded_and_storable_too() -> None:
+    assert len(said(Abort("x" * 50_000)).error or "") <= 10_000
+    (said(Abort("\ud800")).error or "").encode()
+
+
+def test_an_abort_from_something_shows_what() -> None:
+    def broken() -> None:
+        try:
+            raise KeyError("cust-7")
+        except KeyError as error:
+            raise Abort("no such customer") from error
+
+    with pytest.raises(Abort) as caught:
+        broken()
+    text = said(caught.value).error or ""
+    assert "KeyError: 'cust-7'" in text
+    assert text.endswith("no such customer")
+
+
+def test_what_the_task_says_itself_outweighs_the_classifier() -> None:
+    assert said(Abort("end"), verdict=RetryNow()).state is State.FAILED
+    assert said(Defer(9), verdict=Abort()).delay == 9
+
+
+def test_retry_now_counts_and_does_not_wait() -> None:
+    out = said(ValueError(), verdict=RetryNow())
+    assert (out.state, out.attempt, out.delay) == (State.READY, 1, 0.0)
+    assert said(ValueError(), verdict=RetryNow(), record=row(attempt=2)).state is State.FAILED
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), Defer(10)])
+def test_what_would_come_after_the_deadline_expires(error: Exception) -> None:
+    out = said(error, record=row(deadline_at=1005.0))
+    assert (out.state, out.reason) == (State.FAILED, "expired")
+    assert said(error, record=row(deadline_at=1011.0)).state is State.READY
+
+
+def test_lost_too_often() -> None:
+    assert lost_too_often(row(lost=2), RULES) is None
+    out = lost_too_often(row(lost=3), RULES)
+    assert out is not None
+    assert (out.state, out.reason, out.attempt) == (State.FAILED, "lost", 0)
+    assert lost_too_often(row(lost=99), Rules(DEFAULT, None, 0)) is None
+
+
+def test_success_clears_the_error_and_a_job_handed_back_keeps_it() -> None:
+    assert succeeded(row(error="old", attempt=1), "4").error is None
+    back = handed_back(row(error="old", attempt=1))
+    assert (back.error, back.attempt, back.delay) == ("old", 1, 0.0)
+
+
+def test_rules_are_the_row_over_the_task_over_the_default() -> None:
+    def ruled(text: str | None) -> Rules:
+        return rules_for(row(job=NewJob(id="j", task="t", retry=text)), Retry(attempts=2, base=9), 5.0, 3)
+
+    plain = ruled(None)
+    assert (plain.retry.attempts, plain.retry.base, plain.retry.factor) == (2, 9.0, 2.0)
+    assert (plain.timeout, plain.max_lost, plain.pass_result) == (5.0, 3, False)
+    asked = ruled('{"retry": {"attempts": 8}, "timeout": null, "max_lost": 1, "pass_result": true}')
+    assert (asked.retry.attempts, asked.retry.base) == (8, 9.0)
+    assert (asked.timeout, asked.max_lost, asked.pass_result) == (None, 1, True)
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Hidden(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__cause__", "__context__", "__notes__"):
+            raise RuntimeError("do not look")
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("error", [Silent(), Hidden(), ValueError("\ud800"), BaseExceptionGroup("g", [SystemExit(1)])])
+def test_any_exception_has_a_text(error: BaseException) -> None:
+    text = text_of(error)
+    assert type(error).__name__ in text
+    text.encode()
+
+
+def test_a_long_error_keeps_its_begin_and_its_end() -> None:
+    text = text_of(ValueError("a" * 9_000 + "b" * 9_000))
+    assert len(text) <= 10_000
+    assert "ValueError" in text[:200]
+    assert text.endswith("b")
+
+
+def test_a_chain_of_errors_is_told() -> None:
+    def inner() -> None:
+        try:
+            raise KeyError("deep")
+        except KeyError as error:
+            raise ValueError("shallow") from error
+
+    with pytest.raises(ValueError, match="shallow") as caught:
+        inner()
+    text = text_of(caught.value)
+    assert "KeyError: 'deep'" in text
+    assert "direct cause" in text
+    assert text.endswith("ValueError: shallow")
