@@ -49,6 +49,8 @@ def _place(url: str | None, keep: bool) -> Iterator[str]:
         yield url
         return
     folder = tempfile.mkdtemp(prefix="treadle-demo-")
+    # What else is temporary, here and in the workers, shall go with it: a killed worker cleans up nothing.
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     try:
         yield f"sqlite:///{folder}/demo.db"
     finally:

@@ -70,7 +70,8 @@ class Fleet:
         if self._asked > 2:
             self._signal(signal.SIGKILL)
             return
-        self._signal(signal.SIGTERM)
+        # Two signals, because two of a kind that arrive together are one.
+        self._signal(signal.SIGTERM if self._asked == 1 else signal.SIGINT)
         grace = defaults.GRACE if self.orders.grace is None else self.orders.grace
         lease = defaults.LEASE if self.orders.lease is None else self.orders.lease
         if self._killer is not None:

@@ -90,7 +90,6 @@ def guarded(act: Callable[[], object]) -> int:
     """Call it; whatever it raises is said in one line and becomes an exit code. TREADLE_DEBUG=1 lets it through."""
     try:
         code = act()
-        sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -105,10 +104,6 @@ def guarded(act: Callable[[], object]) -> int:
     except (KeyboardInterrupt, click.Abort):
         complain("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough (`| head`); a second try at exit would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return OK
     except Stop as stop:
         if stop.text:
             complain(stop.text)

@@ -42,8 +42,12 @@ def note(text: str) -> None:
 
 
 def data(text: str) -> None:
-    """What was asked for."""
-    click.echo(text)
+    """What was asked for. Raises Stop, with exit code 0, when whoever reads it has seen enough (`| head`)."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter's last flush would complain again
+        raise Stop(OK) from None
 
 
 def coloured(stream: Any = None) -> bool:

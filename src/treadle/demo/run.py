@@ -74,9 +74,17 @@ class Demo:
             await fleet
             return report, numbers
         finally:
-            fleet.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await fleet
+            await self._end(fleet)
+
+    async def _end(self, fleet: asyncio.Task[int]) -> None:
+        """No worker is left: told to stop at once, and killed if that takes long."""
+        if not fleet.done():
+            self.fleet.stop()
+            self.fleet.stop()
+            await asyncio.wait([fleet], timeout=3.0)
+        fleet.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await fleet
 
     def _greeted(self, hello: Hello, number: int) -> None:
         self.names[number] = hello.worker
@@ -120,7 +128,7 @@ class Demo:
                 continue
             os.kill(pid, signal.SIGSTOP)
             rows = (await self.app.jobs.list(queue=self.queue, state="running", limit=1_000)).records
-            held = tuple(row.id for row in rows if row.worker is not None and row.worker.startswith(f"{name}/"))
+            held = tuple(row.id for row in rows if (row.worker or "").partition("#")[0] == name)
             if not held:
                 os.kill(pid, signal.SIGCONT)
                 continue

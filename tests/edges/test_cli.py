@@ -1,0 +1,416 @@
+"""What is typed, what is answered: parsing, messages, exit codes, JSON. In this process, in a fresh folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import App, Limit
+from treadle.cli.root import COMMANDS, run
+
+TASKS = """
+from treadle import App, Retry
+
+app = App()
+
+
+@app.task
+async def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@app.task(queue="mail")
+async def send(to: str) -> None: ...
+"""
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TREADLE_URL", raising=False)
+    monkeypatch.delenv("TREADLE_DEBUG", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if not name.startswith("treadle"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def cli(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command -> (exit code, stdout, stderr)."""
+
+    def call(*args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run(args)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def tasks(here: Path) -> str:
+    (here / "jobs.py").write_text(TASKS)
+    return "jobs:app"
+
+
+def found(cli: Run, *args: str) -> list[dict[str, Any]]:
+    code, out, err = cli(*args, "--json")
+    assert code == 0, err
+    rows: list[dict[str, Any]] = json.loads(out)
+    return rows
+
+
+# --- the list of commands
+
+
+def test_help_lists_every_command_without_importing_one(here: Path) -> None:
+    script = "import sys; from treadle.cli import main; main(['--help']); "
+    script += "print([n for n in sys.modules if n.startswith('treadle.cli.')])"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=here).stdout
+    text, _, imported = out.rpartition("\n[")
+    assert all(f"  {name} " in text for name in COMMANDS)
+    assert set(imported.strip("[]\n").replace("'", "").split(", ")) == {"treadle.cli.root", "treadle.cli.say"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(cli: Run, name: str) -> None:
+    code, out, _ = cli(name, "--help")
+    assert code == 0
+    assert out.startswith("Usage: treadle " + name)
+
+
+def test_version(cli: Run) -> None:
+    code, out, _ = cli("--version")
+    assert (code, out.split()[0]) == (0, "treadle")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["jbos"], "did you mean 'jobs'"),
+        (["jobs", "lst"], "lst"),
+        (["jobs", "list", "--state", "gone"], "found 'gone'"),
+        (["jobs", "list", "--limit", "x"], "treadle jobs list --help"),
+        (["jobs", "cancel"], "at least one filter"),
+        (["jobs", "cancel", "an-id", "--queue", "q"], "at least one filter"),
+        (["jobs", "list", "--before", "soon"], "found 'soon'"),
+        (["jobs", "list", "--url", "sqlite:///a.db", "--app", "a:b"], "not both"),
+        (["jobs", "list", "--url", "bogus://x"], "bogus://x"),
+        (["enqueue", "t", "{bad"], "begins like JSON"),
+        (["enqueue", "t", "--kw", "noequals"], "name=value"),
+        (["enqueue", "t", "--delay", "soon"], "5m"),
+        (["enqueue", "t", "--priority", "99999"], "priority"),
+        (["limits", "set", "smtp"], "--slots or --rate"),
+        (["worker", "jobs:app", "--queues", "mail=x"], "mail=3,bulk"),
+        (["worker"], "MODULE:APP"),
+    ],
+)
+def test_what_is_typed_wrongly_is_said_in_one_line_and_is_2(cli: Run, typed: list[str], said: str, here: Path) -> None:
+    code, out, err = cli(*typed)
+    assert (code, out) == (2, "")
+    assert err.startswith("treadle: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not list(here.iterdir())
+
+
+# --- where it acts
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [["jobs", "list"], ["jobs", "show", "x"], ["queues"], ["limits"], ["workers"], ["stats"], ["queues", "pause", "q"]],
+)
+def test_looking_never_makes_a_database(cli: Run, here: Path, typed: list[str]) -> None:
+    code, out, err = cli(*typed)
+    assert (code, out) == (3, "")
+    assert str(here / "treadle.db") in err
+    assert "--url" in err
+    assert not list(here.iterdir())
+
+
+def test_another_file_is_not_a_database(cli: Run, here: Path) -> None:
+    (here / "text.db").write_text("hello, this is a text")
+    code, _, err = cli("jobs", "list", "--url", "sqlite:///text.db")
+    assert code == 3
+    assert "not a SQLite database" in err
+
+
+def test_the_default_is_the_file_of_an_app_in_this_directory(cli: Run, tasks: str, here: Path) -> None:
+    _, sent, _ = cli("enqueue", "--app", tasks, "add", "1")
+    assert (here / "treadle.db").is_file()
+    assert [row["id"] for row in found(cli, "jobs", "list")] == [sent.strip()]
+    assert [row["id"] for row in found(cli, "jobs", "list", "--app", tasks)] == [sent.strip()]
+
+
+def test_the_environment_names_the_storage(cli: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_URL", f"sqlite:///{here}/other.db")
+    assert cli("enqueue", "t")[0] == 0
+    assert (here / "other.db").is_file()
+    assert len(found(cli, "jobs", "list")) == 1
+
+
+def test_a_password_is_not_shown() -> None:
+    from treadle.cli.say import masked
+
+    assert masked("postgresql://ann:secret@host/db") == "postgresql://ann:***@host/db"
+    assert masked("sqlite:///file.db") == "sqlite:///file.db"
+
+
+def test_an_error_of_ours_shows_its_traceback_only_when_asked(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_DEBUG", "1")
+    with pytest.raises(Exception, match="bogus"):
+        cli("jobs", "list", "--url", "bogus://x")
+
+
+# --- the app
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("nowhere:app", "no module 'nowhere'"),
+        ("jobs:other", "try jobs:app"),
+        ("jobs:add", "not a treadle.App"),
+        ("nowhere.py:app", "no file 'nowhere.py'"),
+        (":app", "module:app"),
+    ],
+)
+def test_an_app_that_is_not_there(cli: Run, tasks: str, named: str, said: str) -> None:
+    code, _, err = cli("enqueue", "--app", named, "add", "1")
+    assert code == 2
+    assert said in err
+
+
+def test_an_import_error_of_the_users_shows_their_traceback(cli: Run, here: Path) -> None:
+    (here / "broken.py").write_text("import not_there_at_all\n")
+    code, _, err = cli("enqueue", "--app", "broken:app", "add", "1")
+    assert code == 1
+    assert 'broken.py", line 1' in err
+    assert "importlib" not in err
+    assert "find.py" not in err
+
+
+@pytest.mark.parametrize("named", ["jobs:app", "jobs", "jobs.py:app", "jobs.py"])
+def test_an_app_may_be_named_by_module_or_file(cli: Run, tasks: str, named: str) -> None:
+    code, _, err = cli("enqueue", "--app", named, "jobs.add", "1")
+    assert code == 0, err
+    assert found(cli, "jobs", "list")[0]["task"] == "jobs.add"
+
+
+def test_a_file_within_a_package_is_imported_as_its_module(cli: Run, here: Path) -> None:
+    package = here / "shop" / "back"
+    package.mkdir(parents=True)
+    (here / "shop" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "work.py").write_text(TASKS)
+    assert cli("enqueue", "--app", "shop/back/work.py:app", "add", "1", "--id", "one")[0] == 0
+    [row] = found(cli, "jobs", "list", "--url", f"sqlite:///{package}/treadle.db")
+    assert row["task"] == "shop.back.work.add"
+
+
+# --- enqueue
+
+
+def test_arguments_are_json_or_text(cli: Run) -> None:
+    cli("enqueue", "t", "1", "two", '"3"', "[4, null]", "--kw", 'five={"a": 1.5}', "--kw", "six=b=c", "--", "-7")
+    [row] = found(cli, "jobs", "list")
+    assert row["args"] == [1, "two", "3", [4, None], -7]
+    assert row["kwargs"] == {"five": {"a": 1.5}, "six": "b=c"}
+
+
+def test_options_reach_the_row(cli: Run) -> None:
+    code, out, err = cli(
+        "enqueue", "t", "--id", "one", "--delay", "2h", "--priority", "7", "--queue", "q", "--key", "k", "--label",
+        "user=1", "--header", "trace=x", "--limit", "smtp", "--lane", "l", "--expires", "3h",
+    )  # fmt: skip
+    assert (code, out) == (0, "one\n"), err
+    code, out, _ = cli("jobs", "show", "one", "--json")
+    row = json.loads(out)
+    assert (row["priority"], row["queue"], row["key"], row["lane"]) == (7, "q", "t k", "l")
+    assert (row["labels"], row["headers"], row["limits"]) == (["user=1"], {"trace": "x"}, ["smtp"])
+    assert row["due_at"] > row["created_at"]
+    assert row["deadline_at"] > row["due_at"]
+
+
+def test_with_the_app_task_and_arguments_are_checked(cli: Run, tasks: str) -> None:
+    code, _, err = cli("enqueue", "--app", tasks, "ad", "1")
+    assert code == 2
+    assert "jobs.add" in err
+    code, _, err = cli("enqueue", "--app", tasks, "add", "one")
+    assert code == 2
+    assert "'a'" in err
+    assert cli("enqueue", "--app", tasks, "send", "ann")[0] == 0
+    assert [row["queue"] for row in found(cli, "jobs", "list")] == ["mail"]
+
+
+def test_a_result_that_does_not_come_is_1(cli: Run) -> None:
+    code, out, err = cli("enqueue", "t", "--wait", "0.05")
+    assert (code, out) == (1, "")
+    assert "treadle jobs explain" in err
+
+
+# --- looking and acting
+
+
+def test_lists_are_tables_for_people(cli: Run) -> None:
+    for number in range(3):
+        cli("enqueue", "t", str(number), "--queue", "q", "--id", f"job-{number}")
+    code, out, err = cli("jobs", "list", "--limit", "2")
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0].split() == ["ID", "STATE", "TASK", "QUEUE", "TRY", "CREATED", "WHAT"]
+    assert {line.index("ready") for line in lines[1:]} == {lines[0].index("STATE")}
+    assert "\x1b" not in out
+    assert "2 of 3 jobs" in err
+    cursor = err.split("--cursor ")[1].strip()
+    assert "job-0" in cli("jobs", "list", "--limit", "2", "--cursor", cursor)[1]
+    assert cli("jobs", "list", "--queue", "nobody") == (0, "", "no jobs\n")
+    assert found(cli, "jobs", "list", "--queue", "nobody") == []
+
+
+def test_show_and_explain(cli: Run) -> None:
+    cli("enqueue", "t", "1", "--kw", "b=2", "--id", "one", "--delay", "1h")
+    code, out, _ = cli("jobs", "show", "one")
+    assert code == 0
+    assert "t(1, b=2)" in out
+    code, out, _ = cli("jobs", "explain", "one")
+    assert (code, out.count("\n")) == (0, 1)
+    code, out, err = cli("jobs", "show", "nobody")
+    assert (code, out) == (1, "")
+    assert "no job 'nobody'" in err
+
+
+def test_acting_on_ids(cli: Run) -> None:
+    cli("enqueue", "t", "--id", "one")
+    cli("enqueue", "t", "--id", "two", "--delay", "1h")
+    code, out, err = cli("jobs", "cancel", "one", "nobody")
+    assert (code, out) == (1, "cancelled 1 job\n")
+    assert "nobody" in err
+    assert cli("jobs", "run-now", "two")[:2] == (0, "brought into line 1 job\n")
+    code, _, err = cli("jobs", "delete", "two")
+    assert code == 1
+    assert "cancel it first" in err
+    assert cli("jobs", "retry", "one")[:2] == (0, "reopened 1 job\n")
+    assert {row["state"] for row in found(cli, "jobs", "list")} == {"ready"}
+
+
+def test_acting_on_a_filter_wants_a_yes(cli: Run) -> None:
+    async def fill() -> None:
+        async with App("sqlite:///treadle.db") as app:
+            await app.enqueue(app.stub("t").options(queue="q").job(number) for number in range(120))
+            await app.stub("t").enqueue()
+
+    asyncio.run(fill())
+    code, out, err = cli("jobs", "cancel", "--queue", "q")
+    assert (code, out) == (1, "")
+    assert "120 jobs" in err
+    assert "--yes" in err
+    assert cli("jobs", "cancel", "--queue", "q", "--yes")[:2] == (0, "cancelled 120 jobs\n")
+    assert cli("jobs", "cancel", "--queue", "q", "--yes")[0] == 0
+    assert len(found(cli, "jobs", "list", "--state", "ready,waiting", "--state", "running")) == 1
+
+
+def test_queues_pause_and_resume(cli: Run) -> None:
+    cli("enqueue", "t", "--queue", "q")
+    assert cli("queues", "pause", "q")[0] == 0
+    [row] = found(cli, "queues", "list")
+    assert (row["queue"], row["in_line"], row["paused"]) == ("q", 1, True)
+    assert "paused" in cli("queues")[1]
+    assert cli("queues", "resume", "q")[0] == 0
+    assert found(cli, "queues", "list")[0]["paused"] is False
+
+
+def test_limits_are_set_and_removed(cli: Run) -> None:
+    cli("migrate")
+    assert cli("limits", "set", "smtp", "--slots", "3", "--rate", "10", "--per", "1m")[0] == 0
+    [row] = found(cli, "limits", "list")
+    assert (row["limit"], row["slots"], row["rate"], row["per"]) == ("smtp", 3, 10, 60.0)
+    assert "10 per 60 s" in cli("limits")[1]
+    assert cli("limits", "remove", "smtp")[0] == 0
+    assert found(cli, "limits", "list") == []
+    assert cli("limits", "remove", "smtp")[0] == 1
+
+
+def test_workers_and_stats(cli: Run) -> None:
+    cli("enqueue", "t")
+    assert found(cli, "workers") == []
+    assert found(cli, "stats")[0]["ready"] == 1
+    code, out, err = cli("stats")
+    assert (code, out.split()[0]) == (0, "TASK")
+    assert "0 workers" in err
+
+
+# --- migrate and doctor
+
+
+def test_migrate_says_from_where_to_where(cli: Run, here: Path) -> None:
+    code, out, err = cli("migrate")
+    assert code == 0
+    assert "made, with schema" in out
+    assert "new" in err
+    assert "already" in cli("migrate")[1]
+    assert cli("migrate", "--url", f"sqlite:///{here}/no/such/file.db")[0] == 3
+
+
+def checked(cli: Run, *args: str) -> tuple[int, dict[str, str]]:
+    code, out, _ = cli("doctor", "--json", *args)
+    return code, {check["name"]: check["verdict"] for check in json.loads(out)}
+
+
+def test_doctor_finds_a_healthy_database_healthy(cli: Run) -> None:
+    cli("migrate")
+    code, verdicts = checked(cli, "--full")
+    assert code == 0
+    assert set(verdicts.values()) <= {"ok", "warn"}
+    assert verdicts["integrity"] == verdicts["file"] == verdicts["storage"] == verdicts["lost"] == "ok"
+
+
+def test_doctor_fails_on_what_is_not_there_or_not_ours(cli: Run, here: Path) -> None:
+    assert checked(cli) == (1, {"file": "fail"})
+    (here / "treadle.db").write_text("hello, this is a text")
+    code, verdicts = checked(cli)
+    assert (code, verdicts["content"]) == (1, "fail")
+
+
+def test_doctor_says_what_holds_jobs_up(cli: Run, tasks: str) -> None:
+    async def fill() -> None:
+        async with App("sqlite:///treadle.db") as app:
+            await app.limits.set(Limit("shut", slots=0))
+            await app.stub("nobody.knows").enqueue()
+            await app.stub("t").options(queue="p").enqueue()
+            await app.queues.pause("p")
+
+    asyncio.run(fill())
+    code, verdicts = checked(cli, "--app", tasks)
+    assert code == 0
+    assert verdicts["queues"] == verdicts["paused"] == verdicts["tasks"] == "warn"
+    code, out, _ = cli("doctor")
+    assert "-> `treadle queues resume p`" in out
+
+
+def test_doctor_knows_network_file_systems(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    from treadle.cli import file
+
+    monkeypatch.setattr(file, "file_system", lambda folder: "nfs4")
+    [check] = [check for check in file._place(here) if check.name == "file system"]
+    assert check.verdict == "fail"
+
+
+def test_output_that_nobody_reads_on_is_no_error(here: Path) -> None:
+    subprocess.run([sys.executable, "-m", "treadle", "enqueue", "t"], cwd=here, check=True, capture_output=True)
+    script = f"{sys.executable} -m treadle jobs list --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], cwd=here, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
