@@ -50,7 +50,13 @@ class Portal:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of this app and wait for its answer: `app.sync.call(app.jobs.get(id))`."""
-        loop = self._app.loop or self._start()
+        loop = self._app.loop
+        if loop is None or loop is self._loop:  # ours: also looked at where the app is open, or a fork would hang
+            try:
+                loop = self._start()
+            except BaseException:
+                work.close()
+                raise
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
