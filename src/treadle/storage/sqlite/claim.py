@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.model import Claim, Claimed, Record, State
+from treadle.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admit import Admission, rule_for
 from treadle.storage.rules import costs, first_moment, keeps_key, rank
 from treadle.storage.sqlite.desk import Desk
@@ -24,6 +24,8 @@ RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... where each goes through its limits
 TICKETS = 64  # of one worker remembered
+
+CAREFUL = SLOW_CLAIM | MORE
 
 Cursor = tuple[int, float, str]  # rank, place, id
 
@@ -77,6 +79,8 @@ class Taking:
         self._holds = frozenset(ask.holds)
         self._plain: dict[float, list[int]] = {}  # end of the lease -> rows to lease together
         self._met_shut: set[str] = set()
+        self._cursor: Cursor | None = None  # the last that was passed over in this line
+        self._closed = False  # this line is shut: only those exempt are read on
         self._tasks: str | None = None
 
     def run(self) -> Generator[None, None, None]:
@@ -107,15 +111,15 @@ class Taking:
             self._gate = Admission(self.desk.rules, self.desk.used, self.desk.now)
         return self._gate
 
-    def _page(self, queue: str, size: int, cursor: Cursor | None, shut: bool) -> list[Any]:
+    def _page(self, queue: str, size: int) -> list[Any]:
         """The next rows of a line behind the cursor, of the tasks there is room for."""
         self._flush()
-        ex, tasks, place = self.desk.ex, self._tasks, cursor or (None, None, None)
+        ex, tasks, place = self.desk.ex, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
             return ex(SQL["line_ids"], (queue, size, tasks, *place, text(list(dict.fromkeys(self.ask.ids))))).fetchall()
-        if shut:
+        if self._closed:
             return ex(SQL["line_exempt"], (queue, size, tasks, *place)).fetchall()
-        if cursor is not None:
+        if self._cursor is not None:
             return ex(SQL["line_after"], (queue, size, tasks, *place)).fetchall()
         if tasks is None:
             return ex(SQL["line"], (queue, size)).fetchall()
@@ -123,77 +127,92 @@ class Taking:
 
     def _walk(self, queue: str, share: int) -> Generator[None, None, None]:
         ruled = self._rules and rule_for(self.desk.rules, f"queue:{queue}") is not None
-        cursor: Cursor | None = None
-        shut, slow, pages = False, ruled, 0
+        self._cursor, self._closed = None, False
+        slow, first = ruled, True
         while share > 0:
-            size = min(share, SLOW_PAGE if slow else PAGE)
-            page = self._page(queue, size, cursor, shut)
-            special = [found[4] for found in page if ruled or found[1] & (SLOW_CLAIM | MORE)]
-            slow = bool(special)
-            self.desk.read(special)
-            self.desk.came_back = False
-            for found in page:
-                taken = self._meet(found, ruled)
-                if taken:
-                    share -= 1
-                    if not share:
-                        break
-                else:
-                    if taken is None or shut:
-                        cursor = found[2], found[3], found[4]
-                    if taken is None and ruled and not shut and self._shut(queue):
-                        shut = True
-                        break
-                if self.desk.came_back:
-                    break
-            else:
-                if len(page) < size:
-                    return
-            pages += 1
-            if slow or pages % 2 == 0:
+            if not first:
                 yield
+            first = False
+            size = min(share, SLOW_PAGE if slow else PAGE)
+            page = self._page(queue, size)
+            if ruled or self._holds or self._room or any(row[1] & CAREFUL for row in page):
+                before, slow = len(self.taken), True
+                through = self._meet_all(page, share, ruled)
+                share -= len(self.taken) - before
+            else:
+                self._take_plain(page)
+                share, through, slow = share - len(page), True, False
+            if through and len(page) < size:
+                return
+
+    def _meet_all(self, page: Sequence[Any], share: int, ruled: bool) -> bool:
+        """One after the other -> False if the line has to be read anew before the end of the page."""
+        jobs = [decode(row[7]) for row in page]
+        self.desk.read(job.id for job, row in zip(jobs, page, strict=True) if ruled or row[1] & CAREFUL)
+        self.desk.came_back = False
+        for job, found in zip(jobs, page, strict=True):
+            taken = self._meet(job, found, ruled)
+            if taken:
+                share -= 1
+            elif taken is None or self._closed:
+                self._cursor = rank(job), found[5], job.id
+                if ruled and not self._closed and self._shut(job.queue):
+                    self._closed = True
+                    return False
+            if not share or self.desk.came_back:
+                return False
+        return True
 
     def _shut(self, queue: str) -> bool:
         return self.gate.blocked_by(((f"queue:{queue}", 1),)) is not None
 
-    def _meet(self, found: Any, ruled: bool) -> bool | None:
+    def _take_plain(self, page: Sequence[Any]) -> None:
+        """All of a page: rows that nothing holds back."""
+        now, worker, tasks, lease = self.desk.now, self.ask.worker, self.ask.tasks, self.ask.lease
+        plain, taken = self._plain, self.taken
+        for seq, _, version, attempt, lost, place, created_at, body in page:
+            job = decode(body)
+            until = now + (job.lease or (tasks[job.task][1] if tasks is not None else None) or lease)
+            taken.append(Record(
+                job=job, version=version + 1, state=RUNNING, attempt=attempt, lost=lost, joined_at=place,
+                worker=worker, due_at=until, created_at=created_at, started_at=now, updated_at=now,
+            ))  # fmt: skip
+            if until in plain:
+                plain[until].append(seq)
+            else:
+                plain[until] = [seq]
+            self.seqs.append(seq)
+        self.desk.forget_all()
+
+    def _meet(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
         """True: taken. False: it stepped aside, out of line. None: passed over."""
-        seq, flags, _, _, id, task, version, attempt, lost, joined_at, created_at, body = found
-        if id in self._holds:
-            return None
-        bounded = task in self._room
-        if bounded and self._room[task] <= 0:
+        seq, flags = found[:2]
+        bounded = job.task in self._room
+        if job.id in self._holds or (bounded and self._room[job.task] <= 0):
             return None
         if flags & SLOW_CLAIM or ruled:
-            row = self.desk.row(id)
+            row = self.desk.row(job.id)
             if row.place is None:
                 return False
             passed = self._admit(row)
             if not passed:
                 return passed
-            row = self._lease(row)
-        else:
-            now = self.desk.now
-            if flags & MORE:
-                row = self.desk.row(id)
-                until = now + (row.job.lease or self._lease_of(task))
-                row = replace(row, version=version + 1, state=RUNNING, place=None, worker=self.ask.worker, due_at=until,
-                              started_at=now, updated_at=now)  # fmt: skip
-                self.desk.replaced(row)
-            else:
-                job = decode(body)
-                self.desk.forget(id)
-                until = now + (job.lease or self._lease_of(task))
-                row = Record(
-                    job=job, version=version + 1, state=RUNNING, attempt=attempt, lost=lost, joined_at=joined_at,
-                    worker=self.ask.worker, due_at=until, created_at=created_at, started_at=now, updated_at=now,
-                )  # fmt: skip
+            self.taken.append(self._lease(row))
+            self.seqs.append(seq)
+        elif flags & MORE:
+            now, row = self.desk.now, self.desk.row(job.id)
+            until = now + (job.lease or self._lease_of(job.task))
+            row = replace(row, version=row.version + 1, state=RUNNING, place=None, worker=self.ask.worker, due_at=until,
+                          started_at=now, updated_at=now)  # fmt: skip
+            self.desk.replaced(row)
             self._plain.setdefault(until, []).append(seq)
-        self.taken.append(row)
-        self.seqs.append(seq)
+            self.taken.append(row)
+            self.seqs.append(seq)
+        else:
+            self._take_plain([found])
         if bounded:
-            self._room[task] -= 1
-            if self._room[task] <= 0:
+            self._room[job.task] -= 1
+            if self._room[job.task] <= 0:
                 self._name_tasks()
         return True
 

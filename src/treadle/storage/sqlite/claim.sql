@@ -11,18 +11,18 @@ INSERT OR REPLACE INTO ticket (worker, slot, ticket, jobs, at) VALUES (?, ?, ?, 
 -- The head of a line, exactly the rows it takes; `cursor` is the last that was passed over.
 
 -- name: line
-SELECT j.seq, j.flags, j.rank, j.place, j.id, j.task, j.version, j.attempt, j.lost, j.joined_at, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
 WHERE j.queue = ?1 AND j.place IS NOT NULL ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
 
 -- name: line_tasks
-SELECT j.seq, j.flags, j.rank, j.place, j.id, j.task, j.version, j.attempt, j.lost, j.joined_at, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
 WHERE j.queue = ?1 AND j.place IS NOT NULL AND j.task IN (SELECT value FROM json_each(?3))
 ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
 
 -- name: line_after
-SELECT j.seq, j.flags, j.rank, j.place, j.id, j.task, j.version, j.attempt, j.lost, j.joined_at, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
 WHERE j.queue = ?1 AND j.place IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
     AND j.rank <= ?4 AND (-j.rank, j.place, j.id) > (-?4, ?5, ?6)
@@ -31,7 +31,7 @@ ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
 -- Of a line that is shut only those that ran may pass, and those that kept their slot.
 
 -- name: line_exempt
-SELECT j.seq, j.flags, j.rank, j.place, j.id, j.task, j.version, j.attempt, j.lost, j.joined_at, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
 FROM (
     SELECT seq FROM job INDEXED BY job_line_ran WHERE queue = ?1 AND place IS NOT NULL AND ran = 1
     UNION SELECT job FROM slot WHERE key = 'queue:' || ?1
@@ -41,7 +41,7 @@ WHERE j.queue = ?1 AND j.place IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT 
 ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
 
 -- name: line_ids
-SELECT j.seq, j.flags, j.rank, j.place, j.id, j.task, j.version, j.attempt, j.lost, j.joined_at, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
 FROM json_each(?7) e CROSS JOIN job j ON j.id = e.value CROSS JOIN body b ON b.seq = j.seq
 WHERE j.queue = ?1 AND j.place IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
     AND (?4 IS NULL OR (-j.rank, j.place, j.id) > (-?4, ?5, ?6))

@@ -6,6 +6,7 @@ before the next look at a view, and at the end.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable, Generator, Iterable
 
@@ -109,9 +110,11 @@ class Desk:
         id = row.job.id
         self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
 
-    def forget(self, id: str) -> None:
-        """It is being written by a statement of its own."""
-        self._rows.pop(id, None)
+    def forget_all(self) -> None:
+        """Rows are being written by a statement of its own."""
+        if self._rows:
+            self.sync()
+            self._rows.clear()
 
     def replaced(self, row: Record) -> None:
         """The same, and this is what it becomes."""
@@ -277,27 +280,36 @@ class Desk:
             self.call_in_for(key)
 
     def call_in_for(self, key: str) -> None:
-        """Let as many back in line as there is room for, less those let back already."""
+        """Let as many back in line as there is room for, beside those let back already."""
         self.sync()
         if next(self._aside(key), None) is None:
             self.ex(SQL["drop_opening"], (key,))
             return
         gate = Admission(self.rules, self.used, self.now)
-        room = gate.room(key, (cost for _, cost in self._aside(key)))
-        free = room - self.ex(SQL["returned"], (key,)).fetchone()[0] if room > 0 else 0
-        waiting = self._aside(key)
-        back = [id for _, (id, _) in zip(range(free), waiting, strict=False)]
-        waiting.close()
-        for id in back:
+        gate.of(key)
+        keeps = self._keeps(key)
+        returned = [
+            (dict(decode(body).limits)[key], bool(keeps and kept))
+            for body, kept in self.ex(SQL["returned"], (key,)).fetchall()
+        ]
+        count = gate.back(key, returned, ((cost, kept) for _, cost, kept in self._aside(key)))
+        for id in [id for id, _, _ in itertools.islice(self._aside(key), count)]:
             row = self.row(id)
             self.put(replace(row, place=row.joined_at))
             self.came_back = True
         self.set_opening(gate, key)
 
-    def _aside(self, key: str) -> Generator[tuple[str, int], None, None]:
-        """Who stands aside for a limit, first in line first, with the cost."""
-        for id, body in self.ex(SQL["aside"], (key,)):
-            yield id, dict(decode(body).limits)[key]
+    def _keeps(self, key: str) -> bool:
+        rule = rule_for(self.rules, key)
+        return rule is not None and rule.hold == "ended"
+
+    def _aside(self, key: str) -> Generator[tuple[str, int, bool], None, None]:
+        """Who stands aside for a limit, with the cost: first those who have kept their slot, then the rest, in turn."""
+        keeps = self._keeps(key)
+        for id, body in self.ex(SQL["aside_kept"], (key,)) if keeps else ():
+            yield id, dict(decode(body).limits)[key], True
+        for id, body in self.ex(SQL["aside"], (key, keeps)):
+            yield id, dict(decode(body).limits)[key], False
 
     def set_opening(self, gate: Admission, key: str) -> None:
         """Note when the rate will let in the first who stands aside."""

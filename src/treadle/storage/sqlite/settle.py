@@ -24,6 +24,7 @@ from treadle.storage.sqlite.tend import tend
 SQL = load("settle")
 STEP = 256  # plain outcomes between two turns of the loop
 SLOW_STEP = 64
+GROUPS = 8  # of one version and attempt; more are few each, and go as they are
 RUNNING, READY, WAITING, SUCCEEDED = State.RUNNING, State.READY, State.WAITING, State.SUCCEEDED
 KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
 
@@ -71,24 +72,38 @@ def _is_plain(out: Outcome) -> bool:
     )  # fmt: skip
 
 
+def _is_success(out: Outcome) -> bool:
+    return (
+        out.state is SUCCEEDED and out.value is None and out.error is None and out.reason is None
+        and out.note is None and out.keep is None
+    )  # fmt: skip
+
+
 def _end_plain(desk: Desk, outs: Sequence[Outcome]) -> Sequence[Outcome]:
     """End those whose row is plain too, and runs under the version named -> the others."""
-    if all(
-        out.state is SUCCEEDED and out.value is None and out.error is None and out.reason is None
-        and out.note is None and out.keep is None for out in outs
-    ):  # fmt: skip
-        statement, rows = SQL["succeed"], text([(out.id, out.version, out.attempt, out.result) for out in outs])
-    else:
-        statement = SQL["end"]
-        rows = text([
+    groups: dict[tuple[int, int], dict[str, str | None]] = {}
+    others = []
+    for out in outs:
+        if _is_success(out):
+            group = groups.get((out.version, out.attempt))
+            if group is None:
+                group = groups[out.version, out.attempt] = {}
+            group[out.id] = out.result
+        else:
+            others.append(out)
+    if len(groups) > GROUPS:
+        groups, others = {}, list(outs)
+    done = sum(_succeed(desk, version, attempt, group) for (version, attempt), group in groups.items())
+    if others:
+        rows = [
             (out.id, out.version, NUMBER[out.state], out.attempt, out.result, out.value, out.error, out.reason,
-             out.note, None if out.keep is None else int(out.keep)) for out in outs
-        ])  # fmt: skip
-    done = desk.ex(statement, {"rows": rows, "now": desk.now, **KEEPS}).rowcount
+             out.note, None if out.keep is None else int(out.keep)) for out in others
+        ]  # fmt: skip
+        done += desk.ex(SQL["end"], {"rows": text(rows), "now": desk.now, **KEEPS}).rowcount
     if done == len(outs):
         desk.topics.update([f"job:{out.id}" for out in outs])
         return ()
-    left = {number for (number,) in desk.ex(SQL["left"], {"rows": rows})}
+    left = {number for (number,) in desk.ex(SQL["left"], (text([(out.id, out.version) for out in outs]),))}
     if len(outs) - len(left) != done:
         # some were one version on already: the slow road can tell a repetition from a stale outcome, and finds those
         # that were just applied to be repetitions
@@ -96,6 +111,16 @@ def _end_plain(desk: Desk, outs: Sequence[Outcome]) -> Sequence[Outcome]:
         desk.topics.update([f"job:{out.id}" for out in outs])
     desk.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in left])
     return [outs[number] for number in sorted(left)]
+
+
+def _succeed(desk: Desk, version: int, attempt: int, results: dict[str, str | None]) -> int:
+    common = next(iter(results.values()))
+    if all(result == common for result in results.values()):
+        name, rows = "succeed_alike", text(list(results))
+    else:
+        name, rows = "succeed", text(results)
+    values = {"rows": rows, "version": version, "attempt": attempt, "result": common, "now": desk.now, **KEEPS}
+    return desk.ex(SQL[name], values).rowcount
 
 
 def _settle(desk: Desk, out: Outcome) -> Generator[None, None, Settled]:
