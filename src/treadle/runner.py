@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from treadle import judge, middleware
+from treadle import defaults, judge, middleware
 from treadle.codec import MISSING
 from treadle.context import Context, enter
-from treadle.errors import BadArgument, JobNotDone, JobUnknown, TooLarge
+from treadle.errors import BadArgument, JobNotDone, JobUnknown, StorageError, TooLarge
 from treadle.model import EXPIRED, Outcome, Record
 from treadle.retry import Abort, Defer, RetryNow
 from treadle.task import Task
@@ -191,7 +191,10 @@ class Runner:
 
 async def _passed(task: AnyTask, context: Context) -> object:
     """The result of the one job it waited for; None if that did not succeed."""
-    found = await context.upstream()
+    try:
+        found = await context.upstream()
+    except StorageError as error:
+        raise Defer(defaults.POLL) from error  # not the job's fault: not an attempt
     if len(found) != 1:
         raise BadArgument(task.name, None, f"pass_result needs exactly one job to wait for, found {len(found)}")
     return None if isinstance(found[0], JobNotDone | JobUnknown) else found[0]

@@ -31,7 +31,7 @@ def test_an_event_nobody_wants_costs_nothing() -> None:
 
 
 def test_an_event_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(BadOption, match="'finished'.*succeeded"):
+    with pytest.raises(BadOption, match=r"'finished'.*succeeded"):
         Emitter().on("finished", lambda event: None)
 
 

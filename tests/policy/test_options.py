@@ -86,7 +86,7 @@ def test_an_option_as_a_field(option: str, value: Any, field: str, stored: objec
     [
         ("queue", ""), ("queue", 5), ("queue", " x"), ("queue", "a\nb"), ("queue", "q" * 256), ("priority", 32768),
         ("priority", True), ("priority", 1.0), ("delay", -1), ("delay", "5"), ("delay", float("nan")), ("delay", 1e12),
-        ("run_at", datetime(2030, 1, 1)), ("run_at", 5.0), ("deadline", datetime(2030, 1, 1)), ("expires", -1),
+        ("run_at", datetime(2030, 1, 1)), ("run_at", 5.0), ("deadline", datetime(2030, 1, 1)), ("expires", -1),  # noqa: DTZ001
         ("timeout", 0), ("timeout", -1), ("timeout", "x"), ("retry", 3), ("retry", {"attempts": 3}), ("lease", 0),
         ("lease", None), ("max_lost", -1), ("max_lost", True), ("key", 5), ("key", ""), ("key", Key("")),
         ("key", Key("x", conflict="explode")), ("key", Key("x", until="never")), ("key", Key("x", window=-1)),
@@ -109,7 +109,7 @@ def test_a_wrong_value_is_refused_where_it_is_written(option: str, value: Any) -
 def test_an_option_that_does_not_exist_is_named() -> None:
     t: Any = make()
     for wrong in (lambda: t.options(prio=3), lambda: make(prio=3)):
-        with pytest.raises(BadOption, match="'prio': there is no such option; there are .*priority"):
+        with pytest.raises(BadOption, match=r"'prio': there is no such option; there are .*priority"):
             wrong()
 
 

@@ -57,7 +57,7 @@ def test_a_moment_in_the_past_is_now_and_a_naive_one_is_refused() -> None:
     assert until(datetime(2020, 1, 1, tzinfo=UTC), "run_at", 2e9) == 0
     assert until(datetime.fromtimestamp(100, UTC), "run_at", 40.0) == 60
     with pytest.raises(BadOption, match="zone"):
-        until(datetime(2030, 1, 1), "run_at", 0)
+        until(datetime(2030, 1, 1), "run_at", 0)  # noqa: DTZ001
     with pytest.raises(BadOption, match="expected a datetime"):
         until(5, "run_at", 0)
 
@@ -67,7 +67,7 @@ def test_defer_takes_seconds_or_a_moment() -> None:
     assert Defer(until=datetime.fromtimestamp(160, UTC)).delay(100.0) == 60
     assert Defer(until=datetime.fromtimestamp(50, UTC)).delay(100.0) == 0
     assert Defer(until=datetime.max.replace(tzinfo=UTC)).delay(0) == 100 * 365 * 86_400
-    for wrong in (lambda: Defer(-1), lambda: Defer(until=datetime(2030, 1, 1)), lambda: Defer("soon")):  # type: ignore[arg-type]
+    for wrong in (lambda: Defer(-1), lambda: Defer(until=datetime(2030, 1, 1)), lambda: Defer("soon")):  # type: ignore[arg-type]  # noqa: DTZ001
         with pytest.raises(BadOption):
             wrong()
 
