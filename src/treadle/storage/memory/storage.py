@@ -225,6 +225,8 @@ class MemoryStorage:
             self._end(row, State.FAILED, now, EXPIRED, "what it waited for did not come in time")
         elif row.job.task:
             self._book.join(row, now)
+        else:  # a promise that ran: nobody acts on it, so it is due no more
+            self._book.put(replace(row, due_at=None if row.ran else row.deadline_at))
         self._count_endings(now)
 
     # --- claim
