@@ -434,6 +434,19 @@ async def test_law04_a_deadline_does_not_end_what_ran(storage: Storage, clock: H
     assert await claim_ids(storage) == ["a"]
 
 
+async def test_law04_a_deadline_does_not_end_what_ran_and_was_lost(storage: Storage, clock: HandClock) -> None:
+    """A worker lost while it ended the job: it comes back in line, whatever the deadline says."""
+    await storage.enqueue([job("a", ran=True, deadline=10)])
+    await storage.enqueue([job("b", ran=True, deadline=10, after=("x",), wait_timeout=50)])
+    assert (await claim_one(storage, lease=20)).job.id == "a"
+    clock.advance(21)
+    a = await claim_one(storage)
+    assert (a.job.id, a.lost, a.reason) == ("a", 1, None)
+    await settle(storage, done(a))
+    clock.advance(29)
+    assert await claim_ids(storage) == ["b"]
+
+
 async def test_law04_a_deadline_is_the_next_moment(storage: Storage) -> None:
     """A claim tells when somebody expires, so that whoever waits for it hears in time."""
     await storage.enqueue([job("a", after=("a-promise",), wait_timeout=500, deadline=12)])

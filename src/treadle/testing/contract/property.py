@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -28,6 +28,7 @@ from treadle.testing.clock import HandClock
 
 EXAMPLES = 60  # sequences, when nobody says how many
 STEPS = (12, 40)  # verbs in one of them
+ORDERS: Final[tuple[Literal["newest", "oldest", "ended", "line"], ...]] = ("newest", "oldest", "ended", "line")
 OWN_WORDS = ("expired", "upstream", "superseded")  # reasons for which a storage words the error itself
 
 Step = tuple[Any, ...]
@@ -39,7 +40,7 @@ async def make_memory(clock: HandClock) -> Storage:
 
 
 def agrees_with_memory(make: MakeOne, examples: int | None = None, shrink: bool = True) -> None:
-    """Raises AssertionError with the shortest sequence found after which `make(clock)` and the memory storage differ."""
+    """Raises AssertionError with the shortest sequence found after which the storage made and memory differ."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 
@@ -238,6 +239,8 @@ class Pair:
             if parent is not None and self.ids:
                 words["parent"] = words["root"] = self._id(parent)
             words["limits"] = tuple(words.get("limits", ()))
+            if words.get("task") == "":
+                words.pop("ran", None)  # nobody would end it
             if id not in self.ids:
                 self.ids.append(id)
             jobs.append(NewJob(id=id, **{"task": "t", "queue": "q", **words}))
@@ -272,13 +275,10 @@ class Pair:
         for id, one, other in zip(self.ids, expected, found, strict=True):
             self.same(f"row {id}", one, other)
         self.rows = [row for row in expected if row is not None]
-        one, other = await self.model.stats(), await self.subject.stats()
-        self.same(
-            "counts", *[sorted(each.counts, key=lambda it: (it.queue, it.task, it.state)) for each in (one, other)]
-        )
-        self.same("limits", *[sorted(each.limits, key=lambda it: it.key) for each in (one, other)])
-        orders = ("newest", "oldest", "ended", "line")
-        query = Query(order=orders[self.turn % 4], limit=1 + self.turn % 3, count=True)
+        stats = [await storage.stats() for storage in (self.model, self.subject)]
+        self.same("counts", *[sorted(each.counts, key=lambda it: (it.queue, it.task, it.state)) for each in stats])
+        self.same("limits", *[sorted(each.limits, key=lambda it: it.key) for each in stats])
+        query = Query(order=ORDERS[self.turn % 4], limit=1 + self.turn % 3, count=True)
         for _ in range(3):
             page, twin = await self.model.find(query), await self.subject.find(query)
             self.same(f"page {query}", page, twin)
