@@ -9,7 +9,16 @@ import pytest
 
 from tests.engine.kit import Spy, Told, work
 from treadle import (
-    Abort, App, JobCancelled, JobExpired, JobFailed, JobUnknown, Retry, StorageUnavailable, all_done, current,
+    Abort,
+    App,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobUnknown,
+    Retry,
+    StorageUnavailable,
+    all_done,
+    current,
 )  # fmt: skip
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock

@@ -50,7 +50,9 @@ def _in_line(row: Record, ahead: int | None, stats: Stats) -> str:
     serving = [worker for worker in stats.workers if queue in worker.queues]
     if not serving:
         return f"It is in line, and no worker serves its queue {queue!r}."
-    free = sum(worker.slots - worker.running for worker in serving)
+    # What workers say of themselves is a heartbeat old; the rows are not.
+    runs = sum(count.jobs for count in stats.counts if count.queue == queue and count.state is State.RUNNING)
+    free = sum(worker.slots for worker in serving) - max(runs, sum(worker.running for worker in serving))
     if ahead:
         workers = f"{len(serving)} workers serve it, {free} slots are free"
         return f"It is in line behind {ahead} jobs in queue {queue!r}; {workers}."

@@ -137,7 +137,7 @@ class Jobs:
         Their tries count from 0 again. Raises JobUnknown; Stale for a job that has not ended or succeeded; KeyHeld if
         an unfinished job holds the key meanwhile. By filter, those that cannot be reopened are passed over.
         """
-        if job is None:
+        if job is None and filters:
             filters.setdefault("state", ("failed",))
         rows = await self._chosen(job, filters, lambda row: row.state in (State.FAILED, State.CANCELLED))
         if job is not None and not rows:
@@ -150,7 +150,7 @@ class Jobs:
 
         Raises JobUnknown; Stale for a job that is not ready.
         """
-        if job is None:
+        if job is None and filters:
             filters.setdefault("state", ("ready",))
         rows = await self._chosen(job, filters, lambda row: row.state is State.READY)
         if job is not None and not rows:
@@ -210,6 +210,9 @@ def query_of(filters: dict[str, Filter], **rest: Any) -> Query:
     before = filters.get("before")
     if before is not None and (not isinstance(before, datetime) or before.tzinfo is None):
         raise BadOption("before", f"expected a moment with a zone, found {before!r}")
+    for name in ("queue", "label"):
+        if filters.get(name) is not None and not isinstance(filters[name], str):
+            raise BadOption(name, f"expected a text (a label of a mapping is 'key=value'), found {filters[name]!r}")
     task = filters.get("task")
     return Query(
         state=_states(filters.get("state")), task=task if task is None or isinstance(task, str) else task.name,
