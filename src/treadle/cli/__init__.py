@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; answers the exit code: 0 ok, 1 failed, 2 usage, 3 the storage cannot be reached."""
-    from treadle.cli.root import run
-
+    try:
+        from treadle.cli.root import run
+    except KeyboardInterrupt:  # typed before there was anything to interrupt
+        return 130
     return run(args)

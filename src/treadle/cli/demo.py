@@ -8,11 +8,15 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 
 import click
 
 from treadle.cli.say import FAILED, OK, USAGE, Stop, as_json, document, note
+from treadle.clock import monotonic
+
+PATIENCE = 8.0  # s until we give up deleting a folder somebody writes to: longer than the workers' grace
 
 
 @click.command()
@@ -57,4 +61,15 @@ def _place(url: str | None, keep: bool) -> Iterator[str]:
         if keep:
             note(f"kept: treadle jobs list --url sqlite:///{folder}/demo.db")
         else:
-            shutil.rmtree(folder, ignore_errors=True)
+            _delete(folder)
+
+
+def _delete(folder: str) -> None:
+    """Whoever is impatient now waits: a worker that was interrupted twice may write for a moment yet."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    until = monotonic() + PATIENCE
+    while os.path.isdir(folder) and monotonic() < until:
+        shutil.rmtree(folder, ignore_errors=True)
+        if os.path.isdir(folder):
+            time.sleep(0.05)

@@ -25,6 +25,7 @@ LEASE = 2.0  # s; short, so that one can watch lost jobs come back
 SLOTS = 4  # jobs at once in each process
 KILL_AT = 0.4  # share of the jobs that is done when a worker is killed
 LOOK = 0.1  # s between two looks
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
@@ -81,7 +82,7 @@ class Demo:
         if not fleet.done():
             self.fleet.stop()
             self.fleet.stop()
-            await asyncio.wait([fleet], timeout=3.0)
+            await asyncio.wait([fleet], timeout=1.5)
         fleet.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await fleet
@@ -161,17 +162,30 @@ class Demo:
 
 
 def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple[tasks.Report, Numbers]:
-    """The whole demo on the storage of TREADLE_URL. SIGTERM and SIGHUP end it as Ctrl-C does."""
+    """The whole demo on the storage of TREADLE_URL. SIGTERM and SIGHUP end it as Ctrl-C does, raising that."""
 
     async def work() -> tuple[tasks.Report, Numbers]:
-        loop, here = asyncio.get_running_loop(), asyncio.current_task()
+        loop, here, asked = asyncio.get_running_loop(), asyncio.current_task(), False
         assert here is not None
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, here.cancel)
+
+        def stop() -> None:
+            """Once: ending takes two seconds at most, and must not be cancelled itself."""
+            nonlocal asked
+            if not asked:
+                asked = True
+                here.cancel()
+
+        for number in ENDING:
+            loop.add_signal_handler(number, stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         async with tasks.app as app:
             return await Demo(app, modules, processes, kill).run()
 
+    # Half a loop cannot be interrupted cleanly: what arrives meanwhile is heard when there is a whole one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         return asyncio.run(work())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
