@@ -319,6 +319,8 @@ def columns(options: Options, policy: Policy, task: str, now: float, sizes: Size
         fields.update(_key(options["key"], task))
     if "after" in options:
         fields.update(_after(options["after"], options.get("when", When())))
+    elif "when" in own:
+        raise BadOption("when", "says how many of `after` must have ended; give after= with it")
     if "id" in options:
         wrong = ids.problem(options["id"])
         if wrong:

@@ -437,7 +437,7 @@ class MemoryStorage:
         elif row.slack is None or row.slack >= 0:
             self._book.put(row)
         elif row.started_at is None and not row.ran:
-            self._end(row, State.CANCELLED, now, UPSTREAM, f"{up}, which it waited for, was {state}")
+            self._end(row, State.CANCELLED, now, UPSTREAM, f"{up}, which it waited for, ended as {state}")
         else:
             self._book.join(row, now)
 

@@ -54,7 +54,7 @@ def _count(desk: Desk, up: str, down: str, version: int, soft: bool, state: Stat
     elif row.slack is None or row.slack >= 0:
         desk.put(row)
     elif row.started_at is None and not row.ran:
-        end(desk, row, State.CANCELLED, UPSTREAM, f"{up}, which it waited for, was {state}")
+        end(desk, row, State.CANCELLED, UPSTREAM, f"{up}, which it waited for, ended as {state}")
     else:
         desk.join(row, desk.now)
 
