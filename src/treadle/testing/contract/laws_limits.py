@@ -602,6 +602,19 @@ async def test_law08_a_held_slot_still_pays_the_rate(storage: Storage, clock: Ha
     assert await claim_ids(storage, 9) == ["a"]
 
 
+async def test_law08_who_keeps_its_slot_comes_back_before_who_needs_one(storage: Storage, clock: HandClock) -> None:
+    """Held back by the rate, it is not barred by one in front that waits for the very slot it keeps."""
+    await storage.set_limits([Limit("order", slots=1, rate=1, per=30, hold="ended")])
+    await storage.enqueue(jobs("a b", limits=(("order", 1),)))
+    await settle(storage, back(await claim_one(storage), 5, attempt=1))
+    assert await claim_ids(storage, 9) == []
+    clock.advance(5)
+    assert await claim_ids(storage, 9) == []
+    assert await standing(storage) == (0, 2)
+    clock.advance(25)
+    assert await claim_ids(storage, 9) == ["a"]
+
+
 async def test_law08_strict_order(storage: Storage, clock: HandClock) -> None:
     """A lane with one slot held until the ending: nobody overtakes a retry."""
     await storage.set_limits([Limit("order", slots=1, hold="ended")])
