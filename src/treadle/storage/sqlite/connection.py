@@ -169,6 +169,7 @@ class Database:
 
     def _close(self) -> None:
         """The last connection to close writes a checkpoint, so the lock is held meanwhile."""
+        self._searches.shutdown(wait=True, cancel_futures=True)  # a look whose caller went away may still read
         locked = self._lock is not None and _patiently(self._lock)
         try:
             self.search.close()

@@ -1,0 +1,30 @@
+"""What Ctrl-C in the middle of a look found: the storage closes under a thread that still reads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+from treadle.storage.sqlite import SqliteStorage
+
+
+async def test_a_look_that_was_given_up_ends_before_its_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage, go, read = SqliteStorage(str(tmp_path / "jobs.db")), threading.Event(), list[object]()
+    await storage.open()
+    look = asyncio.create_task(
+        storage._file.in_search(lambda db: (go.wait(10), read.append(db.execute("SELECT 1").fetchone())))
+    )
+    await asyncio.sleep(0)
+    look.cancel()
+    await asyncio.gather(look, return_exceptions=True)
+    asyncio.get_running_loop().call_later(0.05, go.set)
+    await storage.close()
+    gc.collect()
+    assert read == [(1,)]
+    assert "never retrieved" not in caplog.text
