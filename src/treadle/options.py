@@ -270,7 +270,9 @@ def merge(below: Options, above: Options) -> Options:
 
 
 def completed(own: Options, constants: Options) -> Options:
-    """`own` with those constants that mean something only together with what it says."""
+    """`own` with those constants that mean something only together with what it says. Raises BadOption."""
+    if "when" in own and "after" not in own:
+        raise BadOption("when", "says how many of `after` must have ended; give after= with it")
     partners: dict[str, Any] = {}
     for one, other in (("limits", "cost"), ("cost", "limits"), ("after", "when")):
         if one in own and other not in own and other in constants:
@@ -319,8 +321,6 @@ def columns(options: Options, policy: Policy, task: str, now: float, sizes: Size
         fields.update(_key(options["key"], task))
     if "after" in options:
         fields.update(_after(options["after"], options.get("when", When())))
-    elif "when" in own:
-        raise BadOption("when", "says how many of `after` must have ended; give after= with it")
     if "id" in options:
         wrong = ids.problem(options["id"])
         if wrong:
