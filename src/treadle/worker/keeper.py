@@ -55,7 +55,8 @@ class Keeper:
             running=len(slots.running), uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
         )  # fmt: skip
         by_lease: dict[float, list[Run]] = {self._lease: []}
-        for run in slots.running.values():
+        # Also what waits to be settled: an outage longer than the lease must not have it run again.
+        for run in (*slots.running.values(), *slots.unsettled()):
             by_lease.setdefault(run.lease or self._lease, []).append(run)
         for lease, runs in by_lease.items():
             holds = [Hold(run.record.job.id, run.record.version, note=run.context.note) for run in runs]

@@ -35,6 +35,7 @@ log = logging.getLogger("treadle")
 
 RECOVERY = Retry(base=0.1, max=10.0)
 LISTENERS = 5.0  # s a stopping worker waits for async listeners
+WELL_AFTER = 1.0  # s without another failure until a loop counts as well
 PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage, nothing lost on SQLite
 
 
@@ -222,7 +223,7 @@ class _Running:
         self.keeper = Keeper(self.slots, storage, app.emitter, list(self.queues), worker.lease)
         self.loops: list[asyncio.Task[None]] = []
         self.beside: list[asyncio.Task[None]] = []
-        self.failures = 0
+        self.failures: dict[str, tuple[int, float]] = {}  # by loop: how many in a row, and until when they count
         self.give_up_at: float | None = None
         self.hurry = asyncio.Event()  # a second signal: no grace
 
@@ -231,13 +232,15 @@ class _Running:
         self.slots.claiming = bool(self.queues)
         if throttle is not None:
             self.slots.pause = keeper.UNASKED
-        self.loops = [asyncio.create_task(self.supervise(pump.run)) for pump in self.pumps]
-        sides: list[Callable[[], Coroutine[Any, Any, None]]] = [keeper.beat, keeper.listen, keeper.prune]
+        self.loops = [asyncio.create_task(self.supervise("pump", pump.run)) for pump in self.pumps]
+        sides: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "beat": keeper.beat, "listen": keeper.listen, "prune": keeper.prune,
+        }  # fmt: skip
         if throttle is not None:
-            sides.append(lambda: keeper.throttle(throttle))
-        self.beside = [asyncio.create_task(self.supervise(side)) for side in sides]
+            sides["throttle"] = lambda: keeper.throttle(throttle)
+        self.beside = [asyncio.create_task(self.supervise(name, side)) for name, side in sides.items()]
 
-    async def supervise(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def supervise(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """An error in a loop is told, and the loop goes on after a while; healthy time makes it forget the error."""
         failures, retry = 0, self.worker._recovery
         while True:
@@ -247,42 +250,72 @@ class _Running:
             except Exception as error:
                 failures = 1 if self.loop.time() - began > 60 else failures + 1
                 if isinstance(error, StorageError):
-                    await self.degraded(error)
+                    await self.degraded(name, error)
                 else:
                     log.exception("a loop of worker %s failed; it is started again", self.worker.name)
                     self.worker._tell("worker.error", error)
                     await asyncio.sleep(retry.delay(failures, self.worker.app.chance()))
 
-    async def degraded(self, error: BaseException | None) -> None:
-        """The storage failed (wait, then try again), or answered (forget it). Said once, not at every try."""
+    async def degraded(self, name: str, error: BaseException | None) -> None:
+        """The storage failed in this loop (wait, then try again), or answered (forget it).
+
+        An outage is told once, not at every try nor by every loop. A loop that does not say when it is answered is
+        held for well again when it has not failed for a while.
+        """
         if error is None:
-            if self.failures:
-                self.failures = 0
+            if self.failures and self.failures.pop(name, (0, 0.0))[0]:
                 log.warning("worker %s: the storage answers again", self.worker.name)
             return
-        if self.give_up_at is not None and self.loop.time() > self.give_up_at:
+        now = self.loop.time()
+        if self.give_up_at is not None and now > self.give_up_at:
             raise error
-        self.failures += 1
-        if self.failures == 1:
+        self.failures = {each: (times, until) for each, (times, until) in self.failures.items() if until > now}
+        if not self.failures:
             log.warning("worker %s: the storage does not answer; trying on (%s)", self.worker.name, error)
             self.worker._tell("worker.error", error)
-        await asyncio.sleep(self.worker._recovery.delay(min(self.failures, 30), self.worker.app.chance()))
+        times = self.failures.get(name, (0, 0.0))[0] + 1
+        wait = self.worker._recovery.delay(min(times, 30), self.worker.app.chance())
+        self.failures[name] = times, now + wait + WELL_AFTER
+        await asyncio.sleep(wait)
 
     async def run_ids(self, ids: Sequence[str]) -> None:
+        """Returns when it was tried once. A lost answer may have made them ours, so it is asked again, beside."""
         room = min(self.slots.free, len(ids))
         if room <= 0 or self.slots.stopping:
             return
         self.slots.free -= room
-        taken = 0
+        self.slots.asking += 1
+        tried: asyncio.Future[None] = self.loop.create_future()
+        task = asyncio.create_task(self.claim_ids(tuple(ids), room, tried))
+        self.loops.append(task)
+        task.add_done_callback(self.loops.remove)
+        await tried
+
+    async def claim_ids(self, ids: tuple[str, ...], room: int, tried: asyncio.Future[None]) -> None:
+        ask = Claim(
+            worker=self.slots.ticket(), limit=room, ids=ids, lease=self.worker.lease, tasks=self.worker.tasks(),
+            holds=tuple(self.slots.running),
+        )  # fmt: skip
+        records: Sequence[Record] | None = None
         try:
-            claimed = await self.storage.claim(Claim(
-                worker=self.slots.ticket(), limit=room, ids=tuple(ids), lease=self.worker.lease,
-                tasks=self.worker.tasks(), holds=tuple(self.slots.running),
-            ))  # fmt: skip
-            taken = len(claimed.records)
+            while records is None:
+                try:
+                    records = (await self.storage.claim(ask)).records
+                except StorageError as error:
+                    _done(tried)
+                    await self.degraded("inline", error)
+        except Exception as error:
+            if tried.done():
+                log.exception("claiming inline jobs failed; they wait for any worker")
+            else:
+                tried.set_exception(error)
         finally:
-            self.slots.free += room - taken
-        self.pumps[0].start_all(claimed.records)
+            self.slots.asking -= 1
+            self.slots.free += room - len(records or ())
+            if records:
+                self.pumps[0].start_all(records)
+            self.slots.wake.set()
+            _done(tried)
 
     def cancel_runs(self) -> None:
         for run in list(self.slots.running.values()):
@@ -326,7 +359,7 @@ class _Asks:
         self._tasks: dict[str, tuple[int | None, float | None]] = {}
         self._known = -1
 
-    def __call__(self, room: int) -> Claim:
+    def __call__(self, room: int, pump: int) -> Claim:
         if self._known != len(self._worker.app.tasks):
             self._tasks, self._known = self._worker.tasks(), len(self._worker.app.tasks)
         if len(self._queues) > 1:
@@ -335,10 +368,16 @@ class _Asks:
             queues = tuple((name, max(1, room * weight // self._total)) for name, weight in order)
         else:
             queues = tuple((name, room) for name, _ in self._queues)
+        # Nor what another pump is settling: were that answer lost, it would find its job gone.
+        holds = (*self._slots.running, *(run.record.job.id for run in self._slots.unsettled(but=pump)))
         return Claim(
-            worker="", queues=queues, tasks=self._tasks, limit=max(1, room), lease=self._worker.lease,
-            holds=tuple(self._slots.running),
-        )  # fmt: skip
+            worker="", queues=queues, tasks=self._tasks, limit=max(1, room), lease=self._worker.lease, holds=holds
+        )
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _weights(queues: Iterable[str] | Mapping[str, int] | None) -> dict[str, int] | None:

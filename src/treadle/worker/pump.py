@@ -35,11 +35,12 @@ class Pump:
 
     def __init__(
         self, number: int, share: int, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
-        ask: Callable[[int], Claim], runner: Runner, emitter: Emitter, poll: float,
-        accept: Callable[[Record], Any] | None, degraded: Callable[[BaseException | None], Awaitable[None]],
+        ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
+        accept: Callable[[Record], Any] | None, degraded: Callable[[str, BaseException | None], Awaitable[None]],
         results: Results,
     ) -> None:  # fmt: skip
         self._number, self._share, self._results = number, share, results
+        self._label = f"pump {number}"
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
         self._accept, self._degraded = accept, degraded
@@ -55,7 +56,7 @@ class Pump:
             if outs or room:
                 await self._trip(outs, room)
                 await asyncio.sleep(0)  # a storage that answers at once must not hold the loop for the whole drain
-            elif slots.stopping and not slots.claiming and not slots.running:
+            elif slots.stopping and not slots.claiming and not slots.running and not slots.asking:
                 return
             else:
                 slots.wake.clear()
@@ -71,6 +72,7 @@ class Pump:
     async def _trip(self, outs: list[tuple[Run, Outcome]], room: int) -> None:
         slots = self._slots
         slots.free -= room
+        slots.settling[self._number] = outs
         taken = 0
         try:
             slots.hinted = False
@@ -81,7 +83,8 @@ class Pump:
             raise
         finally:
             slots.free += room - taken
-        self._note_settled(outs, settled)
+            del slots.settling[self._number]
+        self._note_settled(outs, settled, claimed.records)
         if taken:
             slots.idle = False
             self.start_all(claimed.records)
@@ -90,23 +93,27 @@ class Pump:
 
     async def _call(self, outs: list[Outcome], room: int) -> tuple[Sequence[Settled], Claimed]:
         """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe."""
-        ask = _with(self._ask(room), self._slots.ticket())
+        ask = _with(self._ask(room, self._number), self._slots.ticket())
         settled: Sequence[Settled] | None = None if outs else []
+        asked = False
         answer: tuple[Sequence[Settled], Claimed]
         while True:
             try:
                 if self._fused is not None and room:
+                    asked = True
                     answer = await self._fused.settle_claim(outs, ask)
                 else:
                     # Once answered it is not asked again: who came after may have claimed the job meanwhile.
                     settled = await self._storage.settle(outs) if settled is None else settled
+                    asked = room > 0
                     answer = settled, await self._storage.claim(ask) if room else NOTHING
             except StorageError as error:
-                await self._degraded(error)
-                if not self._slots.claiming:
+                await self._degraded(self._label, error)
+                # What was claimed by a call whose answer was lost is ours all the same: ask on, to hand it back.
+                if not self._slots.claiming and not asked:
                     room = 0
             else:
-                await self._degraded(None)
+                await self._degraded(self._label, None)
                 return answer
 
     async def _wait_for_work(self, next_in: float | None) -> None:
@@ -134,7 +141,10 @@ class Pump:
         """Run claimed jobs; their slots are taken already. One that cannot be started does not keep the others."""
         for record in records:
             try:
-                self.start(record)
+                if self._slots.stopping:
+                    self._not_started(record, judge.handed_back(record))
+                else:
+                    self.start(record)
             except Exception:
                 log.exception("%s %s could not be started; its lease will run out", record.job.task, record.job.id)
                 self._slots.free += 1
@@ -143,9 +153,9 @@ class Pump:
         """Run a claimed job; its slot is taken already."""
         slots, task = self._slots, self._tasks.get(record.job.task)
         if task is None:
-            slots.free += 1
-            slots.outcomes.append(self._unknown(record))
-            slots.wake.set()
+            # Claims name our tasks, so this is a storage's mistake, or a task taken away meanwhile: back, uncounted.
+            log.error("%s", UnknownTask(record.job.task, tuple(self._tasks)))
+            self._not_started(record, judge.handed_back(record, 5.0))
             return
         rules = self._rules_for(task, record)
         context = Context(record, slots.name, slots.noted, self._results)
@@ -206,17 +216,21 @@ class Pump:
             known = self._rules[task.name] = judge.rules_for(record, task.retry, task.timeout, task.max_lost)
         return known
 
-    def _unknown(self, record: Record) -> tuple[Run, Outcome]:
-        """Claims name our tasks, so this is a storage's mistake, or a task taken away meanwhile: back, uncounted."""
-        log.error("%s", UnknownTask(record.job.task, tuple(self._tasks)))
+    def _not_started(self, record: Record, outcome: Outcome) -> None:
+        """Settle a claimed job that does not run here."""
         rules = judge.Rules(DEFAULT, None, 0)
         run = Run(record, _NO_TASK, Context(record, self._slots.name, lambda: None), rules, 0.0)
-        return run, judge.handed_back(record, 5.0)
+        run.ended = True
+        self._slots.free += 1
+        self._slots.outcomes.append((run, outcome))
+        self._slots.wake.set()
 
-    def _note_settled(self, outs: list[tuple[Run, Outcome]], settled: Sequence[Settled]) -> None:
+    def _note_settled(
+        self, outs: list[tuple[Run, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
+    ) -> None:
         """Tell what became of what; an outcome the storage cannot keep is a failed attempt."""
         for (run, outcome), answer in zip(outs, settled, strict=True):
-            if answer.status == "applied":
+            if answer.status == "applied" or (answer.status == "stale" and _came_back(outcome, claimed)):
                 name = _name(run.record, outcome)
                 if self._emitter.wants(name):
                     self._emitter.emit(_event(name, run, self._slots.name, outcome))
@@ -250,6 +264,11 @@ def _with(ask: Claim, ticket: str) -> Claim:
         ids=ask.ids,
         holds=ask.holds,
     )
+
+
+def _came_back(outcome: Outcome, claimed: Sequence[Record]) -> bool:
+    """Whether its own trip brought the job back: it was settled, claimed, and the answer that said so was lost."""
+    return any(row.job.id == outcome.id and row.version == outcome.version + 2 for row in claimed)
 
 
 def _name(record: Record, outcome: Outcome) -> str:

@@ -97,8 +97,10 @@ class Slots:
         # the jobs of the one before, which may still run them under the same version.
         self._tickets = count(int.from_bytes(os.urandom(6)))
         self.free = concurrency
+        self.asking = 0  # claims under way besides those of the pumps
         self.running: dict[str, Run] = {}
         self.outcomes: list[tuple[Run, Outcome]] = []
+        self.settling: dict[int, list[tuple[Run, Outcome]]] = {}  # by pump: sent, and not known to be stored
         self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
         self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
         self.idle = False  # the last claim found the line empty
@@ -116,6 +118,11 @@ class Slots:
         """There is a note to save. May be called in any thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody saves notes any more
             self.loop.call_soon_threadsafe(self.beat_now.set)
+
+    def unsettled(self, but: int | None = None) -> list[Run]:
+        """The runs whose outcomes are not known to be stored; without those that pump `but` is sending."""
+        sent = [run for number, outs in self.settling.items() if number != but for run, _ in outs]
+        return sent + [run for run, _ in self.outcomes]
 
     def begin(self, run: Run) -> None:
         self.running[run.record.job.id] = run

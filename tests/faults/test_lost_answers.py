@@ -1,0 +1,251 @@
+"""Law 10 through the engine: whichever call fails or loses its answer, every job ends once, with its result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+from treadle.testing import HandClock
+from treadle.testing.faults import Fault, Faulty, Script, before, bursts, held, lost, twice
+
+AT_ONCE = Retry(base=0.001, max=0.001)
+LEASE = 0.03  # s; a heartbeat every 10 ms, and no lease ever runs out by itself under a clock moved by hand
+
+FUSED = {True: ("enqueue", "heartbeat", "settle_claim"), False: ("enqueue", "claim", "heartbeat", "settle")}
+PLACES = [(fused, verb, call) for fused, verbs in FUSED.items() for verb in verbs for call in range(1, 5)]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def inner(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal"
+    return connect(url, now=HandClock())
+
+
+class Scene:
+    """An app on a storage that fails, tasks that count their runs, and what was told."""
+
+    def __init__(self, storage: Storage, script: Any = (), *, fused: bool = True) -> None:
+        self.storage = Faulty(storage, script, fused=fused)
+        self.app = App(storage=self.storage, random=lambda: 0.0)
+        self.runs: Counter[int] = Counter()
+        self.told: list[Event] = []
+        self.beats = 0  # how many heartbeats `patient` waits for
+        self.app.on("*")(self.told.append)
+        self.double = self.app.task(name="double")(self._double)
+        self.thread = self.app.task(name="thread")(self._in_thread)
+        self.flaky = self.app.task(name="flaky", retry=Retry(attempts=3, base=0))(self._flaky)
+        self.fails = self.app.task(name="fails", retry=Retry(attempts=2, base=0))(self._fails)
+        self.patient = self.app.task(name="patient")(self._patient)
+        self.wanted: dict[str, tuple[State, int, str | None]] = {}
+
+    async def _double(self, n: int) -> int:
+        self.runs[n] += 1
+        await asyncio.sleep(0)
+        return 2 * n
+
+    def _in_thread(self, n: int) -> int:
+        self.runs[n] += 1
+        return 2 * n
+
+    async def _flaky(self, n: int) -> int:
+        self.runs[n] += 1
+        if self.runs[n] < 3:
+            raise ValueError("not yet")
+        return 2 * n
+
+    async def _fails(self, n: int) -> int:
+        self.runs[n] += 1
+        raise ValueError("never")
+
+    async def _patient(self, n: int) -> int:
+        self.runs[n] += 1
+        await self.storage.reached("heartbeat", self.beats)
+        return 2 * n
+
+    def specs(self, count: int) -> list[JobSpec[int]]:
+        made = []
+        for n in range(count):
+            task, state, attempts = [
+                (self.double, State.SUCCEEDED, 1),
+                (self.thread, State.SUCCEEDED, 1),
+                (self.flaky, State.SUCCEEDED, 3),
+                (self.fails, State.FAILED, 2),
+            ][n % 4]
+            made.append(task.job(n))
+            self.wanted[made[-1].id] = state, attempts, str(2 * n) if state is State.SUCCEEDED else None
+        return made
+
+    async def sent(self, *specs: JobSpec[int]) -> list[Job[int, int]]:
+        """Enqueue as a caller should: the same specs again until there is an answer."""
+        while True:
+            try:
+                return await self.app.enqueue(list(specs))
+            except StorageUnavailable:
+                continue
+
+    def worker(self, concurrency: int = 2, **options: Any) -> Worker:
+        return Worker(self.app, concurrency=concurrency, **{"poll": 0.01, "recovery": AT_ONCE, "grace": 5, **options})
+
+    def names(self, name: str) -> list[Event]:
+        return [event for event in self.told if event.name == name]
+
+    def right(self, rows: list[Record]) -> None:
+        """Every job ended as it must, and was run no more often than its attempts say."""
+        found = {row.id: (row.state, row.attempt, row.result) for row in rows}
+        assert found == self.wanted
+        assert {row.id: row.lost for row in rows if row.lost} == {}
+        assert [self.runs[n] for n in range(len(rows))] == [row.attempt for row in rows]
+
+
+Make = Callable[..., Scene]
+
+
+@pytest.fixture
+async def scene(inner: Storage) -> AsyncIterator[Make]:
+    made: list[Scene] = []
+
+    def make(script: Any = (), *, fused: bool = True) -> Scene:
+        made.append(Scene(inner, script, fused=fused))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.app.close()
+
+
+@pytest.mark.parametrize("how", [before, lost, twice])
+@pytest.mark.parametrize(("fused", "verb", "call"), PLACES)
+async def test_one_call_goes_wrong(
+    scene: Make, fused: bool, verb: str, call: int, how: Callable[..., list[Fault]]
+) -> None:
+    it = scene(how(verb, call), fused=fused)
+    it.beats = 5
+    async with asyncio.timeout(20), it.app, it.worker(lease=LEASE) as worker:
+        specs = it.specs(16)
+        jobs = [job for at in range(0, 16, 4) for job in await it.sent(*specs[at : at + 4])]
+        [patient] = await it.sent(it.patient.job(99))
+        rows = [await job.ended() for job in jobs]
+        assert await patient.result() == 198
+        assert worker._state is not None
+        assert [task for task in (*worker._state.loops, *worker._state.beside) if task.done()] == []
+    it.right(rows)
+    assert it.runs[99] == 1
+    assert len(it.storage.faults) == 1
+    told = it.names("worker.error")
+    assert len(told) == (0 if verb == "enqueue" or how is twice else 1)
+    assert it.names("lost") == []
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("workers", "slots"), [(1, 1), (1, 5), (2, 5)])
+@pytest.mark.parametrize("seed", range(6))
+async def test_bursts_of_errors(scene: Make, seed: int, workers: int, slots: int, fused: bool) -> None:
+    it = scene(bursts(seed), fused=fused)
+    async with asyncio.timeout(30), it.app:
+        crew = [it.worker(slots) for _ in range(workers)]
+        for each in crew:
+            await each.start()
+        jobs = [job for spec in it.specs(20) for job in await it.sent(spec)]
+        rows = [await job.ended() for job in jobs]
+        await asyncio.gather(*(each.stop() for each in crew))
+    it.right(rows)
+    assert len(it.storage.faults) > 5
+
+
+async def test_an_outage_is_told_once_however_many_calls_it_takes(scene: Make) -> None:
+    it = scene([*before("settle_claim", 1, 2, 3), *before("heartbeat", 1, 2, 3)])
+    async with asyncio.timeout(20), it.app, it.worker(lease=LEASE):
+        jobs = await it.sent(*it.specs(4))
+        rows = [await job.ended() for job in jobs]
+        await it.storage.reached("heartbeat", 5)
+    it.right(rows)
+    assert len(it.names("worker.error")) == 1
+
+
+async def test_an_outage_of_heartbeats_alone_is_told_once(scene: Make) -> None:
+    it = scene(before("heartbeat", 2, 3, 4, 5))
+    async with asyncio.timeout(20), it.app, it.worker(lease=LEASE):
+        await it.storage.reached("heartbeat", 7)
+    assert len(it.names("worker.error")) == 1
+
+
+@pytest.mark.parametrize("fused", [True, False])
+async def test_a_claim_whose_answer_is_lost_while_the_worker_stops(scene: Make, fused: bool) -> None:
+    it = scene(lost("settle_claim" if fused else "claim", 1), fused=fused)
+    away = asyncio.Event()
+    it.app.on("worker.error")(lambda _: away.set())
+    async with asyncio.timeout(20), it.app:
+        jobs = await it.sent(*it.specs(4))
+        worker = it.worker(1, recovery=Retry(base=0.05, max=0.05, jitter=0))
+        await worker.start()
+        await away.wait()
+        await worker.stop()
+        rows = [await it.app.jobs.get(job) for job in jobs]
+        assert {(row.state, row.attempt, row.lost) for row in rows} == {(State.READY, 0, 0)}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+async def test_a_claim_that_is_answered_while_the_worker_stops(scene: Make, fused: bool) -> None:
+    gate = asyncio.Event()
+    verb = "settle_claim" if fused else "claim"
+    it = scene(held(verb, 1, gate), fused=fused)
+    async with asyncio.timeout(20), it.app:
+        jobs = await it.sent(*it.specs(4))
+        worker = it.worker(1)
+        await worker.start()
+        await it.storage.reached(verb, 1)
+        stopping = asyncio.create_task(worker.stop())
+        await asyncio.sleep(0)
+        gate.set()
+        await stopping
+        rows = [await it.app.jobs.get(job) for job in jobs]
+    assert {row.lost for row in rows} == {0}
+    assert State.RUNNING not in {row.state for row in rows}
+
+
+async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:
+    it = scene(lost("claim", 1))
+    async with asyncio.timeout(20), it.app:
+        job = await it.double.options(inline=True).enqueue(7)
+        row = await job.ended()
+    assert (row.result, row.lost, it.runs[7]) == ("14", 0, 1)
+
+
+async def test_an_inline_claim_that_is_asked_again_while_the_app_closes(scene: Make, inner: Storage) -> None:
+    it = scene(lost("claim", 1))
+    async with asyncio.timeout(20), it.app:
+        job = await it.double.options(inline=True).enqueue(7)
+    await inner.open()
+    [row] = await inner.get([job.id])
+    assert row is not None
+    assert (row.state, row.attempt, row.lost) == (State.READY, 0, 0)
+    await inner.close()
+
+
+async def test_an_outcome_that_cannot_be_settled_keeps_its_lease(inner: Storage) -> None:
+    away = True
+
+    def script(verb: str, call: int) -> Fault | None:
+        return Fault("before", verb, call) if away and verb in ("settle", "settle_claim") and it.runs[7] else None
+
+    asked: Script = script
+    it = Scene(inner, asked)
+    clock = inner._now  # type: ignore[attr-defined]
+    async with asyncio.timeout(20), it.app, it.worker(1, lease=LEASE), it.worker(1, lease=LEASE):
+        job = await it.double.enqueue(7)
+        while not it.storage.faults:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for _ in range(6):
+            clock.advance(LEASE / 2)
+            await it.storage.reached("heartbeat", it.storage.calls["heartbeat"] + 3)
+        away = False
+        row = await job.ended()
+    assert (row.result, row.lost, it.runs[7]) == ("14", 0, 1)
