@@ -229,7 +229,10 @@ def _store(desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str]) -
     deadline_at = None if new.deadline is None else now + new.deadline
     timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
     pending = needed(new.need, len(after)) + (soft is not None)
-    simple = soft is None and (not after or (ended.isdisjoint(after) and desk.ended.isdisjoint(after)))
+    # an ending that is still to be counted moves others in line first, as the contract's order of steps has it
+    simple = soft is None and not desk.endings
+    if after and simple:
+        simple = ended.isdisjoint(after) and desk.ended.isdisjoint(after)
     if simple and pending <= 0 and new.task:
         batch.add(_released(batch, new, after, deadline_at, now), new.key)
         return
