@@ -1,0 +1,69 @@
+"""A storage that is away in random bursts: everything still runs, once each, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from tests.engine.kit import Spy, work
+from treadle import App, Retry, State, StorageUnavailable
+from treadle.storage.memory import MemoryStorage
+from treadle.testing import HandClock
+
+
+class Flaky(Spy):
+    """Fails before the call, or after it: then the answer is lost, and the call was made."""
+
+    def __init__(self, inner: MemoryStorage, chance: random.Random) -> None:
+        super().__init__(inner)
+        self.chance, self.well = chance, True
+        for verb in ("claim", "settle", "heartbeat", "watch", "prune"):
+            setattr(self, verb, self._flaky(verb, getattr(self, verb)))
+
+    def _flaky(self, verb: str, call):  # type: ignore[no-untyped-def]
+        async def flaky(*args):  # type: ignore[no-untyped-def]
+            luck = 1.0 if self.well else self.chance.random()
+            if luck < 0.15:
+                raise StorageUnavailable(f"{verb} was not sent")
+            answer = await call(*args)
+            if luck < 0.3:
+                raise StorageUnavailable(f"the answer to {verb} was lost")
+            return answer
+
+        return flaky
+
+
+@pytest.mark.parametrize(("workers", "slots"), [(1, 1), (1, 5), (2, 5)])
+@pytest.mark.parametrize("seed", range(4))
+async def test_every_job_runs_once(workers: int, slots: int, seed: int) -> None:
+    ran: Counter[int] = Counter()
+    spy = Flaky(MemoryStorage(clock := HandClock()), random.Random(seed))
+    async with App(storage=spy, clock=clock, random=lambda: 0.5) as app:
+
+        @app.task(retry=Retry(base=0))
+        async def t(n: int) -> int:
+            ran[n] += 1
+            await asyncio.sleep(0)
+            return n
+
+        @app.task
+        def plain(n: int) -> int:
+            ran[n] += 1
+            return n
+
+        spy.well = False
+        crew = [work(app, concurrency=slots, recovery=Retry(base=0.001, max=0.002), lease=3600) for _ in range(workers)]
+        for worker in crew:
+            await worker.start()
+        jobs = await app.enqueue([(t if n % 2 else plain).job(n) for n in range(20)])
+        assert await asyncio.gather(*(job.result(timeout=20) for job in jobs)) == list(range(20))
+        spy.well = True
+        for worker in crew:
+            await worker.stop()
+        rows = [await app.jobs.get(job) for job in jobs]
+    assert {row.state for row in rows} == {State.SUCCEEDED}
+    assert {row.lost for row in rows} == {0}
+    assert set(ran.values()) == {1}
