@@ -122,10 +122,6 @@ class Admission:
                 spend(rule, usage, cost, self.now)
                 self.spent.add(key)
 
-    def room(self, key: str, costs: Iterable[int]) -> int:
-        """How many of these costs, in order, would be let through now."""
-        return self._fit(key, ((cost, False) for cost in costs))
-
     def back(self, key: str, returned: Sequence[tuple[int, bool]], aside: Iterable[tuple[int, bool]]) -> int:
         """How many of those aside may come back in line: as many as fit beside those that came back already.
 
@@ -135,6 +131,7 @@ class Admission:
         return max(0, self._fit(key, itertools.chain(returned, aside)) - len(returned))
 
     def _fit(self, key: str, asked: Iterable[tuple[int, bool]]) -> int:
+        """How many of these, in order, would be let through now."""
         rule = rule_for(self.rules, key)
         if rule is None:
             return sum(1 for _ in asked)

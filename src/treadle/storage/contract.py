@@ -14,27 +14,38 @@ Exactly:
 
 * **Joining the line** fixes the sort key (priority, place, id). place is the moment of joining (the due moment for
   delayed jobs), kept as `joined_at`. With `aging` the job sorts as priority 0 at place - aging x priority. With a
-  `lane` it stands `stride` behind the last of its lane (same queue and priority), or at their head if its lane is empty.
-  A job that was lost, handed back (READY with delay 0) or unblocked returns to its `joined_at`.
-* **Tending**: claim, heartbeat and prune act on rows whose due_at has come (`due_at <= now`, leases `due_at < now`):
-  scheduled jobs join the line; lost leases return (`lost + 1`, version unchanged, `worker` kept); a job that is not
-  running when its deadline passes fails as expired (unless it `ran`); a waiting job past `wait_timeout` fails as
-  expired if it was never claimed, and joins the line otherwise.
-* **Count-down**: an ending lowers `pending` of each job that waits for it, once. With slack None every ending counts.
-  Otherwise a success counts, a failure lowers `slack` instead, and below zero the endings it needs can no longer come:
-  a job never claimed is *doomed*, cancelled in the same step with reason "upstream", and its own dependents follow;
-  one that was claimed, or `ran`, joins the line.
+  `lane` it stands `stride` behind the last of its lane in line (same queue and priority), or, if there is none, at
+  the place of the first of them. A job that was lost, handed back (READY with delay 0) or has waited in its run
+  returns to its `joined_at`; one that comes back after a delay, or was reopened, joins anew.
+* **Claims** repeated under a ticket answer what still runs under it, and tend nothing; each ticket is remembered, not
+  only the last. With `ids` the queues asked for do not matter. A row with task "" is nobody's to run: when its `after`
+  have ended it waits on, for its settlement. `next_in` looks at all queues.
+* **Tending**: claim, heartbeat (after its holds) and prune act on rows whose due_at has come (`due_at <= now`,
+  leases `due_at < now`): scheduled jobs join the line; lost leases return (`lost + 1`, version unchanged, `worker`
+  kept); a job that is not running when its deadline passes fails as expired (unless it `ran`); a waiting job past
+  `wait_timeout` fails as expired if it was never claimed, and joins the line if it `ran` or waits in its run.
+* **Count-down**: an ending lowers `pending` of each job that waits for it, once, and only for the wait that named it.
+  With slack None every ending counts. Otherwise a success counts, a failure lowers `slack` instead, and below zero
+  the endings it needs can no longer come: a job never claimed is *doomed*, cancelled in the same step with reason
+  "upstream", and its own dependents follow; one that was claimed, or `ran`, joins the line.
 * **Keys**: a new job whose key is held is answered by the holder ("keep"), refuses the whole call with KeyHeld
-  ("raise"), or takes its place ("replace": a holder never claimed, or ready again, is cancelled as superseded; one that is
-  running, or ran, gives its key away and the new job waits for its ending, whatever it is, beside its own `after`).
+  ("raise"), or takes its place ("replace": a holder never claimed, or ready again, is cancelled as superseded; one that
+  is running, waits in its run, or ran, gives its key away, and the new job waits for its ending, whatever it is, beside
+  its own `after`; who supersedes a job that waits so waits as that did). A holder that ended within its `key_window`
+  answers "keep" and "replace" alike.
 * **Limits**: claims check, in order, the queue's own ("queue:<name>", else "queue"): shut, nobody of that line moves;
   then each job's: shut, the job steps aside (`parked`, place None) and returns to its turn when there is room.
+  As many return as fit beside those that returned and are not claimed yet; those that keep a slot first, then by turn.
   A rule is looked up by the full name, then by the part before ":". A cost beyond the rule counts as all of it.
   `ran` jobs pass everything and use nothing. With hold="ended" a slot is kept from the first claim to the ending.
-* **Versions** rise by claim, settle and every ending. The same outcome again (its version one transition old, state,
-  attempt, result, error and reason equal) is "applied".
+* **Reopening** (READY on an ended job) begins a round: attempt and lost 0, its key taken again, the deadline counted
+  from now; memo and note stay. With it what it doomed, and each ancestor that failed because of "children", wait
+  again, for those of their upstreams that have to end again; who waits still gets back what that ending counted.
+  If any of them finds its key held, all is refused.
+* **Versions** rise by claim, settle and every ending, not by a lost lease, nor when only `keep` is assigned. The same
+  outcome again (its version one transition old, state, attempt, result, value, error and reason equal) is "applied".
 * **Topics** of watch: "queue:<name>" when its line may have grown, "job:<id>" when that job ended or its note changed,
-  "worker:<name>" when a job it held was settled by somebody else.
+  "worker:<name>" when a job it runs was settled with the reason "asked" or "superseded".
 """
 
 from __future__ import annotations
@@ -109,7 +120,7 @@ class Storage(Protocol):
         ...
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        """Wait until one of the topics speaks, or `timeout` seconds; answer those that spoke. A hint: it may just sleep.
+        """Wait until one of the topics speaks, or `timeout` seconds; answer which. A hint: it may just sleep.
 
         What is spoken after the call has first been stepped into is not missed.
         """

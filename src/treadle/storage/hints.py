@@ -1,4 +1,4 @@
-"""Who waits for which topic in this process. Every storage speaks into one of these; hints only, nothing depends on them.
+"""Who waits for which topic in this process. Every storage speaks into one of these; nothing depends on it.
 
 Without it workers would find new work, and waiters their results, at the next poll only.
 """

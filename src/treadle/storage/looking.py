@@ -20,9 +20,7 @@ Key = tuple[Any, ...]
 
 
 def sort_key(row: Record, order: str) -> Key:
-    """The unique key rows are paged by, ascending."""
-    if order == "newest":
-        return -row.created_at, tuple(-ord(letter) for letter in row.job.id)
+    """The unique key rows are paged by, ascending; for "newest" as for "oldest", and the page turns it round."""
     if order == "ended":
         return -(row.ended_at or 0.0), row.job.id
     if order == "line":
@@ -55,11 +53,11 @@ def read_cursor(text: str, order: str) -> Key:
 
 def _after(row: Record, order: str, cursor: Key) -> bool:
     if order == "newest":
-        return (row.created_at, row.job.id) < cursor
+        return bool(sort_key(row, order) < cursor)
     if order == "ended":
         ended = row.ended_at or 0.0
-        return ended < cursor[0] or (ended == cursor[0] and row.job.id > cursor[1])
-    return sort_key(row, order) > cursor
+        return bool(ended < cursor[0] or (ended == cursor[0] and row.job.id > cursor[1]))
+    return bool(sort_key(row, order) > cursor)
 
 
 def matches(row: Record, query: Query) -> bool:
@@ -90,7 +88,7 @@ def find(rows: Sequence[Record], query: Query) -> Page:
         cursor = read_cursor(query.cursor, query.order)
         found = [row for row in found if _after(row, query.order, cursor)]
     if query.order == "newest":
-        found.sort(key=lambda row: (row.created_at, row.job.id), reverse=True)
+        found.sort(key=lambda row: sort_key(row, "newest"), reverse=True)
     else:
         found.sort(key=lambda row: sort_key(row, query.order))
     page = found[: query.limit]
