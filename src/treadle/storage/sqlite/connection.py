@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pathlib
 import sqlite3
 import time
 from collections import deque
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from treadle import clock
-from treadle.errors import BadUrl, KeyHeld, NotADatabase, StorageError, StorageUnavailable, UnknownJob
+from treadle.errors import BadUrl, KeyHeld, NotADatabase, StorageError, StorageFull, StorageUnavailable, UnknownJob
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.faults import translated
@@ -65,7 +66,7 @@ class Database:
     async def open(self) -> None:
         if self._loop is not None:
             return
-        self._pid = os.getpid()
+        self._pid, self.read_only = os.getpid(), False
         self._threads = ThreadPoolExecutor(1, "treadle-sqlite")
         self._searches = ThreadPoolExecutor(1, "treadle-sqlite-look")
         loop = asyncio.get_running_loop()
@@ -135,12 +136,18 @@ class Database:
     def _open_to_look(self) -> None:
         """Nothing can be written here: whoever asks is told at the first write."""
         self.read_only = True
-        self._db = self._new_connection(self.path)
+        # where nobody has the file open there is no log, and SQLite could not make one to read it as usual
+        how = "mode=ro" if os.path.exists(self.path + "-wal") else "mode=ro&immutable=1"
+        path = f"{pathlib.Path(self.path).as_uri()}?{how}"
+        self._db = self._new_connection(path)
         check(self._db, self.path)
-        self.look, self.search = self._new_connection(self.path), self._new_connection(self.path)
+        self.look, self.search = self._new_connection(path), self._new_connection(path)
 
     def _new_connection(self, path: str) -> sqlite3.Connection:
-        db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False, cached_statements=256)
+        db = sqlite3.connect(
+            path, timeout=WAIT, isolation_level=None, check_same_thread=False, cached_statements=256,
+            uri=path.startswith("file:"),
+        )  # fmt: skip
         try:
             db.execute("PRAGMA cache_size = -32768")
             db.execute("PRAGMA temp_store = MEMORY")
@@ -282,8 +289,8 @@ class Database:
 
     async def _run(self, group: list[Request]) -> tuple[list[Any], set[str]]:
         lock = self._lock
-        if lock is None:
-            raise sqlite3.OperationalError("attempt to write a readonly database") from None
+        if lock is None or self.read_only:
+            raise StorageFull(f"{self.path} may only be read here; nothing was stored")
         if not lock.try_lock():
             await self._wait_for(lock)
         try:

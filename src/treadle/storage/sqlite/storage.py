@@ -67,6 +67,7 @@ class SqliteStorage:
     async def open(self) -> None:
         """Make or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull."""
         await self._file.open()
+        self._bell.start()
 
     async def close(self) -> None:
         """Finish what has been asked, write the log back, let go of the file."""

@@ -21,7 +21,7 @@ from treadle.storage.hints import Hub
 
 MANY: Final = 50  # topics in a datagram; beyond, a kind of topics is spoken as a whole
 NET: Final = 0.2  # s between two looks whether others have committed
-LONGEST: Final = 100  # bytes of a unix socket's path (the kernel's limit is 108, or 104)
+LONGEST: Final = 102  # bytes of a unix socket's path (the kernel's limit is 108, or 104)
 KINDS: Final = ("queue:*", "job:*", "worker:*")
 UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
 
@@ -42,6 +42,10 @@ class Bell:
         self._version: int | None = None
         self._net: asyncio.TimerHandle | None = None
         self._heard = False
+
+    def start(self) -> None:
+        """The file is open: what others commit from now on is news."""
+        self._version = self._foreign_version()
 
     # --- telling
 
@@ -84,7 +88,6 @@ class Bell:
         self._listeners += 1
         self._register()
         if self._net is None:
-            self._version = self._foreign_version()
             self._net = asyncio.get_running_loop().call_later(NET, self._look)
         try:
             yield
@@ -161,7 +164,7 @@ class Bell:
 def _folder_for(path: str) -> str:
     """Beside the file; where that is too long for a socket's path, a short one that every process finds."""
     beside = path + "-wake"
-    if not UNIX or len(os.fsencode(beside)) + 30 <= LONGEST:
+    if not UNIX or len(os.fsencode(beside)) + 20 <= LONGEST:
         return beside
     name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest()
     return os.path.join(tempfile.gettempdir(), f"treadle-{name}")

@@ -1,0 +1,275 @@
+"""What goes wrong: processes that die, disks that fill, locks that are taken, callers that leave, calls that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sqlite3
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs, line, opened, sql, tell
+from treadle.errors import KeyHeld, StorageFull, StorageUnavailable, UnknownJob
+from treadle.model import State
+from treadle.storage.sqlite import SqliteStorage, connection
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.lockfile import LockFile
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_while_writing(tmp_path: Path, seed: int) -> None:
+    """What was answered is there; the file is whole; the next process goes on."""
+    dice, path = random.Random(seed), tmp_path / "jobs.db"
+    body = """
+        async def write(name):
+            for number in range(100_000):
+                ids = [f"{name}-{number}-{n}" for n in range(1 + number % 3)]
+                await storage.enqueue([NewJob(id=id, task="t") for id in ids])
+                say("stored", *ids)
+                if number % 4 == 0:
+                    claim = Claim(worker=f"{name}#{number}", queues=(("default", 3),), limit=3)
+                    rows = (await storage.claim(claim)).records
+                    outs = [Outcome(id=r.job.id, version=r.version, state=State.SUCCEEDED) for r in rows]
+                    await storage.settle(outs)
+                    say("ended", *[out.id for out in outs])
+        await asyncio.gather(*[write(f"{os.getpid()}-{n}") for n in range(8)])
+    """
+    stored, ended = set[str](), set[str]()
+    for _ in range(3):
+        with child(path, body) as one, child(path, body) as two:
+            for process in (one, two):
+                assert line(process).startswith("stored")
+            for process in (one, two):
+                for _ in range(dice.randint(1, 300)):
+                    line(process)
+                process.send_signal(signal.SIGKILL)
+            for process in (one, two):
+                assert process.stdout is not None
+                said = process.stdout.read()
+                for words in said[: said.rfind("\n")].splitlines():
+                    {"stored": stored, "ended": ended}[words.split()[0]].update(words.split()[1:])
+        assert integrity(path) == "ok"
+    states = dict(sql(path, "SELECT id, state FROM job"))
+    assert stored, "nothing was said"
+    assert stored <= states.keys()
+    assert {states[id] for id in ended} <= {3}
+    assert sql(path, "SELECT count(*) FROM job LEFT JOIN body USING (seq) WHERE body IS NULL") == [(0,)]
+
+
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    """Each call says so, what was answered stays, and with room again the same storage goes on."""
+    path = tmp_path / "jobs.db"
+    body = """
+        import resource
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        await storage.enqueue([NewJob(id="first", task="t")])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+        stored = refused = 0
+        async def one(n):
+            await storage.enqueue([NewJob(id=f"j{n}", task="t", payload="x" * 3_000)])
+        for n in range(0, 400, 4):
+            for answer in await asyncio.gather(*[one(n + m) for m in range(4)], return_exceptions=True):
+                if isinstance(answer, (StorageFull, StorageUnavailable)):
+                    refused += 1
+                elif answer is None:
+                    stored += 1
+                else:
+                    say("unexpected", repr(answer))
+        found = [row for row in await storage.get([f"j{n}" for n in range(400)]) if row]
+        say(stored > 0, refused > 0, stored == len(found))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        await one(1000)
+        say(len((await storage.claim(Claim(worker="w#1", queues=(("default", 500),), limit=500))).records) - stored)
+    """
+    with child(path, body) as process:
+        assert [line(process), line(process)] == ["True True True", "2"]
+    assert integrity(path) == "ok"
+
+
+async def test_full_is_told_apart(tmp_path: Path) -> None:
+    """SQLITE_FULL is StorageFull, and the others of the group are done one by one."""
+    async with opened(tmp_path / "jobs.db") as storage:
+        await storage.enqueue(jobs(1))
+        db = storage._file._db
+        pages = db.execute("PRAGMA page_count").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {pages + 20}")
+        large = [storage.enqueue([job(f"large{n}", payload="x" * 300_000)]) for n in range(2)]
+        small = [storage.enqueue([job(f"small{n}")]) for n in range(2)]
+        answers = await asyncio.gather(*large, *small, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [StorageFull, StorageFull, list, list]
+        db.execute("PRAGMA max_page_count = 1000000")
+        assert await storage.enqueue([job("large0", payload="x" * 300_000)])
+
+
+async def test_one_callers_mistake_is_his_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db") as storage:
+        await storage.enqueue([job("holder", key="k")])
+        answers = await asyncio.gather(
+            storage.enqueue([job("a")]),
+            storage.enqueue([job("b"), job("c", after=("nobody",))]),
+            storage.enqueue([job("d", key="k", key_conflict="raise")]),
+            storage.enqueue([job("e", priority=2**70)]),
+            storage.enqueue([job("f", payload="\ud800")]),
+            storage.enqueue([job("g")]),
+            return_exceptions=True,
+        )
+        kinds = [type(answer) for answer in answers]
+        assert kinds == [list, UnknownJob, KeyHeld, OverflowError, UnicodeEncodeError, list]
+        found = await storage.get(["a", "b", "c", "d", "e", "f", "g"])
+        assert [row is not None for row in found] == [True, False, False, False, False, False, True]
+
+
+async def test_all_or_nothing_over_many_turns(tmp_path: Path) -> None:
+    """100,000 jobs in one call: the loop goes on meanwhile, and a mistake at the end leaves nothing."""
+    async with opened(tmp_path / "jobs.db") as storage:
+        many = jobs(20_000)
+        asked = asyncio.ensure_future(storage.enqueue([*many, job("bad", priority=2**70)]))
+        turns = 0
+        while not asked.done():
+            await asyncio.sleep(0)
+            turns += 1
+            assert await storage.get(["j00000"]) == [None]
+        assert isinstance(asked.exception(), OverflowError)
+        assert turns > 20
+        assert await storage.get(["j00000", "j19999"]) == [None, None]
+        assert len(await storage.enqueue(many)) == 20_000
+
+
+@pytest.mark.parametrize("synchronous", ["full", "normal"])
+async def test_callers_that_leave(tmp_path: Path, synchronous: str) -> None:
+    """A call that was cancelled is done or not done, and nobody else notices."""
+    dice = random.Random(1)
+    async with opened(tmp_path / "jobs.db", synchronous) as storage:
+        for round in range(60):
+            calls = [
+                asyncio.ensure_future(storage.enqueue([job(f"{round}-{n}-{m}") for m in range(3)])) for n in range(9)
+            ]
+            calls.append(asyncio.ensure_future(storage.claim(ask(round, 2))))
+            for _ in range(dice.randint(0, 4)):
+                await asyncio.sleep(0)
+            leaving = dice.sample(range(10), 4)
+            for number in leaving:
+                calls[number].cancel()
+            await asyncio.wait(calls)
+            for n in range(9):
+                rows = await storage.get([f"{round}-{n}-{m}" for m in range(3)])
+                assert len({row is None for row in rows}) == 1
+                assert n in leaving or rows[0] is not None
+        assert len(await storage.enqueue([job("last")])) == 1
+
+
+async def test_the_loop_ends_in_the_middle(tmp_path: Path) -> None:
+    """asyncio.run cancels what is under way: the lock is let go and the file is whole."""
+    path = tmp_path / "jobs.db"
+
+    async def leave() -> None:
+        storage = SqliteStorage(str(path))
+        await storage.open()
+        asked = asyncio.ensure_future(storage.enqueue(jobs(50_000)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        asked.cancel()
+
+    await asyncio.to_thread(asyncio.run, leave())
+    async with opened(path) as storage:
+        assert await storage.get(["j00000"]) == [None]
+        assert len(await storage.enqueue([job("a")])) == 1
+
+
+async def test_a_lock_that_is_taken(tmp_path: Path) -> None:
+    """Another process holds it: the loop goes on, and the call is done when it is let go."""
+    path = tmp_path / "jobs.db"
+    body = """
+        assert storage._file._lock.try_lock()
+        say("locked")
+        sys.stdin.readline()
+        storage._file._lock.unlock()
+        sys.stdin.readline()
+    """
+    async with opened(path) as storage:
+        with child(path, body) as process:
+            assert line(process) == "locked"
+            asked = [asyncio.ensure_future(storage.enqueue([job(f"a{n}")])) for n in range(3)]
+            await asyncio.wait(asked, timeout=0.05)
+            assert not any(each.done() for each in asked)
+            assert await storage.get(["a0"]) == [None]  # looking needs no lock
+            tell(process)
+            assert [len(each) for each in await asyncio.gather(*asked)] == [1, 1, 1]
+            tell(process)
+
+
+async def test_a_lock_that_is_never_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "WAIT", 0.05)
+    async with opened(tmp_path / "jobs.db") as storage:
+        other = LockFile(storage.path + "-lock")
+        assert other.try_lock()
+        with pytest.raises(StorageUnavailable, match="lock"):
+            await storage.enqueue(jobs(1))
+        other.close()
+        assert len(await storage.enqueue(jobs(1))) == 1
+
+
+async def test_a_statement_that_fails_rolls_back_its_call_only(tmp_path: Path) -> None:
+    """A bug or a broken disk in the middle of a call: nothing of it stays, the others of the group are done."""
+    async with opened(tmp_path / "jobs.db") as storage:
+
+        def broken(desk: Desk) -> Generator[Any, Any, None]:
+            desk.ex("DELETE FROM job")
+            yield
+            raise sqlite3.OperationalError("disk I/O error")
+
+        await storage.enqueue([job("before")])
+        first = asyncio.ensure_future(storage.enqueue([job("a")]))
+        await asyncio.sleep(0)
+        bad = storage._file.submit(broken)
+        last = storage.enqueue([job("b", delay=1.0)])
+        assert len(await first) == len(await last) == 1
+        with pytest.raises(sqlite3.OperationalError):
+            await bad
+        assert all(await storage.get(["before", "a", "b"]))
+
+
+async def test_a_checkpoint_is_made_now_and_then(tmp_path: Path) -> None:
+    """The log does not grow with the number of commits."""
+    path = tmp_path / "jobs.db"
+    async with opened(path, "normal") as storage:
+        for number in range(1_000):
+            await storage.enqueue([job(f"j{number}")])
+            if number % 100 == 99:
+                await storage._file._checkpoints.finish()
+        assert Path(f"{path}-wal").stat().st_size < 6 * 2**20
+    assert integrity(path) == "ok"
+
+
+async def test_merged_calls_are_answered_each(tmp_path: Path) -> None:
+    """Callers of one turn share an insert; a known id among them is answered by its row, the order is kept."""
+    async with opened(tmp_path / "jobs.db") as storage:
+        await storage.enqueue([job("known", payload='["old"]')])
+        calls = [[job(f"a{n}"), job("known", payload='["new"]'), job(f"a{n}")] for n in range(200)]
+        answers = await asyncio.gather(*(storage.enqueue(call) for call in calls))
+        assert [[row.job.id for row in answer] for answer in answers] == [[each.id for each in call] for call in calls]
+        assert {answer[1].job.payload for answer in answers} == {'["old"]'}
+        assert len((await storage.claim(ask(1, 500))).records) == 201
+
+
+async def test_large_batches(tmp_path: Path) -> None:
+    """More than one statement's worth of everything, some of it plain and some not."""
+    async with opened(tmp_path / "jobs.db") as storage:
+        many = [job(f"j{n:04d}", **({"key": f"k{n}"} if n % 7 == 0 else {})) for n in range(2_000)]
+        assert [row.job.id for row in await storage.enqueue(many)] == [each.id for each in many]
+        rows = (await storage.claim(ask(1, 1_500))).records
+        assert [row.job.id for row in rows] == [each.id for each in many[:1_500]]
+        assert (await storage.claim(ask(1, 1_500))).records == rows  # the answer was lost
+        outs = [done(row) for row in rows]
+        assert {said.status for said in await storage.settle(outs)} == {"applied"}
+        assert {said.status for said in await storage.settle(outs)} == {"applied"}  # repeated
+        found = await storage.get([row.job.id for row in rows])
+        assert {row.state for row in found if row is not None} == {State.SUCCEEDED}
+        assert len(found) == 1_500

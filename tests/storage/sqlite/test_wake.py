@@ -1,0 +1,132 @@
+"""One process hears of the other's commits: by a datagram at once, by a look at the file otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.storage.sqlite.support import ask, child, done, job, line, opened, tell
+from treadle.storage.sqlite import wake
+
+SENDER = """
+    await storage.enqueue([NewJob(id="first", task="t", queue="other")])
+    say("ready")
+    while sys.stdin.readline():
+        await storage.enqueue([NewJob(id=f"j{time.monotonic_ns()}", task="t")])
+        say("sent")
+"""
+
+
+async def hears(storage: object, topic: str, act: object, within: float = 5.0) -> float:
+    """How long it took to hear of it."""
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.ensure_future(storage.watch([topic], within))  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    begun = loop.time()
+    act()  # type: ignore[operator]
+    assert await waiting == {topic}
+    return loop.time() - begun
+
+
+async def test_a_datagram_wakes_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "NET", 60.0)  # only the datagram can
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage:
+        with child(path, SENDER) as sender:
+            assert line(sender) == "ready"
+            for _ in range(3):
+                await hears(storage, "queue:default", lambda: tell(sender))
+                assert line(sender) == "sent"
+
+
+async def test_without_datagrams_the_net_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the receivers was swept away: the version of the file tells within moments."""
+    monkeypatch.setattr(wake, "NET", 0.05)
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage:
+        with child(path, SENDER) as sender:
+            assert line(sender) == "ready"
+            assert await storage.watch(["queue:nothing"], 0.01) == set()
+            folder = Path(f"{path}-wake")
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+            await hears(storage, "queue:default", lambda: tell(sender))
+            await hears(storage, "queue:default", lambda: tell(sender))
+
+
+async def test_objects_of_one_process_hear_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with opened(path) as one, opened(path) as two:
+        waiting = asyncio.ensure_future(two.watch(["job:a", "queue:default"], 5))
+        await asyncio.sleep(0)
+        await one.enqueue([job("a")])
+        assert await waiting == {"queue:default"}
+        [row] = (await one.claim(ask())).records
+        waiting = asyncio.ensure_future(two.watch(["job:a"], 5))
+        await asyncio.sleep(0)
+        await one.settle([done(row)])
+        assert await waiting == {"job:a"}
+
+
+async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "NET", 0.01)
+    async with opened(tmp_path / "jobs.db") as storage:
+        waiting = asyncio.ensure_future(storage.watch(["queue:other"], 0.2))
+        for number in range(20):
+            await storage.enqueue([job(f"j{number}")])
+            await asyncio.wait([waiting], timeout=0.005)
+        assert await waiting == set()
+
+
+async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    folder = Path(f"{path}-wake")
+    async with opened(path) as storage:
+        with child(path, "task = asyncio.ensure_future(storage.watch(['queue:x'], 60))\nawait asyncio.sleep(0)\n"
+                         "say('listens')\nsys.stdin.readline()\nos._exit(1)") as process:  # fmt: skip
+            assert line(process) == "listens"
+            assert len(list(folder.iterdir())) == 1
+            tell(process)
+            process.wait()
+        await storage.enqueue([job("a")])
+        assert list(folder.iterdir()) == []
+
+
+async def test_closed_it_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage:
+        await storage.watch(["queue:x"], 0.001)
+        assert Path(f"{path}-wake").exists()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["jobs.db", "jobs.db-lock"]
+
+
+async def test_a_path_too_long_for_a_socket(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 25)
+    folder.mkdir()
+    path = folder / "jobs.db"
+    async with opened(path) as one, opened(path) as two:
+        waiting = asyncio.ensure_future(two.watch(["queue:default"], 5))
+        await asyncio.sleep(0)
+        await one.enqueue([job("a")])
+        assert await waiting == {"queue:default"}
+
+
+def test_many_topics_become_a_kind() -> None:
+    few = wake._few({"queue:a", *(f"job:{n}" for n in range(200))})
+    assert sorted(few) == ["job:*", "queue:a"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX has both")
+async def test_udp_where_there_are_no_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "UNIX", False)
+    monkeypatch.setattr(wake, "NET", 60.0)
+    path = tmp_path / "jobs.db"
+    async with opened(path) as one, opened(path) as two:
+        waiting = asyncio.ensure_future(two.watch(["queue:default"], 5))
+        await asyncio.sleep(0)
+        await one.enqueue([job("a")])
+        assert await waiting == {"queue:default"}
