@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -98,3 +100,16 @@ def tell(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("on\n")
     process.stdin.flush()
+
+
+def names(folder: Path | str) -> list[str]:
+    """What stands in a folder; nothing if there is none."""
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def size(path: Path | str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def swept(folder: str) -> None:
+    shutil.rmtree(folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs, line, opened, played, sql, tell
+from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs, line, opened, played, size, sql, tell
 from treadle.errors import BadUrl, NotADatabase, SchemaTooNew, StorageError, StorageFull, StorageUnavailable
 from treadle.model import State
 from treadle.storage.sqlite import SqliteStorage
@@ -109,7 +109,7 @@ async def test_reopened_it_goes_on(tmp_path: Path) -> None:
         await storage.enqueue(jobs(3))
         [row] = (await storage.claim(ask(1, 1))).records
         await storage.settle([done(row)])
-    assert not Path(f"{path}-wal").exists() or Path(f"{path}-wal").stat().st_size == 0
+    assert size(f"{path}-wal") == 0
     await storage.open()
     assert [row.state for row in await storage.get(["j00000", "j00001"]) if row] == [State.SUCCEEDED, State.READY]
     await storage.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.sqlite.support import ask, child, done, job, line, opened, tell
+from tests.storage.sqlite.support import ask, child, done, job, line, names, opened, swept, tell
 from treadle.storage.sqlite import wake
 
 SENDER = """
@@ -50,10 +50,7 @@ async def test_without_datagrams_the_net_holds(tmp_path: Path, monkeypatch: pyte
         with child(path, SENDER) as sender:
             assert line(sender) == "ready"
             assert await storage.watch(["queue:nothing"], 0.01) == set()
-            folder = Path(f"{path}-wake")
-            for file in folder.iterdir():
-                file.unlink()
-            folder.rmdir()
+            swept(storage._bell._folder)
             await hears(storage, "queue:default", lambda: tell(sender))
             await hears(storage, "queue:default", lambda: tell(sender))
 
@@ -84,24 +81,24 @@ async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: 
 
 async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    folder = Path(f"{path}-wake")
     async with opened(path) as storage:
         with child(path, "task = asyncio.ensure_future(storage.watch(['queue:x'], 60))\nawait asyncio.sleep(0)\n"
                          "say('listens')\nsys.stdin.readline()\nos._exit(1)") as process:  # fmt: skip
             assert line(process) == "listens"
-            assert len(list(folder.iterdir())) == 1
+            assert len(names(storage._bell._folder)) == 1
             tell(process)
             process.wait()
         await storage.enqueue([job("a")])
-        assert list(folder.iterdir()) == []
+        assert names(storage._bell._folder) == []
 
 
 async def test_closed_it_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         await storage.watch(["queue:x"], 0.001)
-        assert Path(f"{path}-wake").exists()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["jobs.db", "jobs.db-lock"]
+        assert len(names(storage._bell._folder)) == 1
+    assert names(storage._bell._folder) == []
+    assert names(tmp_path) == ["jobs.db", "jobs.db-lock"]
 
 
 async def test_a_path_too_long_for_a_socket(tmp_path: Path) -> None:
