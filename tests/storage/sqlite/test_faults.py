@@ -148,10 +148,9 @@ async def test_callers_that_leave(tmp_path: Path, synchronous: str) -> None:
     dice = random.Random(1)
     async with opened(tmp_path / "jobs.db", synchronous) as storage:
         for round in range(60):
-            calls = [
-                asyncio.ensure_future(storage.enqueue([job(f"{round}-{n}-{m}") for m in range(3)])) for n in range(9)
-            ]
-            calls.append(asyncio.ensure_future(storage.claim(ask(round, 2))))
+            ids = [[f"{round}-{n}-{m}" for m in range(3)] for n in range(9)]
+            asked: list[Any] = [storage.enqueue([job(id) for id in each]) for each in ids]
+            calls = [asyncio.ensure_future(call) for call in (*asked, storage.claim(ask(round, 2)))]
             for _ in range(dice.randint(0, 4)):
                 await asyncio.sleep(0)
             leaving = dice.sample(range(10), 4)
