@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker
+from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker, judge
+from treadle.context import Context
+from treadle.model import Claim, Claimed, NewJob, Outcome
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.faults import Fault, Faulty, Script, before, bursts, held, lost, twice
+from treadle.worker.keeper import Keeper
+from treadle.worker.slots import Run, Slots
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 LEASE = 0.03  # s; a heartbeat every 10 ms, and no lease ever runs out by itself under a clock moved by hand
@@ -209,6 +214,63 @@ async def test_a_claim_that_is_answered_while_the_worker_stops(scene: Make, fuse
         rows = [await it.app.jobs.get(job) for job in jobs]
     assert {row.lost for row in rows} == {0}
     assert State.RUNNING not in {row.state for row in rows}
+
+
+class SecondClaimAway(Faulty):
+    """The second worker loop that claims is not answered; what each of its asks said is kept."""
+
+    def __init__(self, storage: Storage, script: Any = (), *, fused: bool = True) -> None:
+        super().__init__(storage, script, fused=fused)
+        self.first: str | None = None
+        self.asked: list[tuple[str, ...]] = []
+        self.again = asyncio.Event()
+
+    async def claim(self, ask: Claim) -> Claimed:
+        self.first = self.first or ask.worker
+        if ask.worker == self.first or self.again.is_set():
+            return await super().claim(ask)
+        self.asked.append(ask.holds)
+        raise StorageUnavailable("the second one is not answered")
+
+
+async def test_a_claim_asked_again_says_what_is_held_by_then(inner: Storage) -> None:
+    it = Scene(inner)
+    it.storage = it.app.storage = away = SecondClaimAway(inner, fused=False)
+    it.beats = 1_000_000
+    async with asyncio.timeout(20), it.app:
+        job = await it.patient.enqueue(7)
+        async with it.worker(2):
+            while not (away.asked and job.id in away.asked[-1]):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            away.again.set()
+            await it.app.jobs.cancel(job)
+
+
+async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner: Storage) -> None:
+    """The answer to the settling of the first run is lost, and the job is here again: a heartbeat names it once."""
+    it = Scene(inner)
+    slots = Slots("w", 2)
+    row = Record(job=NewJob(id="x", task="double"), version=1, state=State.RUNNING)
+    older, newer = (_run(it, row, version) for version in (1, 3))
+    slots.settling[0] = [(older, Outcome(id="x", version=1, state=State.READY))]
+    older.ended = True
+    slots.begin(newer)
+    async with it.app:
+        spec = it.double.job(7).changed(id="x")
+        await it.app.enqueue(spec)
+        for _ in range(2):
+            [claimed] = (await inner.claim(Claim(worker="w#1", limit=1))).records
+            if claimed.version == 1:
+                await inner.settle([Outcome(id="x", version=1, state=State.READY)])
+        assert claimed.version == newer.record.version
+        await Keeper(slots, inner, it.app.emitter, ["default"], 30.0).beat_once()
+    assert newer.context.why is None
+
+
+def _run(it: Scene, row: Record, version: int) -> Run:
+    record = replace(row, version=version)
+    rules = judge.rules_for(record, it.double.retry, None, 3)
+    return Run(record, it.double, Context(record, "w", lambda: None), rules, 0.0)
 
 
 async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:

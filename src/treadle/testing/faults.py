@@ -120,7 +120,7 @@ class Faulty:
     """
 
     def __new__(cls, storage: Storage, script: Any = (), *, fused: bool = True) -> Faulty:
-        return super().__new__(_FusedFaulty if fused and isinstance(storage, Fused) else Faulty)
+        return super().__new__(_FusedFaulty if cls is Faulty and fused and isinstance(storage, Fused) else cls)
 
     def __init__(
         self, storage: Storage, script: Script | Iterable[Fault | Iterable[Fault]] = (), *, fused: bool = True

@@ -55,8 +55,10 @@ class Keeper:
             running=len(slots.running), uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
         )  # fmt: skip
         by_lease: dict[float, list[Run]] = {self._lease: []}
-        # Also what waits to be settled: an outage longer than the lease must not have it run again.
-        for run in (*slots.running.values(), *slots.unsettled()):
+        # Also what waits to be settled: an outage longer than the lease must not have it run again. Of a job that is
+        # here twice only the later run has a lease, and the answer names jobs, not runs.
+        waiting = [run for run in slots.unsettled() if run.record.job.id not in slots.running]
+        for run in (*slots.running.values(), *waiting):
             by_lease.setdefault(run.lease or self._lease, []).append(run)
         for lease, runs in by_lease.items():
             holds = [Hold(run.record.job.id, run.record.version, note=run.context.note) for run in runs]

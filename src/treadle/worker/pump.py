@@ -93,11 +93,13 @@ class Pump:
 
     async def _call(self, outs: list[Outcome], room: int) -> tuple[Sequence[Settled], Claimed]:
         """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe."""
-        ask = _with(self._ask(room, self._number), self._slots.ticket())
+        ticket = self._slots.ticket()
         settled: Sequence[Settled] | None = None if outs else []
         asked = False
         answer: tuple[Sequence[Settled], Claimed]
         while True:
+            # Said anew at each try: what we hold has changed meanwhile, and a job of ours must not come back to us.
+            ask = _with(self._ask(room, self._number), ticket)
             try:
                 if self._fused is not None and room:
                     asked = True
