@@ -34,8 +34,8 @@ class Book:
         self.jobs: dict[str, Record] = {}
         self.line: dict[str, list[Spot]] = defaultdict(list)  # queue -> who is in line
         self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> places
-        self.aside: dict[str, list[Spot]] = defaultdict(list)  # limit -> who stepped aside for it
-        self.returned: dict[str, set[str]] = defaultdict(set)  # limit -> who came back in line from there
+        self.aside: dict[str, dict[str, list[Spot]]] = defaultdict(dict)  # limit -> queue -> who stepped aside
+        self.returned: dict[tuple[str, str], set[str]] = defaultdict(set)  # limit, queue -> who is back in that line
         self.held: dict[str, set[str]] = defaultdict(set)  # ticket -> what runs under it
         self.started: dict[str, dict[str, int]] = defaultdict(dict)  # limit -> claimed, unfinished jobs: cost
         self.due: list[tuple[float, str]] = []  # a heap; entries may be out of date
@@ -57,10 +57,10 @@ class Book:
             if job.lane is not None:
                 insort(self.lanes[job.queue, spot[0], job.lane], row.place)
             if row.parked is not None:
-                self.returned[row.parked].add(job.id)
+                self.returned[row.parked, job.queue].add(job.id)
             self.topics.add(f"queue:{job.queue}")
         elif row.parked is not None:
-            insort(self.aside[row.parked], spot_of(row))
+            insort(self.aside[row.parked].setdefault(job.queue, []), spot_of(row))
         if row.state is State.RUNNING and row.worker is not None:
             self.held[row.worker].add(job.id)
         if row.due_at is not None:
@@ -80,9 +80,12 @@ class Book:
             if job.lane is not None:
                 _drop(self.lanes[job.queue, spot[0], job.lane], row.place)
             if row.parked is not None:
-                self.returned[row.parked].discard(job.id)
+                self.returned[row.parked, job.queue].discard(job.id)
         elif row.parked is not None:
-            _drop(self.aside[row.parked], spot_of(row))
+            aside = self.aside[row.parked]
+            _drop(aside[job.queue], spot_of(row))
+            if not aside[job.queue]:
+                del aside[job.queue]
         if row.state is State.RUNNING and row.worker is not None:
             self.held[row.worker].discard(job.id)
             if not self.held[row.worker]:
@@ -146,14 +149,14 @@ class Book:
     def call_in_for(self, key: str, now: float) -> None:
         """Let as many back in line as there is room for, beside those let back already."""
         self.opens.pop(key, None)
-        if not self.aside.get(key):
-            return
         gate = Admission(self.rules, self.used, now)
-        returned = [self._price(id, key) for id in self.returned[key]]
-        count = gate.back(key, returned, (self._price(id, key) for id in self._aside(key)))
-        for id in list(itertools.islice(self._aside(key), count)):
-            row = self.jobs[id]
-            self.put(replace(row, place=row.joined_at))
+        for queue in sorted(self.aside.get(key, ())):
+            # By queue: one who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
+            returned = [self._price(id, key) for id in self.returned[key, queue]]
+            count = gate.back(key, returned, (self._price(id, key) for id in self._aside(key, queue)))
+            for id in list(itertools.islice(self._aside(key, queue), count)):
+                row = self.jobs[id]
+                self.put(replace(row, place=row.joined_at))
         self.set_opening(gate, key)
 
     def _keepers(self, key: str) -> Mapping[str, int]:
@@ -161,9 +164,9 @@ class Book:
         rule = rule_for(self.rules, key)
         return self.started[key] if rule is not None and rule.hold == "ended" else {}
 
-    def _aside(self, key: str) -> Iterator[str]:
-        """Who stands aside for a limit: first those who have kept their slot, then the rest, by their turns."""
-        keepers, aside = self._keepers(key), self.aside[key]
+    def _aside(self, key: str, queue: str) -> Iterator[str]:
+        """Who of a queue stands aside for a limit: first those who have kept their slot, then the rest, in turn."""
+        keepers, aside = self._keepers(key), self.aside[key].get(queue, [])
         if keepers:
             yield from (id for _, _, id in aside if id in keepers)
         yield from (id for _, _, id in aside if id not in keepers)
@@ -172,13 +175,15 @@ class Book:
         return dict(self.jobs[id].job.limits)[key], id in self._keepers(key)
 
     def set_opening(self, gate: Admission, key: str) -> None:
-        """Note when the rate will let in the first who stands aside."""
+        """Note when the rate will let in the first of some queue who stands aside."""
         self.opens.pop(key, None)
-        rule, first = rule_for(self.rules, key), next(self._aside(key), None)
-        if rule is not None and first is not None:
-            moment = opens_at(rule, gate.of(key), self._price(first, key)[0], gate.now)
+        rule = rule_for(self.rules, key)
+        if rule is None:
+            return
+        for queue in self.aside.get(key, ()):
+            moment = opens_at(rule, gate.of(key), self._price(next(self._aside(key, queue)), key)[0], gate.now)
             if moment is not None:
-                self.opens[key] = moment
+                self.opens[key] = min(moment, self.opens.get(key, moment))
 
 
 def _drop(ordered: list[Any], entry: Any) -> None:

@@ -528,7 +528,7 @@ class MemoryStorage:
     async def stats(self) -> Stats:
         now, book = self._now(), self._book
         workers = tuple(worker for worker, seen in self._workers.values() if seen + worker.ttl >= now)
-        parked = {key: len(spots) for key, spots in book.aside.items()}
+        parked = {key: sum(map(len, queues.values())) for key, queues in book.aside.items()}
         used = {key: book.used(key).used for key in list(book.started)}
         limits = looking.limit_uses(book.rules, used, parked)
         return Stats(counts=looking.counts(self._jobs.values(), now), workers=workers, limits=limits)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from treadle.model import Limit, NewJob, Record, State
 from treadle.storage.admit import Admission, Usage, opens_at, rule_for
-from treadle.storage.rules import costs, rank, turn
+from treadle.storage.rules import costs, first_moment, rank, turn
 from treadle.storage.sqlite import rows as columns
 from treadle.storage.sqlite.rows import (
     AFTER,
@@ -282,40 +282,49 @@ class Desk:
     def call_in_for(self, key: str) -> None:
         """Let as many back in line as there is room for, beside those let back already."""
         self.sync()
-        if next(self._aside(key), None) is None:
-            self.ex(SQL["drop_opening"], (key,))
-            return
         gate = Admission(self.rules, self.used, self.now)
-        gate.of(key)
         keeps = self._keeps(key)
-        returned = [
-            (dict(decode(body).limits)[key], bool(keeps and kept))
-            for body, kept in self.ex(SQL["returned"], (key,)).fetchall()
-        ]
-        count = gate.back(key, returned, ((cost, kept) for _, cost, kept in self._aside(key)))
-        for id in [id for id, _, _ in itertools.islice(self._aside(key), count)]:
-            row = self.row(id)
-            self.put(replace(row, place=row.joined_at))
-            self.came_back = True
+        for queue in self._aside_queues(key):
+            # By queue: one who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
+            returned = [
+                (dict(decode(body).limits)[key], bool(keeps and kept))
+                for body, kept in self.ex(SQL["returned"], (key, queue)).fetchall()
+            ]
+            count = gate.back(key, returned, ((cost, kept) for _, cost, kept in self._aside(key, queue)))
+            for id in [id for id, _, _ in itertools.islice(self._aside(key, queue), count)]:
+                row = self.row(id)
+                self.put(replace(row, place=row.joined_at))
+                self.came_back = True
         self.set_opening(gate, key)
 
     def _keeps(self, key: str) -> bool:
         rule = rule_for(self.rules, key)
         return rule is not None and rule.hold == "ended"
 
-    def _aside(self, key: str) -> Generator[tuple[str, int, bool], None, None]:
-        """Who stands aside for a limit, with the cost: first those who have kept their slot, then the rest, in turn."""
+    def _aside_queues(self, key: str) -> list[str]:
+        """The queues that have somebody aside for a limit, one look each, however many stand there."""
+        queues, queue = list[str](), ""
+        while (found := self.ex(SQL["aside_queue"], (key, queue)).fetchone()) is not None:
+            queue = found[0]
+            queues.append(queue)
+        return queues
+
+    def _aside(self, key: str, queue: str) -> Generator[tuple[str, int, bool], None, None]:
+        """Who of a queue stands aside for a limit, with the cost: first who has kept its slot, then the rest."""
         keeps = self._keeps(key)
-        for id, body in self.ex(SQL["aside_kept"], (key,)) if keeps else ():
+        for id, body in self.ex(SQL["aside_kept"], (key, queue)) if keeps else ():
             yield id, dict(decode(body).limits)[key], True
-        for id, body in self.ex(SQL["aside"], (key, keeps)):
+        for id, body in self.ex(SQL["aside"], (key, queue, keeps)):
             yield id, dict(decode(body).limits)[key], False
 
     def set_opening(self, gate: Admission, key: str) -> None:
-        """Note when the rate will let in the first who stands aside."""
+        """Note when the rate will let in the first of some queue who stands aside."""
         self.sync()
-        first, rule = next(self._aside(key), None), rule_for(self.rules, key)
-        moment = opens_at(rule, gate.of(key), first[1], gate.now) if rule is not None and first is not None else None
+        rule, moments = rule_for(self.rules, key), list[float | None]()
+        for queue in self._aside_queues(key) if rule is not None else ():
+            _, cost, _ = next(self._aside(key, queue))
+            moments.append(opens_at(rule, gate.of(key), cost, gate.now) if rule is not None else None)
+        moment = first_moment(*moments)
         if moment is None:
             self.ex(SQL["drop_opening"], (key,))
         else:

@@ -95,18 +95,22 @@ INSERT OR REPLACE INTO bucket (key, tokens, at) VALUES (?, ?, ?);
 
 -- name: aside
 SELECT j.id, b.body FROM job j CROSS JOIN body b ON b.seq = j.seq
-WHERE j.parked = ?1 AND j.parked IS NOT NULL AND j.place IS NULL
-    AND (?2 = 0 OR NOT EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq))
+WHERE j.parked = ?1 AND j.parked IS NOT NULL AND j.queue = ?2 AND j.place IS NULL
+    AND (?3 = 0 OR NOT EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq))
 ORDER BY j.rank DESC, j.joined_at, j.id;
 
 -- name: aside_kept
 SELECT j.id, b.body FROM slot s CROSS JOIN job j ON j.seq = s.job CROSS JOIN body b ON b.seq = j.seq
-WHERE s.key = ?1 AND j.parked = ?1 AND j.place IS NULL ORDER BY j.rank DESC, j.joined_at, j.id;
+WHERE s.key = ?1 AND j.parked = ?1 AND j.queue = ?2 AND j.place IS NULL ORDER BY j.rank DESC, j.joined_at, j.id;
+
+-- name: aside_queue
+SELECT queue FROM job INDEXED BY job_aside
+WHERE parked = ?1 AND parked IS NOT NULL AND place IS NULL AND queue > ?2 ORDER BY queue LIMIT 1;
 
 -- name: returned
 SELECT b.body, EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq)
 FROM job j CROSS JOIN body b ON b.seq = j.seq
-WHERE j.parked = ?1 AND j.parked IS NOT NULL AND j.place IS NOT NULL;
+WHERE j.parked = ?1 AND j.parked IS NOT NULL AND j.queue = ?2 AND j.place IS NOT NULL;
 
 -- name: parked_keys
 SELECT DISTINCT parked FROM job INDEXED BY job_aside WHERE parked IS NOT NULL AND place IS NULL;

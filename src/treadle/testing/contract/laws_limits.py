@@ -230,6 +230,21 @@ async def test_law08_they_come_back_by_priority(storage: Storage) -> None:
         assert await claim_ids(storage, 9) == [id]
 
 
+async def test_law08_back_in_a_paused_line_it_keeps_no_other_line_waiting(storage: Storage) -> None:
+    """Of two queues that share a limit one is paused after its job was let back: the other's has the slot."""
+    await storage.set_limits([Limit("api", slots=1)])
+    await storage.enqueue(
+        [job(id, queue=queue, limits=(("api", 1),)) for id, queue in (("a", "x"), ("b", "x"), ("d", "y"))]
+    )
+    assert await claim_ids(storage, 9, "x", "y") == ["a"]
+    await storage.set_limits([Limit("queue:x", slots=0)])
+    await settle(storage, done(await row(storage, "a")))
+    assert await claim_ids(storage, 9, "x", "y") == ["d"]
+    await storage.set_limits([Limit("queue:x")])
+    await settle(storage, done(await row(storage, "d")))
+    assert await claim_ids(storage, 9, "x", "y") == ["b"]
+
+
 async def test_law08_cancelled_after_coming_back_it_strands_nobody(storage: Storage) -> None:
     """The slot it was let in for goes to the next one aside."""
     await storage.set_limits([Limit("one", slots=1)])

@@ -46,7 +46,7 @@ CREATE TABLE body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE INDEX job_line ON job (queue, rank DESC, place, id) WHERE place IS NOT NULL;
 CREATE INDEX job_line_ran ON job (queue, rank DESC, place, id) WHERE place IS NOT NULL AND ran = 1;
 CREATE INDEX job_lane ON job (queue, rank, lane, place) WHERE lane IS NOT NULL AND place IS NOT NULL;
-CREATE INDEX job_aside ON job (parked, place, rank DESC, joined_at, id) WHERE parked IS NOT NULL;
+CREATE INDEX job_aside ON job (parked, queue, place, rank DESC, joined_at, id) WHERE parked IS NOT NULL;
 CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX job_old ON job (expires_at) WHERE expires_at IS NOT NULL;
 CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL;
