@@ -1,11 +1,11 @@
 """Treadle: background jobs that cannot be lost.
 
-    app = App()
+app = App()
 
-    @app.task
-    async def send(to: str) -> int: ...
+@app.task
+async def send(to: str) -> int: ...
 
-    job = await send.enqueue("a@x.org")
+job = await send.enqueue("a@x.org")
 """
 
 from __future__ import annotations
@@ -13,9 +13,30 @@ from __future__ import annotations
 from treadle.app import App
 from treadle.context import JobFilter, current
 from treadle.errors import (
-    BadArgument, BadCodec, BadOption, BadResult, BadTask, BadUrl, JobCancelled, JobExpired, JobFailed, JobNotDone,
-    JobUnknown, KeyHeld, NotADatabase, ProcessDied, RemoteFailure, SchemaTooNew, Stale, StorageError, StorageFull,
-    StorageUnavailable, TooLarge, TreadleError, UnknownJob, UnknownTask,
+    BadArgument,
+    BadCodec,
+    BadOption,
+    BadResult,
+    BadTask,
+    BadUrl,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobNotDone,
+    JobUnknown,
+    KeyHeld,
+    NotADatabase,
+    ProcessDied,
+    RemoteFailure,
+    SchemaTooNew,
+    Stale,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+    TooLarge,
+    TreadleError,
+    UnknownJob,
+    UnknownTask,
 )  # fmt: skip
 from treadle.events import Event
 from treadle.job import Job, JobSpec

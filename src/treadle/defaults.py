@@ -5,34 +5,34 @@ from __future__ import annotations
 from typing import Final
 
 QUEUE: Final = "default"
-PRIORITY: Final = 0                      # higher first
+PRIORITY: Final = 0  # higher first
 PRIORITY_RANGE: Final = (-32768, 32767)  # 16 bits: what every storage can sort by
-KEEP: Final = 86_400.0                   # s; a day: long enough to look at yesterday's work
-KEEP_FAILED: Final = 30 * 86_400.0       # s; failures wait for a person
-KEEP_LEAST: Final = 60.0                 # s; `keep=0` means this: a repeated settle and a late waiter still find the row
-LEASE: Final = 30.0                      # s; renewed every third
-MAX_LOST: Final = 3                      # leases that may run out before a job counts as poison
-CONCURRENCY: Final = 20                  # jobs at once in a worker: I/O-bound work on one core
-CLAIM_MOST: Final = 512                  # jobs in one claim: bounds the answer and the loop's hold
-GRACE: Final = 30.0                      # s a stopping worker waits for its jobs
-POLL: Final = 1.0                        # s; the net under lost hints, not the way work is found
-RESULT_POLL: Final = 1.0                 # s; the same for those who wait for results
-WATCH: Final = 30.0                      # s one watch call lasts at most
-THROTTLE_EVERY: Final = 0.1              # s between two questions to a throttle that lets claims pass
-PRUNE_EVERY: Final = 30.0                # s between two looks for rows past their retention
-PRUNE_STEP: Final = 500                  # rows per prune call: bounds the time one call holds the storage
-TEND_STEP: Final = 1_000                 # due rows one claim moves: bounds the time a claim takes after a night off
+KEEP: Final = 86_400.0  # s; a day: long enough to look at yesterday's work
+KEEP_FAILED: Final = 30 * 86_400.0  # s; failures wait for a person
+KEEP_LEAST: Final = 60.0  # s; `keep=0` means this: a repeated settle and a late waiter still find the row
+LEASE: Final = 30.0  # s; renewed every third
+MAX_LOST: Final = 3  # leases that may run out before a job counts as poison
+CONCURRENCY: Final = 20  # jobs at once in a worker: I/O-bound work on one core
+CLAIM_MOST: Final = 512  # jobs in one claim: bounds the answer and the loop's hold
+GRACE: Final = 30.0  # s a stopping worker waits for its jobs
+POLL: Final = 1.0  # s; the net under lost hints, not the way work is found
+RESULT_POLL: Final = 1.0  # s; the same for those who wait for results
+WATCH: Final = 30.0  # s one watch call lasts at most
+THROTTLE_EVERY: Final = 0.1  # s between two questions to a throttle that lets claims pass
+PRUNE_EVERY: Final = 30.0  # s between two looks for rows past their retention
+PRUNE_STEP: Final = 500  # rows per prune call: bounds the time one call holds the storage
+TEND_STEP: Final = 1_000  # due rows one claim moves: bounds the time a claim takes after a night off
 
-RETRY_ATTEMPTS: Final = 5                # the first one included
-RETRY_BASE: Final = 1.0                  # s
+RETRY_ATTEMPTS: Final = 5  # the first one included
+RETRY_BASE: Final = 1.0  # s
 RETRY_FACTOR: Final = 2.0
-RETRY_MAX: Final = 300.0                 # s
-RETRY_JITTER: Final = 0.5                # share of the delay that chance may take off
+RETRY_MAX: Final = 300.0  # s
+RETRY_JITTER: Final = 0.5  # share of the delay that chance may take off
 
-MAX_PAYLOAD: Final = 16 * 2**20          # bytes
-MAX_RESULT: Final = 16 * 2**20           # bytes
-MAX_ERROR: Final = 10_000                # characters
-MAX_HEADERS: Final = 8 * 2**10           # bytes, names and values together
-MAX_NAME: Final = 255                    # characters: queues, tasks, keys, limits, lanes, labels
+MAX_PAYLOAD: Final = 16 * 2**20  # bytes
+MAX_RESULT: Final = 16 * 2**20  # bytes
+MAX_ERROR: Final = 10_000  # characters
+MAX_HEADERS: Final = 8 * 2**10  # bytes, names and values together
+MAX_NAME: Final = 255  # characters: queues, tasks, keys, limits, lanes, labels
 MAX_LABELS: Final = 16
 MAX_DELAY: Final = 100 * 365 * 86_400.0  # s; a hundred years: beyond is a mistake of units

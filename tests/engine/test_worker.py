@@ -822,3 +822,30 @@ async def test_events_as_a_stream(app: App) -> None:
 
 def test_storage_unavailable_is_a_connection_error() -> None:
     assert issubclass(StorageUnavailable, ConnectionError)
+
+
+async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy: Spy) -> None:
+    gate, inner, calls, answer = Gate(app), spy.inner.claim, 0, asyncio.Event()
+    spy.deaf = True  # no hint helps
+
+    async def claim(ask: Claim) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the second pump's: its slot is reserved while the first one looks for one
+            await answer.wait()
+        return await inner(ask)
+
+    spy.inner.claim = claim  # type: ignore[method-assign]
+    await app.enqueue(gate.task.job(n) for n in range(2))
+    async with work(app, concurrency=3):
+        for _ in range(2):
+            await gate.began.get()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        answer.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        late = await gate.task.enqueue(7)
+        async with asyncio.timeout(10):
+            assert await gate.began.get() == late.id
+        gate.go.set()

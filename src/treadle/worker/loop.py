@@ -9,10 +9,7 @@ import asyncio
 import logging
 import os
 import platform
-import signal
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -28,6 +25,7 @@ from treadle.runner import AnyTask, Runner
 from treadle.storage.contract import Storage
 from treadle.worker.keeper import Keeper
 from treadle.worker.pump import Pump
+from treadle.worker.signals import Signals
 from treadle.worker.slots import Slots, Timers
 from treadle.worker.threads import Threads
 
@@ -128,7 +126,7 @@ class Worker:
             if signals > 1 and self._state is not None:
                 self._state.hurry.set()
 
-        with _signals(loop, on_signal):
+        with Signals(loop, on_signal):
             await self.start()
             await asked.wait()
             await self.stop()
@@ -391,28 +389,3 @@ def _weights(queues: Iterable[str] | Mapping[str, int] | None) -> dict[str, int]
         if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
             raise BadOption("queues", f"weight of {name!r}: expected 1 or more, found {weight!r}")
     return found
-
-
-class _signals:
-    """SIGTERM and SIGINT call `on_signal` while this lasts; in another thread than the main one nothing changes."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None]) -> None:
-        self._loop, self._on_signal = loop, on_signal
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.getsignal(number)
-            try:
-                self._loop.add_signal_handler(number, self._on_signal)
-            except NotImplementedError:  # Windows: no handlers on the loop
-                signal.signal(number, lambda *_: self._loop.call_soon_threadsafe(self._on_signal))
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            with suppress(NotImplementedError):
-                self._loop.remove_signal_handler(number)
-            if before is not None:  # None: set by something that is not Python
-                signal.signal(number, before)

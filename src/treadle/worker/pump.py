@@ -123,16 +123,22 @@ class Pump:
         slots = self._slots
         slots.idle = True
         if self._number:
-            return  # the first pump waits for all; its next empty claim, or its first job, ends this
+            # The first pump waits for all; its next empty claim, or its first job, ends this. It may have gone to
+            # sleep for want of the slots this claim had reserved, and then nobody would look at the clock.
+            if not slots.watched:
+                slots.wake.set()
+            return
         if slots.outcomes or slots.hinted or not slots.claiming:
             slots.idle = slots.hinted = False
             return
         wait = self._poll if next_in is None else min(self._poll, max(next_in, AT_LEAST))
         slots.wake.clear()
         timer = asyncio.get_running_loop().call_later(wait, slots.wake.set)
+        slots.watched = True
         try:
             await slots.wake.wait()
         finally:
+            slots.watched = False
             timer.cancel()
         slots.idle = False
         slots.wake.set()  # the other pumps look again

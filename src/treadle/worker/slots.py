@@ -104,6 +104,7 @@ class Slots:
         self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
         self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
         self.idle = False  # the last claim found the line empty
+        self.watched = False  # the first pump waits until the line may have something
         self.hinted = False  # something was spoken since
         self.pause = 0.0  # s the throttle asks for
         self.stopping = False
