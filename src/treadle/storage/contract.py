@@ -35,7 +35,8 @@ Exactly:
   answers "keep" and "replace" alike.
 * **Limits**: claims check, in order, the queue's own ("queue:<name>", else "queue"): shut, nobody of that line moves;
   then each job's: shut, the job steps aside (`parked`, place None) and returns to its turn when there is room.
-  As many return as fit beside those that returned and are not claimed yet; those that keep a slot first, then by turn.
+  Queue by queue, as many return as fit beside those that returned and are not claimed yet; those that keep a slot
+  first, then by turn.
   A rule is looked up by the full name, then by the part before ":". A cost beyond the rule counts as all of it.
   `ran` jobs pass everything and use nothing. With hold="ended" a slot is kept from the first claim to the ending.
 * **Reopening** (READY on an ended job) begins a round: attempt and lost 0, its key taken again, the deadline counted
