@@ -28,6 +28,7 @@ from treadle.storage.sqlite.migrate import check, migrate
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests
+LARGE: Final = 2_048  # jobs in one transaction after which even a COMMIT that does not sync takes long
 WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
 NUDGE: Final = 0.005  # s after which a thread is helped to the GIL
 
@@ -302,7 +303,7 @@ class Database:
                 await self._in_thread(self._threads, self._begin_patiently)  # somebody's shell writes
             topics: set[str] = set()
             answers = await self._answers(group, topics)
-            if self._synchronous == "full":
+            if self._synchronous == "full" or sum(request.weight for request in group) > LARGE:
                 await self._in_thread(self._threads, self._commit)
             else:
                 self._commit()
@@ -411,7 +412,7 @@ def _patiently(lock: LockFile) -> bool:
         if clock.monotonic() > until:
             return False
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.005)
+        pause = min(pause * 1.5, 0.002)
     return True
 
 
