@@ -194,6 +194,7 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     host: str = ""
     pid: int = 0
     queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()  # those it runs
     slots: int = 0
     running: int = 0
     uptime: float = 0.0                 # s

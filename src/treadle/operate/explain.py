@@ -52,13 +52,17 @@ def _in_line(row: Record, ahead: int | None, stats: Stats) -> str:
         return f"It is in line, and no worker serves its queue {queue!r}."
     # What workers say of themselves is a heartbeat old; the rows are not.
     runs = sum(count.jobs for count in stats.counts if count.queue == queue and count.state is State.RUNNING)
+    able = [worker for worker in serving if row.job.task in worker.tasks]
+    if not able:
+        return f"It is in line, and none of the {len(serving)} workers that serve {queue!r} has the task {row.job.task!r}."
+    serving = able
     free = sum(worker.slots for worker in serving) - max(runs, sum(worker.running for worker in serving))
     if ahead:
         workers = f"{len(serving)} workers serve it, {free} slots are free"
         return f"It is in line behind {ahead} jobs in queue {queue!r}; {workers}."
     if free <= 0:
         return f"It is next in line; all slots of the {len(serving)} workers that serve {queue!r} are taken."
-    return f"It is next in line; if it stays there, no worker of {queue!r} has the task {row.job.task!r}."
+    return f"It is next in line; a worker of {queue!r} will claim it in a moment."
 
 
 def _waiting(row: Record, upstreams: Mapping[str, Record | None]) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import platform
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from treadle import defaults
@@ -24,9 +24,12 @@ class Keeper:
 
     UNASKED = 1e9  # s of pause until the throttle was asked for the first time
 
-    def __init__(self, slots: Slots, storage: Storage, emitter: Emitter, queues: Sequence[str], lease: float) -> None:
+    def __init__(
+        self, slots: Slots, storage: Storage, emitter: Emitter, queues: Sequence[str], lease: float,
+        tasks: Callable[[], Iterable[str]] = tuple,
+    ) -> None:  # fmt: skip
         self._slots, self._storage, self._emitter = slots, storage, emitter
-        self._queues, self._lease = tuple(queues), lease
+        self._queues, self._lease, self._tasks = tuple(queues), lease, tasks
         self._loop = asyncio.get_running_loop()
         self._born = self._loop.time()
 
@@ -51,8 +54,8 @@ class Keeper:
     async def beat_once(self, gone: bool = False) -> None:
         slots = self._slots
         presence = Presence(
-            worker=slots.name, host=platform.node(), pid=os.getpid(), queues=self._queues, slots=slots.concurrency,
-            running=len(slots.running), uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
+            worker=slots.name, host=platform.node(), pid=os.getpid(), queues=self._queues,
+            tasks=tuple(self._tasks()), slots=slots.concurrency, running=len(slots.running), uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
         )  # fmt: skip
         by_lease: dict[float, list[Run]] = {self._lease: []}
         # Also what waits to be settled: an outage longer than the lease must not have it run again. Of a job that is

@@ -218,7 +218,7 @@ class _Running:
                  worker.poll, worker._accept, self.degraded, app.results)
             for number in range(pumps)
         ]  # fmt: skip
-        self.keeper = Keeper(self.slots, storage, app.emitter, list(self.queues), worker.lease)
+        self.keeper = Keeper(self.slots, storage, app.emitter, list(self.queues), worker.lease, worker.tasks)
         self.loops: list[asyncio.Task[None]] = []
         self.beside: list[asyncio.Task[None]] = []
         self.failures: dict[str, tuple[int, float]] = {}  # by loop: how many in a row, and until when they count
