@@ -132,6 +132,8 @@ class MemoryStorage:
     def _store(self, new: NewJob, answers: dict[str, str], now: float) -> None:
         after = tuple(dict.fromkeys(answers.get(up, up) for up in new.after))
         soft = self._take_key(new, now) if new.key is not None else None
+        if soft in after:
+            soft = None  # it waits for the holder by name, and with what it asked of that ending
         deadline_at = None if new.deadline is None else now + new.deadline
         timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
         self._book.put(Record(

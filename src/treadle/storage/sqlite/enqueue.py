@@ -225,6 +225,8 @@ def _store(desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str]) -
     if new.key is not None and (new.key in plan.held or new.key in batch.keys):
         batch.flush()
         soft = endings.give_up_key(desk, new)
+        if soft in after:
+            soft = None  # it waits for the holder by name, and with what it asked of that ending
         desk.ex(DESK["free_key"], (new.key,))
     deadline_at = None if new.deadline is None else now + new.deadline
     timeout_at = None if new.wait_timeout is None else now + new.wait_timeout

@@ -301,6 +301,16 @@ async def test_law01_replacing_the_one_that_waits_to_replace(storage: Storage) -
     assert await claim_ids(storage, 9) == ["c"]
 
 
+async def test_law01_replacing_a_running_one_that_it_waits_for_by_name(storage: Storage) -> None:
+    """It is waited for once: the ending of the holder lets the new job go."""
+    await storage.enqueue([job("a", key="k")])
+    a = await claim_one(storage)
+    [b] = await storage.enqueue([job("b", key="k", key_conflict="replace", after=("a",))])
+    assert (b.state, b.pending) == (WAITING, 1)
+    await settle(storage, done(a))
+    assert await claim_ids(storage, 9) == ["b"]
+
+
 async def test_law10_replacing_repeated(storage: Storage) -> None:
     """The repeat replaces nobody, least of all itself."""
     await storage.enqueue([job("a", key="k")])
