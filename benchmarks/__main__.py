@@ -53,7 +53,10 @@ def measure_once(name: str, url: str, jobs: int) -> Figures:
 def in_child(name: str, url: str, jobs: int) -> Figures:
     """The same in a process of its own, so that no measure inherits another's memory."""
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--child", name, url, str(jobs)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "benchmarks", "--child", name, url, str(jobs)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if ran.returncode:
         sys.stderr.write(ran.stderr)
@@ -90,7 +93,9 @@ def machine() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="dev.py bench", description=__doc__)
     parser.add_argument("--storages", nargs="+", default=list(STORAGES), choices=list(STORAGES))
-    parser.add_argument("--measures", nargs="+", default=[name for name in MEASURES if name != "memory"], choices=list(MEASURES))
+    parser.add_argument(
+        "--measures", nargs="+", default=[name for name in MEASURES if name != "memory"], choices=list(MEASURES)
+    )
     parser.add_argument("--jobs", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", type=Path, help="a Markdown file whose part between the marks is replaced")

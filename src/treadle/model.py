@@ -19,9 +19,9 @@ from treadle import defaults
 class State(StrEnum):
     """The six stored states. Scheduled, retrying, blocked and dead are views of them, not states."""
 
-    WAITING = "waiting"      # for other jobs, or (a promise) for somebody to settle it
-    READY = "ready"          # in line, or to join it when due_at comes
-    RUNNING = "running"      # leased to a worker until due_at
+    WAITING = "waiting"  # for other jobs, or (a promise) for somebody to settle it
+    READY = "ready"  # in line, or to join it when due_at comes
+    RUNNING = "running"  # leased to a worker until due_at
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -48,65 +48,65 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """
 
     id: str
-    task: str = ""                      # "" is a promise: nobody runs it, somebody settles it
-    payload: str = "[]"                 # the codec's text; storages never look inside
+    task: str = ""  # "" is a promise: nobody runs it, somebody settles it
+    payload: str = "[]"  # the codec's text; storages never look inside
     queue: str = defaults.QUEUE
-    priority: int = 0                   # higher first
-    delay: float = 0.0                  # s until it may be claimed
-    key: str | None = None              # one unfinished job per key (already qualified by the engine)
+    priority: int = 0  # higher first
+    delay: float = 0.0  # s until it may be claimed
+    key: str | None = None  # one unfinished job per key (already qualified by the engine)
     key_conflict: Literal["keep", "raise", "replace"] = "keep"
-    key_window: float | None = None     # s after creation during which an ended job holds its key too
+    key_window: float | None = None  # s after creation during which an ended job holds its key too
     key_until: Literal["ended", "started"] = "ended"
-    after: tuple[str, ...] = ()         # jobs it waits for
-    need: int | None = None             # endings needed of those; None: all of them
-    slack: int | None = 0               # failures tolerated; None: any number, and a failure counts as an ending
-    wait_timeout: float | None = None   # s it waits at most; given, `after` may name ids nobody knows yet
-    limits: tuple[tuple[str, int], ...] = ()    # (name or name:partition, cost)
-    lane: str | None = None             # jobs of different lanes take turns
-    stride: float = 1.0                 # how far apart the jobs of its lane stand: 1 / the lane's weight
-    aging: float = 0.0                  # s of waiting that are worth one step of priority; 0: priority is absolute
-    keep: float = defaults.KEEP         # s the row stays once ended
+    after: tuple[str, ...] = ()  # jobs it waits for
+    need: int | None = None  # endings needed of those; None: all of them
+    slack: int | None = 0  # failures tolerated; None: any number, and a failure counts as an ending
+    wait_timeout: float | None = None  # s it waits at most; given, `after` may name ids nobody knows yet
+    limits: tuple[tuple[str, int], ...] = ()  # (name or name:partition, cost)
+    lane: str | None = None  # jobs of different lanes take turns
+    stride: float = 1.0  # how far apart the jobs of its lane stand: 1 / the lane's weight
+    aging: float = 0.0  # s of waiting that are worth one step of priority; 0: priority is absolute
+    keep: float = defaults.KEEP  # s the row stays once ended
     keep_failed: float = defaults.KEEP_FAILED
-    deadline: float | None = None       # s by which it must have ended
-    retry: str | None = None            # policy of this one job as JSON text; the engine's to read
-    lease: float | None = None          # s; overrides the worker's
+    deadline: float | None = None  # s by which it must have ended
+    retry: str | None = None  # policy of this one job as JSON text; the engine's to read
+    lease: float | None = None  # s; overrides the worker's
     labels: tuple[str, ...] = ()
     headers: Pairs = ()
-    root: str | None = None             # the workflow's first job; None: it is its own
+    root: str | None = None  # the workflow's first job; None: it is its own
     parent: str | None = None
-    ran: bool = False                   # the function has run (or there is none): only the ending is left
+    ran: bool = False  # the function has run (or there is none): only the ending is left
 
 
 class Record(Struct, frozen=True, gc=False, kw_only=True):
     """A job as it is stored: what was asked, and what has become of it. Instants are seconds since 1970."""
 
     job: NewJob
-    version: int                        # rises at every claim and settle; (id, version) is the lease and the fence
+    version: int  # rises at every claim and settle; (id, version) is the lease and the fence
     state: State
-    after: tuple[str, ...] = ()         # as asked, repeated jobs replaced by the rows that answered
-    pending: int = 0                    # endings still needed
-    slack: int | None = 0               # failures still tolerated
+    after: tuple[str, ...] = ()  # as asked, repeated jobs replaced by the rows that answered
+    pending: int = 0  # endings still needed
+    slack: int | None = 0  # failures still tolerated
     ran: bool = False
-    place: float | None = None          # its number in line; None: not in line
-    joined_at: float | None = None      # the turn it keeps when it leaves the line and comes back
-    due_at: float | None = None         # when the storage must act next: run time, lease end, wait or deadline over
+    place: float | None = None  # its number in line; None: not in line
+    joined_at: float | None = None  # the turn it keeps when it leaves the line and comes back
+    due_at: float | None = None  # when the storage must act next: run time, lease end, wait or deadline over
     deadline_at: float | None = None
-    attempt: int = 0                    # judged tries
-    lost: int = 0                       # leases that ran out
-    worker: str | None = None           # the ticket of its holder, or of its last one
-    parked: str | None = None           # the limit it stepped aside for; while place is None it stands aside
-    result: str | None = None           # its own value
-    value: str | None = None            # its workflow's value, once folded
+    attempt: int = 0  # judged tries
+    lost: int = 0  # leases that ran out
+    worker: str | None = None  # the ticket of its holder, or of its last one
+    parked: str | None = None  # the limit it stepped aside for; while place is None it stands aside
+    result: str | None = None  # its own value
+    value: str | None = None  # its workflow's value, once folded
     error: str | None = None
     reason: str | None = None
-    memo: Pairs = ()                    # steps remembered, by name
-    note: str | None = None             # progress, as the engine writes it
-    round: int = 0                      # how often it was reopened
+    memo: Pairs = ()  # steps remembered, by name
+    note: str | None = None  # progress, as the engine writes it
+    round: int = 0  # how often it was reopened
     created_at: float = 0.0
-    started_at: float | None = None     # its last claim of this round
+    started_at: float | None = None  # its last claim of this round
     updated_at: float = 0.0
     ended_at: float | None = None
-    expires_at: float | None = None     # when its row may be pruned
+    expires_at: float | None = None  # when its row may be pruned
 
     @property
     def id(self) -> str:
@@ -131,14 +131,14 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
     value: str | None = None
     error: str | None = None
     reason: str | None = None
-    memo: Pairs = ()                    # merged by name; names not given stay
-    note: str | None = None             # None: stays
-    then: tuple[NewJob, ...] = ()       # stored if and only if this outcome is applied
+    memo: Pairs = ()  # merged by name; names not given stay
+    note: str | None = None  # None: stays
+    then: tuple[NewJob, ...] = ()  # stored if and only if this outcome is applied
     after: tuple[str, ...] = ()
     need: int | None = None
     slack: int | None = None
     ran: bool = False
-    keep: float | None = None           # s after the ending; None: as the job asked
+    keep: float | None = None  # s after the ending; None: as the job asked
 
 
 class Settled(Struct, frozen=True, gc=False):
@@ -190,15 +190,15 @@ class Hold(Struct, frozen=True, gc=False):
 class Presence(Struct, frozen=True, gc=False, kw_only=True):
     """A worker as it describes itself at each heartbeat. `gone`: it says good-bye."""
 
-    worker: str                         # the name, without "#n"
+    worker: str  # the name, without "#n"
     host: str = ""
     pid: int = 0
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()  # those it runs
     slots: int = 0
     running: int = 0
-    uptime: float = 0.0                 # s
-    ttl: float = 90.0                   # s after which silence means it is gone
+    uptime: float = 0.0  # s
+    ttl: float = 90.0  # s after which silence means it is gone
     gone: bool = False
 
 
@@ -247,7 +247,7 @@ class Query(Struct, frozen=True, gc=False, kw_only=True):
 
 class Page(Struct, frozen=True, gc=False):
     records: tuple[Record, ...] = ()
-    cursor: str | None = None           # None: this was the last page
+    cursor: str | None = None  # None: this was the last page
     total: int | None = None
 
 
@@ -260,7 +260,7 @@ class Count(Struct, frozen=True, gc=False, kw_only=True):
     jobs: int
     in_line: int = 0
     parked: int = 0
-    oldest: float | None = None         # s the first in line has stood there
+    oldest: float | None = None  # s the first in line has stood there
 
 
 class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
@@ -268,8 +268,8 @@ class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
 
     key: str
     rule: Limit
-    used: int = 0                       # slots taken, in cost
-    parked: int = 0                     # jobs standing aside for it
+    used: int = 0  # slots taken, in cost
+    parked: int = 0  # jobs standing aside for it
 
 
 class Stats(Struct, frozen=True, gc=False, kw_only=True):

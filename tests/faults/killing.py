@@ -25,7 +25,7 @@ class Found:
         self.kills = 0
         self.missing: list[str] = []
         self.unfinished: list[str] = []
-        self.foreign: list[str] = []        # the stored result is not that of the run that was told it had settled
+        self.foreign: list[str] = []  # the stored result is not that of the run that was told it had settled
 
 
 async def kill_rounds(url: str, folder: Path, rounds: int, jobs_per_round: int, chance: random.Random,
@@ -46,7 +46,7 @@ async def kill_rounds(url: str, folder: Path, rounds: int, jobs_per_round: int, 
         for role in ("worker1", "worker2", "producer"):
             await start(role)
         for turn in range(rounds):
-            await asyncio.sleep(chance.uniform(0.3, 1.0))      # the random moment itself
+            await asyncio.sleep(chance.uniform(0.3, 1.0))  # the random moment itself
             for role in chance.choice((("worker1",), ("producer",), ("worker1", "producer"), tuple(processes))):
                 if processes[role].returncode is None:
                     os.kill(processes[role].pid, signal.SIGKILL)
@@ -82,7 +82,7 @@ async def _drain_and_compare(url: str, folder: Path, found: Found) -> None:
     app = make(url, book)
     async with app, Worker(app, concurrency=64, lease=5, poll=0.2):
         async with asyncio.timeout(120):
-            while (await app.jobs.list(state=("ready", "running", "waiting"), limit=1)).records:
+            while (await app.jobs.list(state=("ready", "running", "waiting"), limit=1)).records:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     _read_settled(folder / "last.ledger", found)
     async with app:

@@ -54,7 +54,9 @@ def _in_line(row: Record, ahead: int | None, stats: Stats) -> str:
     runs = sum(count.jobs for count in stats.counts if count.queue == queue and count.state is State.RUNNING)
     able = [worker for worker in serving if row.job.task in worker.tasks]
     if not able:
-        return f"It is in line, and none of the {len(serving)} workers that serve {queue!r} has the task {row.job.task!r}."
+        return (
+            f"It is in line, and none of the {len(serving)} workers that serve {queue!r} has the task {row.job.task!r}."
+        )
     serving = able
     free = sum(worker.slots for worker in serving) - max(runs, sum(worker.running for worker in serving))
     if ahead:

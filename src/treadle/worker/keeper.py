@@ -55,7 +55,8 @@ class Keeper:
         slots = self._slots
         presence = Presence(
             worker=slots.name, host=platform.node(), pid=os.getpid(), queues=self._queues,
-            tasks=tuple(self._tasks()), slots=slots.concurrency, running=len(slots.running), uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
+            tasks=tuple(self._tasks()), slots=slots.concurrency, running=len(slots.running),
+            uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
         )  # fmt: skip
         by_lease: dict[float, list[Run]] = {self._lease: []}
         # Also what waits to be settled: an outage longer than the lease must not have it run again. Of a job that is
