@@ -7,8 +7,7 @@ Nothing survives the process. No method awaits before it is done, so each is one
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -17,10 +16,8 @@ from treadle.errors import KeyHeld, UnknownJob
 from treadle.model import (
     APPLIED,
     ASKED,
-    CHILDREN,
     EXPIRED,
     SUPERSEDED,
-    UPSTREAM,
     Claim,
     Claimed,
     Hold,
@@ -39,21 +36,9 @@ from treadle.storage import looking
 from treadle.storage.admit import Admission, rule_for, slots_fit
 from treadle.storage.hints import Hub
 from treadle.storage.memory.book import Book, spot_of
-from treadle.storage.rules import costs, expires_at, first_moment, keeps_key, needed, repeats
-
-RUNNING, READY, WAITING = State.RUNNING, State.READY, State.WAITING
-
-
-class Edge:
-    """One job waits for another. `open` until the ending has counted; `soft`: any ending counts as a success.
-
-    `version` is that of the job as it began to wait: a later wait is another one, for other jobs.
-    """
-
-    __slots__ = ("open", "soft", "version")
-
-    def __init__(self, version: int, soft: bool = False) -> None:
-        self.open, self.version, self.soft = True, version, soft
+from treadle.storage.memory.endings import READY, RUNNING, WAITING, Edge, Endings
+from treadle.storage.memory.reopen import after_the_end
+from treadle.storage.rules import costs, first_moment, keeps_key, needed, repeats
 
 
 class MemoryStorage:
@@ -64,11 +49,8 @@ class MemoryStorage:
         self._hub = Hub()
         self._book = Book()
         self._jobs = self._book.jobs
-        self._down: dict[str, dict[str, Edge]] = defaultdict(dict)  # upstream -> who waits for it
-        self._keys: dict[str, str] = {}
-        self._behind: dict[str, str] = {}  # who took a key -> the holder that gave it away
+        self._ends = Endings(self._book)
         self._workers: dict[str, tuple[Presence, float]] = {}
-        self._endings: list[tuple[str, State]] = []  # still to be counted down
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -98,7 +80,7 @@ class MemoryStorage:
                 answers.setdefault(new.id, new.id)
                 continue
             if new.key is not None:
-                holder = taken.get(new.key) or self._holder(new.key, now, leaving)
+                holder = taken.get(new.key) or self._ends.holder(new.key, now, leaving)
                 if holder is not None and new.key_conflict == "raise":
                     raise KeyHeld(new.key, holder)
                 ended = holder in self._jobs and self._jobs[holder].state.final
@@ -114,12 +96,6 @@ class MemoryStorage:
                         raise UnknownJob(up, new.id)
         return answers
 
-    def _holder(self, key: str, now: float, leaving: str = "") -> str | None:
-        row = self._jobs.get(self._keys.get(key, ""))
-        if row is None or ((row.state.final or row.job.id == leaving) and not keeps_key(row, now)):
-            return None
-        return row.job.id
-
     def _store_all(self, jobs: Sequence[NewJob], answers: dict[str, str], now: float) -> set[str]:
         fresh = [new for new in jobs if answers[new.id] == new.id and new.id not in self._jobs]
         born: set[str] = set()
@@ -131,7 +107,7 @@ class MemoryStorage:
 
     def _store(self, new: NewJob, answers: dict[str, str], now: float) -> None:
         after = tuple(dict.fromkeys(answers.get(up, up) for up in new.after))
-        soft = self._take_key(new, now) if new.key is not None else None
+        soft = self._ends.take_key(new, now) if new.key is not None else None
         if soft in after:
             soft = None  # it waits for the holder by name, and with what it asked of that ending
         deadline_at = None if new.deadline is None else now + new.deadline
@@ -142,61 +118,10 @@ class MemoryStorage:
             deadline_at=deadline_at, created_at=now, updated_at=now,
         ))  # fmt: skip
         if soft is not None:
-            self._down[soft][new.id] = Edge(0, soft=True)
-        self._watch_ups(new.id, after, now)
-
-    def _watch_ups(self, id: str, after: Iterable[str], now: float) -> None:
-        """Wait for these; those that have ended count at once."""
-        for up in after:
-            self._down[up][id] = Edge(self._jobs[id].version)
-        for up in after:
-            if up in self._jobs and self._jobs[up].state.final:
-                self._count(up, id, self._jobs[up].state, now)
-        self._count_endings(now)
-        row = self._jobs[id]
-        if row.state is WAITING and row.pending <= 0:
-            self._release(row, now)
-
-    def _take_key(self, new: NewJob, now: float) -> str | None:
-        """Hold the key from now on. Answers whom to wait for: the running holder that gave the key away, or the one
-        that the superseded holder waited for itself."""
-        assert new.key is not None
-        holder = self._holder(new.key, now)
-        self._keys[new.key] = new.id
-        if holder is None:
-            return None
-        row = self._jobs[holder]
-        if row.ran or row.state is RUNNING or (row.state is WAITING and row.started_at is not None):
-            self._behind[new.id] = holder
-            return holder
-        self._end(row, State.CANCELLED, now, SUPERSEDED, f"superseded by {new.id}")
-        self._count_endings(now)
-        first = self._behind.get(holder)
-        if first is None or first not in self._jobs or self._jobs[first].state.final:
-            return None
-        self._behind[new.id] = first
-        return first
-
-    def _drop_key(self, row: Record) -> None:
-        if row.job.key is not None and self._keys.get(row.job.key) == row.job.id:
-            del self._keys[row.job.key]
+            self._ends.down[soft][new.id] = Edge(0, soft=True)
+        self._ends.watch_ups(new.id, after, now)
 
     # --- from waiting into line, and what is due
-
-    def _release(self, row: Record, now: float) -> None:
-        """It waits no longer: in line now, or when its delay is over. A promise waits on, for its settlement."""
-        run_at = row.created_at + row.job.delay
-        if not row.job.task:
-            self._book.put(row)
-        elif row.started_at is None and not row.ran and row.job.delay > 0 and run_at > now:
-            self._schedule(row, run_at)
-        else:
-            self._book.join(replace(row, pending=0), now)
-
-    def _schedule(self, row: Record, run_at: float) -> None:
-        due = first_moment(run_at, None if row.ran else row.deadline_at)
-        self._book.put(replace(row, state=READY, pending=0, place=None, parked=None, joined_at=None, due_at=due))
-        self._book.topics.add(f"queue:{row.job.queue}")
 
     def _tend(self, now: float) -> None:
         book, due = self._book, []
@@ -217,19 +142,19 @@ class MemoryStorage:
     def _act(self, row: Record, now: float) -> None:
         """The moment of this row has come."""
         if row.deadline_at is not None and row.deadline_at <= now and not row.ran:
-            self._end(row, State.FAILED, now, EXPIRED, "its deadline passed")
+            self._ends.end(row, State.FAILED, now, EXPIRED, "its deadline passed")
         elif row.state is RUNNING:
             self._book.join(replace(row, lost=row.lost + 1, updated_at=now), now)
             self._book.call_in(row, now)
         elif row.state is READY:
             self._book.join(row, row.due_at or now)
         elif row.started_at is None and not row.ran:
-            self._end(row, State.FAILED, now, EXPIRED, "what it waited for did not come in time")
+            self._ends.end(row, State.FAILED, now, EXPIRED, "what it waited for did not come in time")
         elif row.job.task:
             self._book.join(row, now)
         else:  # a promise that ran: nobody acts on it, so it is due no more
             self._book.put(replace(row, due_at=None if row.ran else row.deadline_at))
-        self._count_endings(now)
+        self._ends.count_endings(now)
 
     # --- claim
 
@@ -306,7 +231,7 @@ class MemoryStorage:
         )  # fmt: skip
         self._book.put(leased)
         if row.job.key_until == "started" and not keeps_key(row, now):
-            self._drop_key(row)
+            self._ends.drop_key(row)
         return leased
 
     # --- heartbeat
@@ -359,7 +284,7 @@ class MemoryStorage:
         if row.version != out.version:
             return Settled("stale", f"it is {row.state} at version {row.version}")
         if row.state.final:
-            return self._after_the_end(row, out, now)
+            return after_the_end(self._ends, row, out, now)
         try:
             answers = self._answers(out.then, now, leaving=out.id if out.state.final else "")
             for up in out.after:
@@ -370,7 +295,7 @@ class MemoryStorage:
         if row.state is RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
             self._book.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
         self._apply(row, out, answers, now)
-        self._count_endings(now)
+        self._ends.count_endings(now)
         return APPLIED
 
     def _apply(self, old: Record, out: Outcome, answers: dict[str, str], now: float) -> None:
@@ -382,7 +307,7 @@ class MemoryStorage:
         )  # fmt: skip
         if out.state.final:
             row = replace(row, version=old.version, worker=old.worker if old.state is RUNNING else None)
-            self._end(row, out.state, now, out.reason, out.error, out.keep)
+            self._ends.end(row, out.state, now, out.reason, out.error, out.keep)
             self._store_all(out.then, answers, now)
             return
         self._book.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
@@ -390,7 +315,7 @@ class MemoryStorage:
         if out.state is READY and out.delay <= 0:
             self._book.join(row, now)
         elif out.state is READY:
-            self._schedule(row, now + out.delay)
+            self._ends.schedule(row, now + out.delay)
         else:
             self._wait(row, out, born, now)
         self._book.call_in(old, now)
@@ -402,122 +327,7 @@ class MemoryStorage:
         due = first_moment(None if row.ran else row.deadline_at, now + out.delay if out.delay > 0 else None)
         self._book.put(replace(row, state=WAITING, after=after, pending=needed(out.need, len(after)), slack=out.slack,
                                place=None, parked=None, due_at=due))  # fmt: skip
-        self._watch_ups(row.job.id, after, now)
-
-    def _end(
-        self, row: Record, state: State, now: float, reason: str | None, error: str | None, keep: float | None = None
-    ) -> None:
-        """The ending of a job. Whoever waits for it is counted down by `_count_endings`, before the call is over."""
-        if not keeps_key(row, now):
-            self._drop_key(row)
-        self._book.put(replace(
-            row, version=row.version + 1, state=state, reason=reason, error=error, place=None, parked=None, pending=0,
-            due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row.job, state, now, keep),
-        ))  # fmt: skip
-        self._endings.append((row.job.id, state))
-        self._book.call_in(row, now)
-
-    def _count_endings(self, now: float) -> None:
-        while self._endings:
-            up, state = self._endings.pop()
-            for down in list(self._down.get(up, ())):
-                self._count(up, down, state, now)
-
-    def _count(self, up: str, down: str, state: State, now: float) -> None:
-        edge, row = self._down[up][down], self._jobs.get(down)
-        if not edge.open:
-            return
-        edge.open = False
-        if row is None or row.state is not WAITING or row.version != edge.version:
-            return
-        if edge.soft or row.slack is None or state is State.SUCCEEDED:
-            row = replace(row, pending=row.pending - 1)
-        else:
-            row = replace(row, slack=row.slack - 1)
-        if row.pending <= 0:
-            self._release(row, now)
-        elif row.slack is None or row.slack >= 0:
-            self._book.put(row)
-        elif row.started_at is None and not row.ran:
-            self._end(row, State.CANCELLED, now, UPSTREAM, f"{up}, which it waited for, ended as {state}")
-        else:
-            self._book.join(row, now)
-
-    # --- after the end: keep it longer or shorter, or reopen it
-
-    def _after_the_end(self, row: Record, out: Outcome, now: float) -> Settled:
-        if out.state is row.state and out.keep is not None:
-            until = expires_at(row.job, row.state, row.ended_at or now, out.keep)
-            self._book.put(replace(row, expires_at=until))
-            return APPLIED
-        if out.state is not READY:
-            return Settled("stale", f"it is {row.state} at version {row.version}")
-        found = self._would_reopen(row)
-        for each in found:
-            holder = self._holder(each.job.key, now) if each.job.key is not None else None
-            if holder not in (None, each.job.id):
-                return Settled("refused", str(KeyHeld(each.job.key or "", holder or "")))
-        for each in found:
-            for down in list(self._down.get(each.job.id, ())):
-                self._uncount(each, down)
-        for each in found:
-            self._reopen(each, now)
-        first = replace(self._jobs[row.job.id], pending=0)
-        if out.delay > 0:
-            self._schedule(first, now + out.delay)
-        else:
-            self._book.join(first, now)
-        for each in found[1:]:
-            self._recount(each.job.id, now)
-        return APPLIED
-
-    def _would_reopen(self, row: Record) -> list[Record]:
-        """The job, what it doomed, every ancestor that failed because of a child; of each, what that doomed."""
-        found, stack = {row.job.id: row}, [row]
-        while stack:
-            each = stack.pop()
-            related = [self._jobs[down] for down in self._down.get(each.job.id, ()) if down in self._jobs]
-            related = [down for down in related if down.reason == UPSTREAM and down.state is State.CANCELLED]
-            parent = self._jobs.get(each.job.parent or "")
-            if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
-                related.append(parent)
-            for other in related:
-                if other.job.id not in found:
-                    found[other.job.id] = other
-                    stack.append(other)
-        return list(found.values())
-
-    def _uncount(self, up: Record, down: str) -> None:
-        """Who waits still, and has counted this ending, waits for the next one."""
-        edge, row = self._down[up.job.id][down], self._jobs.get(down)
-        if row is None or row.state is not WAITING or edge.open or edge.soft or edge.version != row.version:
-            return
-        edge.open = True
-        if row.slack is None or up.state is State.SUCCEEDED:
-            self._book.put(replace(row, pending=row.pending + 1))
-        else:
-            self._book.put(replace(row, slack=row.slack + 1))
-
-    def _reopen(self, row: Record, now: float) -> None:
-        if row.job.key is not None:
-            self._keys[row.job.key] = row.job.id
-        ran = row.job.ran or row.reason == CHILDREN
-        deadline_at = None if row.job.deadline is None else now + row.job.deadline
-        self._book.put(replace(
-            row, version=row.version + 1, state=WAITING, ran=ran, attempt=0, lost=0, round=row.round + 1, worker=None,
-            result=None, value=None, error=None, reason=None, joined_at=None, deadline_at=deadline_at,
-            due_at=None if ran else deadline_at, started_at=None, ended_at=None, expires_at=None, updated_at=now,
-        ))  # fmt: skip
-
-    def _recount(self, id: str, now: float) -> None:
-        """What it waits for now: those of its upstreams that were reopened have to end again."""
-        row = self._jobs[id]
-        need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
-        row = replace(row, pending=needed(need, len(row.after)), slack=slack)
-        self._book.put(row)
-        for up in row.after:
-            self._down[up].pop(id, None)
-        self._watch_ups(id, row.after, now)
+        self._ends.watch_ups(row.job.id, after, now)
 
     # --- looking and tending
 
@@ -560,18 +370,11 @@ class MemoryStorage:
             and row.job.id not in awaited and (row.job.root or row.job.id) not in workflows
         ]  # fmt: skip
         for _, id in sorted(old)[:limit]:
-            self._forget(self._jobs.pop(id))
+            row = self._jobs.pop(id)
+            self._book.take_out(row)
+            self._ends.forget(row)
         self._speak()
         return len(old[:limit])
-
-    def _forget(self, row: Record) -> None:
-        self._book.take_out(row)
-        self._drop_key(row)
-        self._behind.pop(row.job.id, None)
-        for up in row.after:
-            self._down[up].pop(row.job.id, None)
-            if not self._down[up]:
-                del self._down[up]
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         return await self._hub.wait(topics, timeout)

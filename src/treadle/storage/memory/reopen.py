@@ -1,0 +1,92 @@
+"""After the end: keeping a row longer or shorter, or reopening it with all that ended because of it.
+
+Without it a dead job could only be sent again, as another one, and whoever waited for it would stay cancelled.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from treadle.errors import KeyHeld
+from treadle.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
+from treadle.storage.memory.endings import WAITING, Endings
+from treadle.storage.rules import expires_at, needed
+
+
+def after_the_end(ends: Endings, row: Record, out: Outcome, now: float) -> Settled:
+    if out.state is row.state and out.keep is not None:
+        until = expires_at(row.job, row.state, row.ended_at or now, out.keep)
+        ends.book.put(replace(row, expires_at=until))
+        return APPLIED
+    if out.state is not State.READY:
+        return Settled("stale", f"it is {row.state} at version {row.version}")
+    found = found_with(ends, row)
+    for each in found:
+        holder = ends.holder(each.job.key, now) if each.job.key is not None else None
+        if holder not in (None, each.job.id):
+            return Settled("refused", str(KeyHeld(each.job.key or "", holder or "")))
+    for each in found:
+        for down in list(ends.down.get(each.job.id, ())):
+            uncount(ends, each, down)
+    for each in found:
+        reopen(ends, each, now)
+    first = replace(ends.jobs[row.job.id], pending=0)
+    if out.delay > 0:
+        ends.schedule(first, now + out.delay)
+    else:
+        ends.book.join(first, now)
+    for each in found[1:]:
+        recount(ends, each.job.id, now)
+    return APPLIED
+
+
+def found_with(ends: Endings, row: Record) -> list[Record]:
+    """The job, what it doomed, every ancestor that failed because of a child; of each, what that doomed."""
+    found, stack = {row.job.id: row}, [row]
+    while stack:
+        each = stack.pop()
+        related = [ends.jobs[down] for down in ends.down.get(each.job.id, ()) if down in ends.jobs]
+        related = [down for down in related if down.reason == UPSTREAM and down.state is State.CANCELLED]
+        parent = ends.jobs.get(each.job.parent or "")
+        if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
+            related.append(parent)
+        for other in related:
+            if other.job.id not in found:
+                found[other.job.id] = other
+                stack.append(other)
+    return list(found.values())
+
+
+def uncount(ends: Endings, up: Record, down: str) -> None:
+    """Who waits still, and has counted this ending, waits for the next one."""
+    edge, row = ends.down[up.job.id][down], ends.jobs.get(down)
+    if row is None or row.state is not WAITING or edge.open or edge.soft or edge.version != row.version:
+        return
+    edge.open = True
+    if row.slack is None or up.state is State.SUCCEEDED:
+        ends.book.put(replace(row, pending=row.pending + 1))
+    else:
+        ends.book.put(replace(row, slack=row.slack + 1))
+
+
+def reopen(ends: Endings, row: Record, now: float) -> None:
+    if row.job.key is not None:
+        ends.keys[row.job.key] = row.job.id
+    ran = row.job.ran or row.reason == CHILDREN
+    deadline_at = None if row.job.deadline is None else now + row.job.deadline
+    ends.book.put(replace(
+        row, version=row.version + 1, state=WAITING, ran=ran, attempt=0, lost=0, round=row.round + 1, worker=None,
+        result=None, value=None, error=None, reason=None, joined_at=None, deadline_at=deadline_at,
+        due_at=None if ran else deadline_at, started_at=None, ended_at=None, expires_at=None, updated_at=now,
+    ))  # fmt: skip
+
+
+def recount(ends: Endings, id: str, now: float) -> None:
+    """What it waits for now: those of its upstreams that were reopened have to end again."""
+    row = ends.jobs[id]
+    need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
+    row = replace(row, pending=needed(need, len(row.after)), slack=slack)
+    ends.book.put(row)
+    for up in row.after:
+        ends.down[up].pop(id, None)
+    ends.watch_ups(id, row.after, now)
