@@ -1,4 +1,4 @@
-"""The file: opening it, and one transaction for all that is asked in one turn of the loop.
+"""The file at work: one transaction for all that is asked in one turn of the loop.
 
 Without it each call would pay a transaction of its own, or wait for its disk on the loop. Statements run on the loop's
 thread: the sqlite3 module drops the GIL at every row, and a thread beside a busy loop may not get it back for seconds
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pathlib
 import sqlite3
 import time
 from collections import deque
@@ -19,17 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from treadle import clock
-from treadle.errors import BadUrl, KeyHeld, NotADatabase, StorageError, StorageFull, StorageUnavailable, UnknownJob
+from treadle.errors import KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownJob
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.faults import translated
 from treadle.storage.sqlite.lockfile import LockFile
-from treadle.storage.sqlite.migrate import check, migrate
+from treadle.storage.sqlite.opening import WAIT, open_file
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests
 LARGE: Final = 2_048  # jobs in one transaction after which even a COMMIT that does not sync takes long
-WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
 NUDGE: Final = 0.005  # s after which a thread is helped to the GIL
 
 Steps = Generator[Any, Any, Any]
@@ -72,7 +70,9 @@ class Database:
         self._searches = ThreadPoolExecutor(1, "treadle-sqlite-look")
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._threads, self._open)
+            opened = await loop.run_in_executor(
+                self._threads, lambda: open_file(self.path, self._synchronous, self.now)
+            )
         except BaseException as error:
             self._threads.shutdown(wait=False)
             self._searches.shutdown(wait=False)
@@ -80,85 +80,10 @@ class Database:
             if found is error:
                 raise
             raise found from error
+        self._db, self.look, self.search = opened.db, opened.look, opened.search
+        self._lock, self.read_only = opened.lock, opened.lock is None or opened.read_only
         self._loop, self._closing = loop, False
         self._checkpoints = Checkpoints(self.path, self._synchronous)
-
-    def _open(self) -> None:
-        folder = os.path.dirname(self.path)
-        if self.path.endswith(":memory:"):
-            raise BadUrl("SQLite's :memory: cannot be shared by two connections; use memory://")
-        if not os.path.isdir(folder):
-            raise StorageUnavailable(f"the folder {folder} does not exist; make it, or name another file")
-        _check_header(self.path)
-        try:
-            self._lock: LockFile | None = LockFile(self.path + "-lock")
-        except OSError:
-            if not os.path.exists(self.path):
-                raise
-            self._lock = None
-        if self._lock is None:
-            self._open_to_look()
-            return
-        self._lock.lock()
-        try:
-            self._connect()
-        except BaseException:
-            self._lock.unlock()
-            self._lock.close()
-            raise
-        self._lock.unlock()
-
-    def _connect(self) -> None:
-        fresh = not os.path.exists(self.path) or not os.path.getsize(self.path)
-        self._db = self._new_connection(self.path)
-        try:
-            check(self._db, self.path)
-            if self._db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                # before the first table, or VACUUM would be needed: lets prune give a great backlog's pages back
-                self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-                    raise StorageUnavailable(f"{self.path}: its file system cannot do write-ahead logging")
-            self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
-            migrate(self._db, self.path, self.now())
-            self._db.execute("PRAGMA busy_timeout = 0")
-            self.look = self._new_connection(self.path)
-            self.search = self._new_connection(self.path)
-        except sqlite3.OperationalError as error:
-            self._db.close()
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
-                raise
-            self._open_to_look()
-        except BaseException:
-            self._db.close()
-            raise
-        if fresh:
-            _sync_folder(os.path.dirname(self.path))
-
-    def _open_to_look(self) -> None:
-        """Nothing can be written here: whoever asks is told at the first write."""
-        self.read_only = True
-        # where nobody has the file open there is no log, and SQLite could not make one to read it as usual
-        how = "mode=ro" if os.path.exists(self.path + "-wal") else "mode=ro&immutable=1"
-        path = f"{pathlib.Path(self.path).as_uri()}?{how}"
-        self._db = self._new_connection(path)
-        check(self._db, self.path)
-        self.look, self.search = self._new_connection(path), self._new_connection(path)
-
-    def _new_connection(self, path: str) -> sqlite3.Connection:
-        db = sqlite3.connect(
-            path, timeout=WAIT, isolation_level=None, check_same_thread=False, cached_statements=256,
-            uri=path.startswith("file:"),
-        )  # fmt: skip
-        try:
-            db.execute("PRAGMA cache_size = -32768")
-            db.execute("PRAGMA temp_store = MEMORY")
-            db.execute("PRAGMA wal_autocheckpoint = 0")
-            db.execute("PRAGMA journal_size_limit = 67108864")
-            db.execute("PRAGMA foreign_keys = OFF")
-        except BaseException:
-            db.close()
-            raise
-        return db
 
     async def close(self) -> None:
         if self._loop is None or self._closing:
@@ -414,23 +339,3 @@ def _patiently(lock: LockFile) -> bool:
         time.sleep(pause)
         pause = min(pause * 1.5, 0.002)
     return True
-
-
-def _check_header(path: str) -> None:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(16)
-    except FileNotFoundError:
-        return
-    if head and head != b"SQLite format 3\0":
-        raise NotADatabase(f"{path} is not a SQLite database: it begins with {head!r}")
-
-
-def _sync_folder(folder: str) -> None:
-    """So that the file is still in its folder after the power failed."""
-    if os.name == "posix":
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
