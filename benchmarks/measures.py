@@ -8,8 +8,6 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from treadle import App, Worker
@@ -50,20 +48,6 @@ def make(setting: Setting) -> App:
         return x
 
     return app
-
-
-@asynccontextmanager
-async def counted(app: App, jobs: int) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Waits until so many jobs are settled, by the storage's own word: no job is ready or running any more."""
-
-    async def until_settled() -> None:
-        while True:
-            stats = await app.queues.stats()
-            if sum(count.jobs for count in stats.counts if not count.state.final) == 0:
-                return
-            await asyncio.sleep(0.02)
-
-    yield until_settled
 
 
 async def bulk_enqueue(setting: Setting) -> Figures:
@@ -235,13 +219,22 @@ async def loop_hold(setting: Setting) -> Figures:
             worst = max(worst, time.perf_counter() - before - 0.001)
 
     async with make(setting) as app:
-        task = app.find_task("noop")
+        task, ended = app.find_task("noop"), 0
         for start in range(0, setting.jobs, 1_000):
             await app.enqueue([task.job(i) for i in range(start, start + 1_000)])
-        async with counted(app, setting.jobs) as until_settled, Worker(app, concurrency=setting.concurrency):
+        done = asyncio.Event()
+
+        @app.on("succeeded")
+        def count(_: object) -> None:
+            nonlocal ended
+            ended += 1
+            if ended == setting.jobs:
+                done.set()
+
+        async with Worker(app, concurrency=setting.concurrency):
             watch = asyncio.create_task(ticker())
             await asyncio.sleep(0.05)
             worst = 0.0
-            await until_settled()
+            await done.wait()
             watch.cancel()
     return {"longest hold of the loop, ms": worst * 1e3}
