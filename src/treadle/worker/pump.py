@@ -238,7 +238,10 @@ class Pump:
     ) -> None:
         """Tell what became of what; an outcome the storage cannot keep is a failed attempt."""
         for (run, outcome), answer in zip(outs, settled, strict=True):
-            if answer.status == "applied" or (answer.status == "stale" and _came_back(outcome, claimed)):
+            back = answer.status == "stale" and (
+                _came_back(outcome, claimed) or self._slots.came_back(outcome.id, outcome.version)
+            )
+            if answer.status == "applied" or back:
                 name = _name(run.record, outcome)
                 if self._emitter.wants(name):
                     self._emitter.emit(_event(name, run, self._slots.name, outcome))

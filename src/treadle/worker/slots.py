@@ -87,6 +87,9 @@ class Timers:
             self._timer.cancel()
 
 
+AGAIN = 1_000  # jobs claimed more than once of which the last version is remembered
+
+
 class Slots:
     """What the loops of one worker share: who runs, how many more may, and what is to be settled."""
 
@@ -99,6 +102,7 @@ class Slots:
         self.free = concurrency
         self.asking = 0  # claims under way besides those of the pumps
         self.running: dict[str, Run] = {}
+        self.again: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
         self.outcomes: list[tuple[Run, Outcome]] = []
         self.settling: dict[int, list[tuple[Run, Outcome]]] = {}  # by pump: sent, and not known to be stored
         self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
@@ -126,7 +130,17 @@ class Slots:
         return sent + [run for run, _ in self.outcomes]
 
     def begin(self, run: Run) -> None:
-        self.running[run.record.job.id] = run
+        record = run.record
+        self.running[record.job.id] = run
+        if record.version > 1:
+            self.again[record.job.id] = record.version
+            if len(self.again) > AGAIN:
+                del self.again[next(iter(self.again))]
+
+    def came_back(self, id: str, version: int) -> bool:
+        """Whether this worker has claimed the job again since: then what it settled at `version` was applied, and
+        only the answer that said so was lost."""
+        return self.again.get(id, 0) > version
 
     def end(self, run: Run, outcome: Outcome | None) -> None:
         """An append: no await, no future, no timer per job."""
