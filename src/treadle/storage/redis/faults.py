@@ -17,7 +17,7 @@ def translated(error: BaseException, where: str) -> BaseException:
     if isinstance(error, (told.ReadOnlyError, told.OutOfMemoryError)):
         return StorageFull(f"{where}: {error}; nothing of the call was stored")
     if isinstance(error, (told.ConnectionError, told.TimeoutError, OSError, EOFError)):
-        return StorageUnavailable(f"{where}: {error or type(error).__name__}")
+        return StorageUnavailable(f"{where}: {str(error) or type(error).__name__}")
     if isinstance(error, told.ResponseError):
         words = f"{where}: {error}"
         if _says(error, FULL):

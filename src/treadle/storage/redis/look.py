@@ -94,9 +94,7 @@ def _is_behind(row: Record, order: str, cursor: tuple[Any, ...]) -> bool:
     return looking.sort_key(row, order) > cursor
 
 
-async def _stream(
-    db: Reader, query: Query, queue: str | None, cursor: tuple[Any, ...] | None
-) -> AsyncIterator[Record]:
+async def _stream(db: Reader, query: Query, queue: str | None, cursor: tuple[Any, ...] | None) -> AsyncIterator[Record]:
     """The rows in the order asked for, from behind the cursor on."""
     size = STEP if query.count or _filters(query) else min(STEP, max(query.limit, 0) + 1)
     if query.order == "line":
@@ -118,9 +116,7 @@ def _filters(query: Query) -> bool:
     )  # fmt: skip
 
 
-async def _lines(
-    db: Reader, queue: str | None, cursor: tuple[Any, ...] | None, size: int
-) -> AsyncIterator[Record]:
+async def _lines(db: Reader, queue: str | None, cursor: tuple[Any, ...] | None, size: int) -> AsyncIterator[Record]:
     queues = [queue] if queue is not None else sorted(each.decode() for each in await db.read("SMEMBERS", "lines"))
     for name in queues:
         if cursor is not None and name < cursor[0]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle.model import ASKED, SUPERSEDED, Limit, NewJob, Outcome, Presence, Record, State
+from treadle.model import ASKED, SUPERSEDED, Limit, NewJob, Outcome, Pairs, Presence, Record, State
 from treadle.storage.rules import rank
 
 PLAIN: Final = 1
@@ -27,7 +27,7 @@ NUMBER: Final = {state: number for number, state in enumerate(STATES)}
 _JOB: Final = struct.Struct(">BhddHHI")
 _ROW: Final = struct.Struct(">BBIiiIIIdddddddddddhHH")
 _MADE: Final = struct.Struct(">d")
-_ENDING: Final = struct.Struct(">cBIId")
+_ENDING: Final = struct.Struct(">cBiId")
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(NewJob).decode
@@ -92,11 +92,13 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         return new_record(job, _MADE.unpack_from(data, len(data) - 8)[0])
     (state, flags, version, pending, slack, attempt, lost, round, _, _, created_at, place, joined_at, due_at,
      deadline_at, started_at, updated_at, ended_at, expires_at, _, worker, queue) = _ROW.unpack_from(row)  # fmt: skip
-    after, parked, result, value, error, reason, memo, note = job.after, None, None, None, None, None, (), None
-    if len(after) > 1 and not flags & TAIL:
-        after = tuple(dict.fromkeys(after))
+    after: tuple[str, ...] = job.after
+    memo: Pairs = ()
+    parked = result = value = error = reason = note = None
     if flags & TAIL:
-        tail = [each if each is not False else None for each in decode_any(memoryview(row)[_ROW.size + worker + queue :])]
+        tail = [
+            each if each is not False else None for each in decode_any(memoryview(row)[_ROW.size + worker + queue :])
+        ]
         after = job.after if tail[0] is None else tuple(tail[0])
         parked, result, value, error, reason = tail[1:6]
         memo = tuple(map(tuple, tail[6])) if tail[6] else ()
@@ -130,7 +132,7 @@ def outcome_bytes(out: Outcome) -> bytes:
             tail = encode((False, False, _or_false(out.result), _or_false(out.value), _or_false(out.error),
                            _or_false(out.reason), False, False, False))  # fmt: skip
         keep = NONE if out.keep is None else out.keep
-        return _ENDING.pack(b"s", NUMBER[out.state], max(out.version, 0), out.attempt, keep) + tail
+        return _ENDING.pack(b"s", NUMBER[out.state], out.version, out.attempt, keep) + tail
     words = {
         "state": NUMBER[out.state], "version": out.version, "delay": out.delay, "attempt": out.attempt,
         "result": out.result, "value": out.value, "error": out.error, "reason": out.reason, "memo": out.memo,

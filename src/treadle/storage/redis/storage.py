@@ -25,7 +25,6 @@ from treadle.model import (
     Query,
     Record,
     Settled,
-
     Stats,
 )  # fmt: skip
 from treadle.storage import looking

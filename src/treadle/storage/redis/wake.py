@@ -71,7 +71,7 @@ class Ear:
                 self._waiting[channel] -= 1
                 self._wanted[channel] = now
 
-    def _send(self, *words: bytes) -> None:
+    def _send(self, *words: Any) -> None:
         with contextlib.suppress(Exception):  # the reader finds out and comes back
             self._connection._writer.write(hiredis.pack_command(words))
 

@@ -1,7 +1,6 @@
 -- How a job ends, and what that does to those who wait for it; how a waiting one is let go; who has a key.
 local E = {}
 local KEEP_LEAST = 60
-local WAITS = 'which it waited for, was '
 
 local function kids(up) return ns .. ':kids:' .. up end
 
@@ -98,7 +97,7 @@ local function count(up, down, state)
   elseif not r.slack or r.slack >= 0 then
     B.put(r)
   elseif not r.started_at and not r.ran then
-    E.finish(r, CANCELLED, 'upstream', up .. ', ' .. WAITS .. STATES[state])
+    E.finish(r, CANCELLED, 'upstream', up .. ', which it waited for, ended as ' .. STATES[state])
   else
     B.join(r, now)
   end

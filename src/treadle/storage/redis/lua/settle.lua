@@ -9,27 +9,27 @@ local function refuse(number, status, what, other)
   said[n + 1], said[n + 2], said[n + 3], said[n + 4] = number, status, what or '', other or ''
 end
 
-local outs, ids, plain = {}, {}, {}
+local outs, ids, times = {}, {}, {}
 do
   local at, number, width = 2, 0, #ARGV
   while at <= width do
     number = number + 1
     local o = { id = ARGV[at], words = ARGV[at + 1], at = at + 3, born = tonumber(ARGV[at + 2]), number = number }
-    outs[number], ids[number] = o, o.id
+    outs[number], ids[number], times[o.id] = o, o.id, (times[o.id] or 0) + 1
     at = at + 3 + 2 * o.born
   end
 end
 
--- --- the many plain ones: jobs that run, end, and concern nobody else
+-- --- the many plain ones: jobs that run, end, and concern nobody else, named once
 do
   local raws = fetch(ROW, ids)
   local parents = call('SCARD', PARENTS) > 0
   local set, due, old, ended, held, queues, topics, n = {}, {}, {}, {}, {}, {}, {}, 0
-  local until_, seen = {}, {}
+  local until_ = {}
   local ending = num(-now)
   for k, o in ipairs(outs) do
     local raw, words = raws[k], o.words
-    if raw and byte(words) == 115 and byte(raw) == RUNNING and byte(raw, 2) == PLAIN and not seen[o.id]
+    if raw and byte(words) == 115 and byte(raw) == RUNNING and byte(raw, 2) == PLAIN and times[o.id] == 1
         and sub(raw, 3, 6) == sub(words, 3, 6)
         and not (parents and call('SISMEMBER', PARENTS, o.id) == 1) then
       local state = byte(words, 2)
@@ -45,7 +45,7 @@ do
       local ticket, queue = sub(raw, 121, 120 + wl), sub(raw, 121 + wl, 120 + wl + ql)
       local tail = sub(words, 19)
       n = n + 1
-      seen[o.id], o.done = true, true
+      o.done = true
       set[2 * n - 1] = o.id
       set[2 * n] = sub(words, 2, 2) .. (tail == '' and '\1' or '\5') .. struct.pack('>I4', version + 1)
         .. '\0\0\0\0' .. sub(raw, 11, 14) .. sub(words, 7, 10) .. sub(raw, 19, 66) .. NONE_BYTES .. sub(raw, 75, 90)
@@ -78,7 +78,7 @@ local function given(x) if x then return x end end
 local function outcome(o)
   local words = o.words
   if byte(words) == 102 then return cmsgpack.unpack(sub(words, 2)) end
-  local out = { state = byte(words, 2), version = struct.unpack('>I4', words, 3), attempt = struct.unpack('>I4', words, 7),
+  local out = { state = byte(words, 2), version = (struct.unpack('>i4', words, 3)), attempt = (struct.unpack('>I4', words, 7)),
                 keep = maybe((struct.unpack('>d', words, 11))), delay = 0, ran = false, memo = {}, after = {} }
   if #words > 18 then
     local t = cmsgpack.unpack(sub(words, 19))

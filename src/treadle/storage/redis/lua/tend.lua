@@ -16,8 +16,9 @@ local function act(r)
   elseif r.j.task ~= '' then
     B.join(r, now)
   else
-    call('ZREM', DUE, r.id)              -- a promise waits on
-    r.v.due_at = nil
+    r.due_at = nil                       -- a promise that ran: nobody acts on it, so it is due no more
+    if not r.ran then r.due_at = r.deadline_at end
+    B.put(r)
   end
   E.count_endings()
 end
