@@ -70,20 +70,23 @@ local hot_ids, hot_set, hot_due, hot = {}, {}, {}, 0
 local HEAD = struct.pack('>BBI4i4i4I4I4I4', RUNNING, PLAIN, 1, 0, 0, 0, 0, 0)
 local moments = {}                       -- by lease: place .. due as bytes, and the score
 
-local function lease_plain(id, body, task, tail)
+local function moments_of(task)
   local seconds = lease_of(task)
   local m = moments[seconds]
   if not m then
     m = { struct.pack('>dd', now + seconds, NONE) .. NOW_BYTES .. NOW_BYTES .. NONE_BYTES .. NONE_BYTES, num(now + seconds) }
     moments[seconds] = m
   end
+  return m
+end
+
+local function lease_plain(id, body, m, tail)
   local made = sub(body, -8)
   local row = HEAD .. sub(body, 4, 19) .. made .. NONE_BYTES .. made .. m[1] .. sub(body, 2, 3) .. tail
   n, hot = n + 1, hot + 1
   bodies[n], rows[n], hot_ids[hot] = body, row, id
   hot_set[2 * hot - 1], hot_set[2 * hot] = id, row
   hot_due[2 * hot - 1], hot_due[2 * hot] = m[2], id
-  if room[task] then room[task] = room[task] - 1 end
 end
 
 -- --- walking the line
@@ -111,21 +114,25 @@ local function walk_rank(queue, rank, share, rule, tail)
     kind, B.called = from, false
     local ids = call('ZRANGE', list, offset, offset + math.min(share, 500) - 1)
     if #ids == 0 then break end
-    local found, raws, gone = fetch(JOB, ids), fetch(ROW, ids), {}
+    local found, raws, gone, m = fetch(JOB, ids), fetch(ROW, ids), 0, nil
+    local taken, task, own = {}, nil, nil
     for k, id in ipairs(ids) do
       local body = found[k]
-      local tl = struct.unpack('>H', body, 20)
-      local task = sub(body, 28, 27 + tl)
-      if not wanted(id, task) then
+      own = sub(body, 28, 27 + 256 * byte(body, 20) + byte(body, 21))
+      if not wanted(id, own) then
         offset, looked = offset + 1, looked + 1
         if rule then
           local r = B.get(id)
           spot, last = r.place, id
         end
       elseif not rule and not raws[k] and byte(body) == PLAIN then
-        gone[#gone + 1] = id
-        lease_plain(id, body, task, tail)
-        share = share - 1
+        if own ~= task then
+          task, m = own, moments_of(own)
+        end
+        lease_plain(id, body, m, tail)
+        gone, share = gone + 1, share - 1
+        taken[gone] = id
+        if room[own] then room[own] = room[own] - 1 end
       else
         if B.rows[id] == nil then B.rows[id] = R.read(id, body, raws[k]) end
         local r = B.rows[id]
@@ -138,12 +145,13 @@ local function walk_rank(queue, rank, share, rule, tail)
         end
         if B.called or (rule and from == 'line' and not A.open('queue:' .. queue, 1, false)) then break end
       end
+      if share == 0 then break end
     end
-    if #gone > 0 then
-      many('ZREM', list, gone)
+    if gone > 0 then
+      call('ZREM', list, unpack(taken))
       B.list_swept('line', queue, rank, list)
-      B.add(LIVE, 'queue:' .. queue, #gone)
-      B.add(BEGUN, 'queue:' .. queue, #gone)
+      B.add(LIVE, 'queue:' .. queue, gone)
+      B.add(BEGUN, 'queue:' .. queue, gone)
     end
   end
   return share

@@ -85,7 +85,7 @@ function E.drop_edge(up, down)
   if call('HDEL', kids(up), down) == 1 and call('EXISTS', kids(up)) == 0 then call('SREM', PARENTS, up) end
 end
 
-local function count(up, down, state)
+local function count_down(up, down, state)
   local open, soft, version = E.edge_of(up, down)
   if not open then return end
   edge(up, down, false, soft, version)
@@ -112,7 +112,7 @@ function E.count_endings()
     if call('SISMEMBER', PARENTS, up) == 1 then
       local downs = call('HKEYS', kids(up))
       B.load(downs)
-      for _, down in ipairs(downs) do count(up, down, state) end
+      for _, down in ipairs(downs) do count_down(up, down, state) end
     end
   end
 end
@@ -128,7 +128,7 @@ function E.watch_ups(r, after)
   B.load(after)
   for _, up in ipairs(after) do
     local above = B.get(up)
-    if above and above.state >= SUCCEEDED then count(up, r.id, above.state) end
+    if above and above.state >= SUCCEEDED then count_down(up, r.id, above.state) end
   end
   E.count_endings()
   if r.state == WAITING and r.pending <= 0 then E.release(r) end

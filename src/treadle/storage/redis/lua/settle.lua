@@ -9,52 +9,61 @@ local function refuse(number, status, what, other)
   said[n + 1], said[n + 2], said[n + 3], said[n + 4] = number, status, what or '', other or ''
 end
 
-local outs, ids, times = {}, {}, {}
+local ids, words, at, times, total = {}, {}, {}, {}, 0
 do
-  local at, number, width = 2, 0, #ARGV
-  while at <= width do
-    number = number + 1
-    local o = { id = ARGV[at], words = ARGV[at + 1], at = at + 3, born = tonumber(ARGV[at + 2]), number = number }
-    outs[number], ids[number], times[o.id] = o, o.id, (times[o.id] or 0) + 1
-    at = at + 3 + 2 * o.born
+  local k, width = 2, #ARGV
+  while k <= width do
+    local id = ARGV[k]
+    total = total + 1
+    ids[total], words[total], at[total], times[id] = id, ARGV[k + 1], k + 2, (times[id] or 0) + 1
+    k = k + 3 + 2 * ARGV[k + 2]
   end
 end
 
 -- --- the many plain ones: jobs that run, end, and concern nobody else, named once
+local done = {}
 do
   local raws = fetch(ROW, ids)
   local parents = call('SCARD', PARENTS) > 0
-  local set, due, old, ended, held, queues, topics, n = {}, {}, {}, {}, {}, {}, {}, 0
-  local until_ = {}
+  local set, due, old, ended, topics, n = {}, {}, {}, {}, {}, 0
+  local until_, next_, holders = {}, {}, {}
   local ending = num(-now)
-  for k, o in ipairs(outs) do
-    local raw, words = raws[k], o.words
-    if raw and byte(words) == 115 and byte(raw) == RUNNING and byte(raw, 2) == PLAIN and times[o.id] == 1
-        and sub(raw, 3, 6) == sub(words, 3, 6)
-        and not (parents and call('SISMEMBER', PARENTS, o.id) == 1) then
-      local state = byte(words, 2)
-      local keep = sub(words, 11, 18)
-      if keep == NONE_BYTES then keep = sub(raw, state == FAILED and 35 or 27, state == FAILED and 42 or 34) end
-      local u = until_[keep]
-      if not u then
-        local moment = now + math.max(struct.unpack('>d', keep), 60)
-        u = { struct.pack('>d', moment), num(moment) }
-        until_[keep] = u
+  local before, after = '\0\0\0\0', NOW_BYTES .. NOW_BYTES
+  for k = 1, total do
+    local raw, word, id = raws[k], words[k], ids[k]
+    if raw and byte(word) == 115 and byte(raw) == RUNNING and byte(raw, 2) == PLAIN and times[id] == 1 then
+      local version = sub(raw, 3, 6)
+      if version == sub(word, 3, 6) and not (parents and call('SISMEMBER', PARENTS, id) == 1) then
+        local keep = sub(word, 11, 18)
+        if keep == NONE_BYTES then keep = byte(word, 2) == FAILED and sub(raw, 35, 42) or sub(raw, 27, 34) end
+        local u = until_[keep]
+        if not u then
+          local moment = now + math.max(struct.unpack('>d', keep), 60)
+          u = { struct.pack('>d', moment), num(moment) }
+          until_[keep] = u
+        end
+        local higher = next_[version]
+        if not higher then
+          higher = struct.pack('>I4', struct.unpack('>I4', version) + 1)
+          next_[version] = higher
+        end
+        local names = sub(raw, 115)      -- rank, lengths, worker, queue: a plain row that runs has no tail
+        local own = holders[names]
+        if not own then
+          own = { n = 0 }
+          holders[names] = own
+        end
+        own.n = own.n + 1
+        own[own.n] = id
+        local tail = sub(word, 19)
+        n = n + 1
+        done[k] = true
+        set[2 * n - 1], set[2 * n] = id, sub(word, 2, 2) .. (tail == '' and '\1' or '\5') .. higher .. before
+          .. sub(raw, 11, 14) .. sub(word, 7, 10) .. sub(raw, 19, 66) .. NONE_BYTES .. sub(raw, 75, 90) .. after .. u[1]
+          .. names .. tail
+        due[n], topics[n] = id, 'job:' .. id
+        old[2 * n - 1], old[2 * n], ended[2 * n - 1], ended[2 * n] = u[2], id, ending, id
       end
-      local version, wl, ql = struct.unpack('>I4', raw, 3), struct.unpack('>HH', raw, 117)
-      local ticket, queue = sub(raw, 121, 120 + wl), sub(raw, 121 + wl, 120 + wl + ql)
-      local tail = sub(words, 19)
-      n = n + 1
-      o.done = true
-      set[2 * n - 1] = o.id
-      set[2 * n] = sub(words, 2, 2) .. (tail == '' and '\1' or '\5') .. struct.pack('>I4', version + 1)
-        .. '\0\0\0\0' .. sub(raw, 11, 14) .. sub(words, 7, 10) .. sub(raw, 19, 66) .. NONE_BYTES .. sub(raw, 75, 90)
-        .. NOW_BYTES .. NOW_BYTES .. u[1] .. sub(raw, 115, 120 + wl + ql) .. tail
-      due[n], topics[n] = o.id, 'job:' .. o.id
-      old[2 * n - 1], old[2 * n], ended[2 * n - 1], ended[2 * n] = u[2], o.id, ending, o.id
-      local own = held[ticket]
-      if own then own[#own + 1] = o.id else held[ticket] = { o.id } end
-      queues[queue] = (queues[queue] or 0) + 1
     end
   end
   if n > 0 then
@@ -62,21 +71,21 @@ do
     many('ZREM', DUE, due)
     many('ZADD', OLD, old, 2)
     many('ZADD', ENDED, ended, 2)
-    for ticket, own in pairs(held) do many('SREM', ns .. ':held:' .. ticket, own) end
-    for queue, count in pairs(queues) do
-      local key = 'queue:' .. queue
-      if call('HINCRBY', LIVE, key, -count) == 0 then call('HDEL', LIVE, key) end
-      if call('HINCRBY', BEGUN, key, -count) == 0 then call('HDEL', BEGUN, key) end
+    for names, own in pairs(holders) do
+      local wl = struct.unpack('>H', names, 3)
+      local key = 'queue:' .. sub(names, 7 + wl)
+      many('SREM', ns .. ':held:' .. sub(names, 7, 6 + wl), own)
+      if call('HINCRBY', LIVE, key, -own.n) == 0 then call('HDEL', LIVE, key) end
+      if call('HINCRBY', BEGUN, key, -own.n) == 0 then call('HDEL', BEGUN, key) end
     end
     call('PUBLISH', ns .. ':ends', cmsgpack.pack(topics))
   end
-  if n == #outs then return said end
+  if n == total then return said end
 end
 --- slowly
 local function given(x) if x then return x end end
 
-local function outcome(o)
-  local words = o.words
+local function outcome(words)
   if byte(words) == 102 then return cmsgpack.unpack(sub(words, 2)) end
   local out = { state = byte(words, 2), version = (struct.unpack('>i4', words, 3)), attempt = (struct.unpack('>I4', words, 7)),
                 keep = maybe((struct.unpack('>d', words, 11))), delay = 0, ran = false, memo = {}, after = {} }
@@ -152,24 +161,25 @@ local function apply(r, out, jobs, answers)
   A.call_in(r)
 end
 
-local function settle(o)
-  local r, out = B.get(o.id), outcome(o)
-  if not r then return refuse(o.number, 'stale', 'there is no such job') end
+local function settle(k)
+  local id = ids[k]
+  local r, out = B.get(id), outcome(words[k])
+  if not r then return refuse(k, 'stale', 'there is no such job') end
   if repeats(out, r) then return end
   if r.version ~= out.version then
-    return refuse(o.number, 'stale', 'it is ' .. STATES[r.state] .. ' at version ' .. r.version)
+    return refuse(k, 'stale', 'it is ' .. STATES[r.state] .. ' at version ' .. r.version)
   end
   if r.state >= SUCCEEDED then
     local status, what, other = O.after_the_end(r, out)
-    if status ~= 'applied' then refuse(o.number, status, what, other) end
+    if status ~= 'applied' then refuse(k, status, what, other) end
     return
   end
-  local jobs = {}
-  for k = 1, o.born do jobs[k] = { ARGV[o.at + 2 * k - 2], ARGV[o.at + 2 * k - 1] } end
-  local answers, wrong, one, other = E.answers(jobs, out.state >= SUCCEEDED and o.id or nil)
-  if not answers then return refuse(o.number, wrong, one, other) end
+  local jobs, from = {}, at[k]
+  for n = 1, tonumber(ARGV[from]) do jobs[n] = { ARGV[from + 2 * n - 1], ARGV[from + 2 * n] } end
+  local answers, wrong, one, other = E.answers(jobs, out.state >= SUCCEEDED and id or nil)
+  if not answers then return refuse(k, wrong, one, other) end
   for _, up in ipairs(out.after) do
-    if not answers[up] and not B.get(up) then return refuse(o.number, 'unknown', up, o.id) end
+    if not answers[up] and not B.get(up) then return refuse(k, 'unknown', up, id) end
   end
   if r.state == RUNNING and r.worker and (out.reason == 'asked' or out.reason == 'superseded') then
     B.topics['worker:' .. (string.match(r.worker, '^(.+)#[^#]*$') or r.worker)] = true
@@ -179,12 +189,12 @@ local function settle(o)
 end
 
 local slow = {}
-for _, o in ipairs(outs) do
-  if not o.done then slow[#slow + 1] = o.id end
+for k = 1, total do
+  if not done[k] then slow[#slow + 1] = ids[k] end
 end
 B.load(slow)
-for _, o in ipairs(outs) do
-  if not o.done then settle(o) end
+for k = 1, total do
+  if not done[k] then settle(k) end
 end
 A.write()
 B.finish()
