@@ -211,6 +211,7 @@ local function fitting(key)
 end
 
 function A.call_in_for(key)
+  if not A.any() and call('EXISTS', ns .. ':asides') == 0 then return end
   call('ZREM', OPENS, key)
   if not A.is_aside(key) then return end
   local fits, rule = fitting(key), A.rule(key)

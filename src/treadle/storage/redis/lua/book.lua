@@ -65,10 +65,10 @@ function B.load(ids)
   end
 end
 
-function B.make(id, body)
+function B.make(id, body, j)
   call('HSET', JOB, id, body .. NOW_BYTES)
   call('ZADD', MADE, num(now), id)
-  local r = R.fresh(id, R.job(id, body), now)
+  local r = R.fresh(id, j, now)
   B.rows[id] = r
   return r
 end
@@ -233,10 +233,4 @@ function B.finish()
   topics = {}
   for id in pairs(B.ends) do topics[#topics + 1] = 'job:' .. id end
   say(':ends', topics)
-end
-
--- a row as it is answered; bytes of rows just written
-function B.told(id)
-  local r = B.rows[id]
-  return call('HGET', ROW, id) or ''
 end

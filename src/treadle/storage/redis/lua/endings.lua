@@ -158,16 +158,16 @@ end
 
 -- -> which row answers each; or nil and what is wrong
 function E.answers(jobs, leaving)
-  local answers, taken, parsed, ids = {}, {}, {}, {}
+  local answers, taken, ids = {}, {}, {}
   for k, new in ipairs(jobs) do ids[k] = new[1] end
   B.load(ids)
-  for k, new in ipairs(jobs) do
+  for _, new in ipairs(jobs) do
     local id = new[1]
     if B.get(id) or answers[id] then
       answers[id] = answers[id] or id
     else
       local j = R.job(id, new[2])
-      parsed[k] = j
+      new[3] = j
       local answer = id
       if j.key then
         local holder = taken[j.key] or E.holder(j.key, leaving)
@@ -182,9 +182,9 @@ function E.answers(jobs, leaving)
       answers[id] = answer
     end
   end
-  for k, new in ipairs(jobs) do
-    local id, j = new[1], parsed[k] or R.job(new[1], new[2])
-    if answers[id] == id and not B.get(id) and not j.wait_timeout then
+  for _, new in ipairs(jobs) do
+    local id, j = new[1], new[3]         -- none if an earlier one of the call has its id
+    if j and answers[id] == id and not j.wait_timeout then
       for _, up in ipairs(j.after) do
         if not answers[up] and not B.get(up) then return nil, 'unknown', up, id end
       end
@@ -208,14 +208,14 @@ local function resolved(after, answers, keep)
 end
 
 local function store(new, answers)
-  local j = R.job(new[1], new[2])
+  local j = new[3]
   local soft = j.key and take_key(j)
-  local r = B.make(new[1], new[2])
-  j = r.j
+  local r = B.make(new[1], new[2], j)
   r.after = resolved(j.after, answers)
   r.pending = E.needed(j.need, r.after) + (soft and 1 or 0)
   if j.deadline then r.deadline_at = now + j.deadline end
   r.due_at = least(not r.ran and r.deadline_at or nil, j.wait_timeout and now + j.wait_timeout)
+  if not soft and r.pending <= 0 and #r.after == 0 then return E.release(r) end
   B.put(r)
   if soft then edge(soft, r.id, true, true, 0) end
   E.watch_ups(r, r.after)

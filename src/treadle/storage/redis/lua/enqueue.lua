@@ -44,10 +44,13 @@ local answers, wrong, one, other = E.answers(jobs)
 if not answers then return { '', wrong, one, other } end
 local born, rows = E.store_all(jobs, answers), {}
 B.finish()
+local ids = {}
+for k, new in ipairs(jobs) do ids[k] = answers[new[1]] end
+local raws = fetch(ROW, ids)
 for k, new in ipairs(jobs) do
-  local id = answers[new[1]]
+  local id = ids[k]
   rows[2 * k - 1] = born[id] and id == new[1] and '' or call('HGET', JOB, id)
+  rows[2 * k] = raws[k] or ''
   born[id] = nil                         -- named once more in this call, it is the first one's words
-  rows[2 * k] = call('HGET', ROW, id) or ''
 end
 return { num(now), rows }
