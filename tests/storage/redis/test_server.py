@@ -195,3 +195,23 @@ async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
 def test_a_bad_url(url: str) -> None:
     with pytest.raises(BadUrl):
         connect(url)
+
+
+async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
+    storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.storage.redis.wake.IDLE", 0.0)
+    ear = storage._ear
+    assert ear is not None
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        while ear._listening:  # each message finds nobody waiting
+            await storage.enqueue([job("a"), job(next(_names))])
+            claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
+            await storage.settle([done(row) for row in claimed.records])
+            await asyncio.sleep(0.01)
+        await storage.watch(["queue:default"], 0.1)  # joins it, and wakes once for nothing
+        watch = asyncio.create_task(storage.watch(["queue:default"], 5))
+        await asyncio.sleep(0)
+        await storage.enqueue([job(next(_names))])
+        assert await watch == {"queue:default"}

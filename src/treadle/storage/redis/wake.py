@@ -14,7 +14,7 @@ import hiredis
 import msgspec
 
 from treadle.storage.hints import Hub
-from treadle.storage.redis.connection import Pool
+from treadle.storage.redis.connection import CONNECT, Pool
 
 AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
 IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left
@@ -44,10 +44,9 @@ class Ear:
         now = asyncio.get_running_loop().time()
         self._wanted = dict.fromkeys(self._channels.values(), now)
         self._task = asyncio.create_task(self._keep_listening())
-        ready, _ = await asyncio.wait({asyncio.create_task(self._ready.wait()), self._task}, timeout=5,
-                                      return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
-        if not ready:
-            return
+        with contextlib.suppress(TimeoutError):  # then polling has to do, and the task goes on trying
+            async with asyncio.timeout(CONNECT):
+                await self._ready.wait()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -80,7 +79,8 @@ class Ear:
         while True:
             try:
                 self._connection = await self._pool.connect()
-                self._send(b"SUBSCRIBE", *self._wanted)
+                if self._wanted:
+                    self._send(b"SUBSCRIBE", *self._wanted)
                 while True:
                     await self._hear()
                     pause = AGAIN[0]
@@ -96,14 +96,15 @@ class Ear:
                     self._connection = None
 
     async def _hear(self) -> None:
-        try:
-            async with asyncio.timeout(PING):
-                words = await self._connection.read_response(disable_decoding=True)
-        except TimeoutError:
+        words = await self._connection.read_response(disable_decoding=True, timeout=PING)
+        if words is None:  # silence: does it live?
             self._send(b"PING")
-            async with asyncio.timeout(PING):
-                words = await self._connection.read_response(disable_decoding=True)
-        kind, channel, data = words if len(words) == 3 else (words[0], b"", b"")
+            words = await self._connection.read_response(disable_decoding=True, timeout=PING)
+            if words is None:
+                raise TimeoutError
+        if not isinstance(words, list) or len(words) != 3:
+            return
+        kind, channel, data = words
         if kind == b"message":
             if not self._waiting.get(channel) and self._is_idle(channel):
                 self._wanted.pop(channel, None)

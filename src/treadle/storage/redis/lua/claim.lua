@@ -53,6 +53,7 @@ end
 local function lease_of(task) return tasks and tasks[task][2] or ask.lease end
 
 local function lease(r)
+  if r.ran then A.pass(r) end
   r.version, r.state, r.place, r.parked, r.worker = r.version + 1, RUNNING, nil, nil, ask.worker
   local own = r.j.lease
   if own == 0 then own = nil end
