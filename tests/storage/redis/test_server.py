@@ -85,7 +85,7 @@ async def test_hints_come_back_by_themselves(storage: RedisStorage) -> None:
 
 async def test_a_server_that_is_away() -> None:
     away = RedisStorage("redis://127.0.0.1:1/0")
-    with pytest.raises(StorageUnavailable, match="127.0.0.1"):
+    with pytest.raises(StorageUnavailable, match="127"):
         await away.open()
     await away.close()
 

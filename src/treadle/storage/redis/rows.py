@@ -24,6 +24,8 @@ NONE: Final = -1e300  # no moment
 STATES: Final = tuple(State)
 NUMBER: Final = {state: number for number, state in enumerate(STATES)}
 
+RUNNING: Final = NUMBER[State.RUNNING]
+
 _JOB: Final = struct.Struct(">BhddHHI")
 _ROW: Final = struct.Struct(">BBIiiIIIdddddddddddhHH")
 _MADE: Final = struct.Struct(">d")
@@ -92,6 +94,12 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         return new_record(job, _MADE.unpack_from(data, len(data) - 8)[0])
     (state, flags, version, pending, slack, attempt, lost, round, _, _, created_at, place, joined_at, due_at,
      deadline_at, started_at, updated_at, ended_at, expires_at, _, worker, queue) = _ROW.unpack_from(row)  # fmt: skip
+    if flags == PLAIN and state == RUNNING:  # a plain claim has no more than this: 1.3 us against 2.4
+        return Record(
+            job=job, version=version, state=State.RUNNING, joined_at=joined_at, due_at=due_at, attempt=attempt,
+            lost=lost, worker=row[_ROW.size : _ROW.size + worker].decode(), round=round, created_at=created_at,
+            started_at=started_at, updated_at=updated_at,
+        )  # fmt: skip
     after: tuple[str, ...] = job.after
     memo: Pairs = ()
     parked = result = value = error = reason = note = None
