@@ -1,7 +1,8 @@
 """Looking: rows by id, pages, counts. Reads along an index in steps and filters here; changes nothing.
 
-Without it nobody could see what is stored. A page without filters reads the rows it shows. A filter, a count and
-`stats` read every row of the index (made, ended, or a line), 500 at a time, so that nobody has to wait for long.
+Without it nobody could see what is stored. A page without filters reads the rows it shows. A filter or a count
+reads every row of the index (made, ended, or a line), 500 at a time, so that nobody waits for long; `stats` has the
+server count them in the same way.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from treadle.model import Limit, LimitUse, Page, Presence, Query, Record, State
+from treadle.model import Count, Limit, LimitUse, Page, Presence, Query, Record, State
 from treadle.storage import looking
 from treadle.storage.admit import rule_for
-from treadle.storage.redis.rows import decode_presence, decode_rule, pairs, record
+from treadle.storage.redis.rows import STATES, decode_presence, decode_rule, pairs, record
 from treadle.storage.rules import rank
 
 STEP: Final = 500  # rows of one trip
+TALLY: Final = 1_000  # rows counted in one trip: 2-3 ms of the server
 
 
 class Reader(Protocol):
@@ -149,9 +151,27 @@ async def walk(
 # --- in numbers
 
 
-async def rows(db: Reader) -> list[Record]:
-    """All there are."""
-    return [row async for row in walk(db, "made", False, None)]
+async def counts(db: Reader, now: float) -> tuple[Count, ...]:
+    """By queue, task and state: counted by the server, step by step along all there are."""
+    found: dict[tuple[str, str, State], tuple[int, int, int, float]] = {}
+    at, id = b"", b""
+    while True:
+        at, id, *told = await db.call("tally", TALLY, at, id)
+        for n in range(0, len(told), 7):
+            queue, task, state, jobs, line, parked, first = told[n : n + 7]
+            key = queue.decode(), task.decode(), STATES[state]
+            before = found.get(key, (0, 0, 0, now))
+            place = float(first) if first else now
+            found[key] = before[0] + jobs, before[1] + line, before[2] + parked, min(before[3], place)
+        if not at:
+            break
+    return tuple(
+        Count(
+            queue=key[0], task=key[1], state=key[2], jobs=jobs, in_line=line, parked=parked,
+            oldest=max(0.0, now - first) if line else None,
+        )
+        for key, (jobs, line, parked, first) in sorted(found.items())
+    )  # fmt: skip
 
 
 async def workers(db: Reader, now: float) -> tuple[Presence, ...]:

@@ -21,7 +21,8 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "limits": SHARED,
     "prune": (*SHARED, "tend"),
     "look": (),
-    "walk": (),
+    "walk": ("spot",),
+    "tally": ("spot",),
 }
 
 

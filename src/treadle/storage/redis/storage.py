@@ -27,7 +27,6 @@ from treadle.model import (
     Settled,
     Stats,
 )  # fmt: skip
-from treadle.storage import looking
 from treadle.storage.hints import Hub
 from treadle.storage.redis import look
 from treadle.storage.redis.connection import Command, Pool
@@ -163,7 +162,7 @@ class RedisStorage:
 
     async def stats(self) -> Stats:
         now = await self._moment()
-        counts = looking.counts(await look.rows(self), now)
+        counts = await look.counts(self, now)
         return Stats(counts=counts, workers=await look.workers(self, now), limits=await look.limits(self))
 
     # --- tending

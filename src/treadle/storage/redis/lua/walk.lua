@@ -2,22 +2,8 @@
 -- behind ('' from the start). Answers { id, score, job, row or '', ... }: one step along an index. Changes nothing.
 local list, backwards, most = ns .. ':' .. ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 local size = call('ZCARD', list)
-
--- how many stand before the spot, and at it
-local function standing(score, id)
-  local low, high = 0, size
-  while low < high do
-    local mid = math.floor((low + high) / 2)
-    local found = call('ZRANGE', list, mid, mid, 'WITHSCORES')
-    local at = tonumber(found[2])
-    if at < score or (at == score and found[1] < id) then low = mid + 1 else high = mid end
-  end
-  local found = call('ZRANGE', list, low, low, 'WITHSCORES')
-  return low, found[1] == id and tonumber(found[2]) == score and 1 or 0
-end
-
 local before, at = backwards and size or 0, 0
-if ARGV[5] ~= '' then before, at = standing(tonumber(ARGV[5]), ARGV[6]) end
+if ARGV[5] ~= '' then before, at = standing(list, size, tonumber(ARGV[5]), ARGV[6]) end
 local found
 if backwards then
   found = call('ZREVRANGE', list, size - before, size - before + most - 1, 'WITHSCORES')
