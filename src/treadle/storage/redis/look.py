@@ -184,9 +184,12 @@ async def limits(db: Reader) -> tuple[LimitUse, ...]:
     live, begun = [_numbers(await db.read("HGETALL", name)) for name in ("live", "begun")]
     used = {key: begun[key] if _keeps(rules, key) else live.get(key, 0) for key in begun}
     aside: dict[str, int] = {}
-    for key in [each.decode() for each in await db.read("SMEMBERS", "asides")]:
-        steps = [each.decode() for each in await db.read("ZRANGE", f"asides:{key}", 0, -1)]
-        aside[key] = sum([await db.read("ZCARD", f"aside:{step}:{key}") for step in steps])
+    for limit in [each.decode() for each in await db.read("SMEMBERS", "asides")]:
+        aside[limit] = 0
+        for queue in [each.decode() for each in await db.read("SMEMBERS", f"queues:{limit}")]:
+            key = f"{len(limit.encode())}:{limit}:{queue}"
+            for step in [each.decode() for each in await db.read("ZRANGE", f"asides:{key}", 0, -1)]:
+                aside[limit] += await db.read("ZCARD", f"aside:{step}:{key}")
     return looking.limit_uses(rules, used, aside)
 
 

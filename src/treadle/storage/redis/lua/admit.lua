@@ -162,9 +162,9 @@ end
 
 -- --- those aside
 
--- an iterator over who stands aside for a limit: first those who have kept their slot, then the rest, by their turns
-function A.aside(key)
-  local rule = A.rule(key)
+-- an iterator over who of a queue stands aside for a limit: first those who have kept their slot, then the rest, in turn
+function A.aside(limit, queue)
+  local rule, key = A.rule(limit), B.aside(limit, queue)
   local keeping = rule and rule.hold == 'ended'
   local kind, ranks, rank, list, at = keeping and 'kept' or 'aside', nil, 0, {}, 0
   local offset = 0
@@ -192,7 +192,12 @@ function A.aside(key)
   return next_id
 end
 
-function A.is_aside(key) return call('EXISTS', ns .. ':asides:' .. key) == 1 end
+-- the queues of those who stand aside for a limit
+function A.queues(key)
+  local queues = call('SMEMBERS', ns .. ':queues:' .. key)
+  table.sort(queues)
+  return queues
+end
 
 function A.price(id, key)
   local r, rule = B.get(id), A.rule(key)
@@ -222,22 +227,23 @@ local function fitting(key)
   end
 end
 
+-- Queue by queue: who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
 function A.call_in_for(key)
   if not A.any() and call('EXISTS', ns .. ':asides') == 0 then return end
   call('ZREM', OPENS, key)
-  if not A.is_aside(key) then return end
-  local fits, rule = fitting(key), A.rule(key)
-  local room = true
-  for _, price in ipairs(call('HVALS', ns .. ':back:' .. key)) do
-    if not fits(tonumber(sub(price, 2)), rule and rule.hold == 'ended' and byte(price) == 49) then room = false break end
-  end
-  local back = {}
-  if room then
-    local each = A.aside(key)
-    local id = each()
-    while id and fits(A.price(id, key)) do
+  local rule, back = A.rule(key), {}
+  for _, queue in ipairs(A.queues(key)) do
+    local fits, room = fitting(key), true
+    for _, price in ipairs(call('HVALS', ns .. ':back:' .. B.aside(key, queue))) do
+      if not fits(tonumber(sub(price, 2)), rule and rule.hold == 'ended' and byte(price) == 49) then
+        room = false
+        break
+      end
+    end
+    local each = A.aside(key, queue)
+    local id = room and each()
+    while id and #back < BACK_MOST and fits(A.price(id, key)) do
       back[#back + 1] = id
-      if #back == BACK_MOST then break end
       id = each()
     end
   end
@@ -248,17 +254,19 @@ function A.call_in_for(key)
     B.called = true
   end
   A.set_opening(key)
-  if #back == BACK_MOST and A.is_aside(key) then call('ZADD', OPENS, num(now), key) end
+  if #back == BACK_MOST and call('SISMEMBER', ns .. ':asides', key) == 1 then call('ZADD', OPENS, num(now), key) end
 end
 
 function A.call_in(r)
   for _, limit in ipairs(r.j.limits) do A.call_in_for(limit[1]) end
 end
 
--- note when the rate will let in the first who stands aside
+-- note when the rate will let in the first of some queue who stands aside
 function A.set_opening(key)
   local rule, moment = A.rule(key), nil
-  local first = rule and A.aside(key)()
-  if first then moment = A.opens_at(rule, key, (A.price(first, key))) end
+  for _, queue in ipairs(rule and A.queues(key) or {}) do
+    local opens = A.opens_at(rule, key, (A.price(A.aside(key, queue)(), key)))
+    if opens and (not moment or opens < moment) then moment = opens end
+  end
   if moment then call('ZADD', OPENS, num(moment), key) else call('ZREM', OPENS, key) end
 end

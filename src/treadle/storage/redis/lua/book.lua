@@ -36,9 +36,12 @@ end
 function B.list_swept(kind, key, rank, list)
   if call('EXISTS', list) == 0 then
     call('ZREM', ns .. ':' .. kind .. 's:' .. key, rank)
-    if call('EXISTS', ns .. ':' .. kind .. 's:' .. key) == 0 then call('SREM', ns .. ':' .. kind .. 's', key) end
+    if kind == 'line' and call('EXISTS', ns .. ':lines:' .. key) == 0 then call('SREM', ns .. ':lines', key) end
   end
 end
+
+-- those aside, and those back in line, are kept by limit and queue
+function B.aside(limit, queue) return #limit .. ':' .. limit .. ':' .. queue end
 
 function B.lane(j) return ns .. ':lane:' .. j.rank .. ':' .. #j.queue .. ':' .. j.queue .. ':' .. j.lane end
 
@@ -108,19 +111,28 @@ local function in_line(r, v)
   end
   local was, is = v.place and v.parked, r.place and r.parked
   if was ~= is then
-    if was then call('HDEL', ns .. ':back:' .. was, r.id) end
-    if is then call('HSET', ns .. ':back:' .. is, r.id, (r.started_at and '1' or '0') .. cost_of(j, is)) end
+    if was then call('HDEL', ns .. ':back:' .. B.aside(was, j.queue), r.id) end
+    if is then
+      call('HSET', ns .. ':back:' .. B.aside(is, j.queue), r.id, (r.started_at and '1' or '0') .. cost_of(j, is))
+    end
   end
   was, is = not v.place and v.parked, not r.place and r.parked
   if was ~= is then
     if was then
-      B.list_drop('aside', was, j.rank, r.id)
-      B.list_drop('kept', was, j.rank, r.id)
+      local key, queues = B.aside(was, j.queue), ns .. ':queues:' .. was
+      B.list_drop('aside', key, j.rank, r.id)
+      B.list_drop('kept', key, j.rank, r.id)
+      if call('EXISTS', ns .. ':asides:' .. key) == 0 then
+        call('SREM', queues, j.queue)
+        if call('EXISTS', queues) == 0 then call('SREM', ns .. ':asides', was) end
+      end
     end
     if is then
-      B.list_add('aside', is, j.rank, r.joined_at or 0, r.id)
+      local key = B.aside(is, j.queue)
+      B.list_add('aside', key, j.rank, r.joined_at or 0, r.id)
+      if r.started_at then B.list_add('kept', key, j.rank, r.joined_at or 0, r.id) end
+      call('SADD', ns .. ':queues:' .. is, j.queue)
       call('SADD', ns .. ':asides', is)
-      if r.started_at then B.list_add('kept', is, j.rank, r.joined_at or 0, r.id) end
     end
   end
 end

@@ -212,6 +212,9 @@ local function store(new, answers)
   local soft = j.key and take_key(j)
   local r = B.make(new[1], new[2], j)
   r.after = resolved(j.after, answers)
+  for _, up in ipairs(r.after) do
+    if up == soft then soft = nil end    -- it waits for the holder by name, and with what it asked of that ending
+  end
   r.pending = E.needed(j.need, r.after) + (soft and 1 or 0)
   if j.deadline then r.deadline_at = now + j.deadline end
   r.due_at = least(not r.ran and r.deadline_at or nil, j.wait_timeout and now + j.wait_timeout)
