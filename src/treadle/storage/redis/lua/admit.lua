@@ -118,11 +118,15 @@ function A.opens_at(rule, key, cost)
 end
 
 -- `kept`: the job holds its slots of rules with hold="ended" since an earlier claim
-function A.open(key, cost, kept)
+function A.fits(key, cost, kept)
   local rule = A.rule(key)
   if not rule then return true end
-  A.looked[key] = true
   return ((kept and rule.hold == 'ended') or A.slots_fit(rule, key, cost)) and A.rate_fits(rule, key, cost)
+end
+
+function A.open(key, cost, kept)
+  A.looked[key] = true
+  return A.fits(key, cost, kept)
 end
 
 -- slots are counted by the row itself when it is put

@@ -109,7 +109,7 @@ local function walk_rank(queue, rank, share, rule, tail)
   local spot, last, kind, offset = nil, nil, nil, 0
   while share > 0 and looked < LOOK_MOST do
     -- a queue that is shut is passed by those only that need nothing of it
-    local from = rule and not A.open('queue:' .. queue, 1, false) and 'fast' or 'line'
+    local from = rule and not A.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
     local list = ns .. ':' .. from .. ':' .. rank .. ':' .. queue
     if spot and (B.called or from ~= kind) then offset = offset_behind(list, spot, last) end
     kind, B.called = from, false
@@ -144,7 +144,7 @@ local function walk_rank(queue, rank, share, rule, tail)
         elseif r.place then
           offset, looked = offset + 1, looked + 1
         end
-        if B.called or (rule and from == 'line' and not A.open('queue:' .. queue, 1, false)) then break end
+        if B.called or (rule and from == 'line' and not A.fits('queue:' .. queue, 1, false)) then break end
       end
       if share == 0 then break end
     end
