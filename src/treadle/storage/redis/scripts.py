@@ -6,6 +6,7 @@ verb's file says where the shared pieces go in: what stands before it runs witho
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from importlib.resources import files
 from typing import Final
@@ -31,6 +32,7 @@ class Script(Struct, frozen=True):
     sha: bytes
 
 
+@functools.cache
 def load() -> dict[str, Script]:
     """Every verb's script by its name."""
     return {verb: _script(verb, pieces) for verb, pieces in NEEDS.items()}
