@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from treadle import clock
 from treadle.errors import BadUrl
 from treadle.storage.contract import Storage
 
-KNOWN = ("sqlite:///file.db", "memory://")
+KNOWN = ("sqlite:///file.db", "redis://host:6379/0", "memory://")
 
 
 def connect(url: str, *, now: clock.Clock | None = None) -> Storage:
     """The storage a URL names; nothing is opened yet. Raises BadUrl.
 
     sqlite:///relative.db, sqlite:////absolute.db; ?synchronous=full (default) | normal
+    redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart
     memory://
     """
     parts = urlsplit(url)
@@ -35,7 +36,22 @@ def connect(url: str, *, now: clock.Clock | None = None) -> Storage:
             raise BadUrl(f"synchronous: expected full or normal, found {synchronous!r} in {url!r}")
         _no_others(url, options)
         return SqliteStorage(path, now=now or clock.wall, synchronous=synchronous)
+    if parts.scheme in ("redis", "rediss", "unix"):
+        return _redis(url, now)
     raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {url!r}")
+
+
+def _redis(url: str, now: clock.Clock | None) -> Storage:
+    try:
+        from treadle.storage.redis import RedisStorage
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("redis", "hiredis"):
+            raise
+        raise BadUrl(f"a Redis storage needs its driver: pip install treadle[redis] ({error})") from error
+    place, _, query = url.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    ns = options.pop("ns", "default")
+    return RedisStorage(f"{place}?{urlencode(options)}" if options else place, ns=ns, now=now)
 
 
 def _no_others(url: str, options: dict[str, str]) -> None:

@@ -1,0 +1,5 @@
+"""Jobs on a Redis or Valkey server: the fastest storage, for many processes and machines."""
+
+from treadle.storage.redis.storage import RedisStorage
+
+__all__ = ["RedisStorage"]

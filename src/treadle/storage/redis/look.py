@@ -1,0 +1,213 @@
+"""Looking: rows by id, pages, counts. Reads along an index in steps and filters here; changes nothing.
+
+Without it nobody could see what is stored. A page without filters reads the rows it shows. A filter or a count
+reads every row of the index (made, ended, or a line), 500 at a time, so that nobody waits for long; `stats` has the
+server count them in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+
+from treadle.model import Count, Limit, LimitUse, Page, Presence, Query, Record, State
+from treadle.storage import looking
+from treadle.storage.admit import rule_for
+from treadle.storage.redis.rows import STATES, decode_presence, decode_rule, pairs, record
+from treadle.storage.rules import rank
+
+STEP: Final = 500  # rows of one trip
+TALLY: Final = 1_000  # rows counted in one trip: 2-3 ms of the server
+
+
+class Reader(Protocol):
+    """What looking needs of the storage."""
+
+    async def call(self, verb: str, *words: Any) -> Any:
+        """Run a script."""
+        ...
+
+    async def read(self, *words: Any) -> Any:
+        """Run a command that changes nothing; the second word is a key, without the namespace."""
+        ...
+
+
+async def by_ids(db: Reader, ids: list[str]) -> dict[str, Record]:
+    found: dict[str, Record] = {}
+    for at in range(0, len(ids), STEP):
+        some = await db.call("look", *ids[at : at + STEP])
+        found.update((row.job.id, row) for row in pairs(_present(some)))
+    return found
+
+
+def _present(answer: list[bytes]) -> list[bytes]:
+    kept: list[bytes] = []
+    for at in range(0, len(answer), 2):
+        if answer[at]:
+            kept += answer[at : at + 2]
+    return kept
+
+
+async def find(db: Reader, query: Query) -> Page:
+    cursor = None if query.cursor is None else looking.read_cursor(query.cursor, query.order)
+    queue, mark = query.queue, None
+    if query.ahead_of is not None:
+        own = (await by_ids(db, [query.ahead_of])).get(query.ahead_of)
+        if own is None or own.place is None:
+            return Page(total=0 if query.count else None)
+        mark = looking.sort_key(own, "line")
+        if queue is None:
+            queue = own.job.queue
+    if query.ids:
+        rows = list((await by_ids(db, list(dict.fromkeys(query.ids)))).values())
+        if mark is not None:
+            rows = [row for row in rows if _is_ahead(row, mark)]
+        return looking.find(rows, replace(query, ahead_of=None))
+    found: list[Record] = []
+    total, wanted = 0, max(query.limit, 0) + 1
+    async for row in _stream(db, query, queue, None if query.count else cursor):
+        if mark is not None and not _is_ahead(row, mark):
+            if query.order == "line":
+                break
+            continue
+        if not looking.matches(row, query):
+            continue
+        total += 1
+        if len(found) < wanted and (cursor is None or _is_behind(row, query.order, cursor)):
+            found.append(row)
+        if not query.count and len(found) == wanted:
+            break
+    page = tuple(found[: max(query.limit, 0)])
+    more = len(found) > len(page) and page
+    return Page(page, looking.cursor_of(page[-1], query.order) if more else None, total if query.count else None)
+
+
+def _is_ahead(row: Record, mark: tuple[Any, ...]) -> bool:
+    return row.place is not None and row.job.queue == mark[0] and looking.sort_key(row, "line") < mark
+
+
+def _is_behind(row: Record, order: str, cursor: tuple[Any, ...]) -> bool:
+    if order == "newest":
+        return (row.created_at, row.job.id) < cursor
+    if order == "ended":
+        return (-(row.ended_at or 0.0), row.job.id) > (-cursor[0], cursor[1])
+    return looking.sort_key(row, order) > cursor
+
+
+async def _stream(db: Reader, query: Query, queue: str | None, cursor: tuple[Any, ...] | None) -> AsyncIterator[Record]:
+    """The rows in the order asked for, from behind the cursor on."""
+    size = STEP if query.count or _filters(query) else min(STEP, max(query.limit, 0) + 1)
+    if query.order == "line":
+        async for row in _lines(db, queue, cursor, size):
+            yield row
+        return
+    index = "ended" if query.order == "ended" else "made"
+    spot = None
+    if cursor is not None:
+        spot = (-cursor[0] if index == "ended" else cursor[0], cursor[1])
+    async for row in walk(db, index, query.order == "newest", spot, size):
+        yield row
+
+
+def _filters(query: Query) -> bool:
+    return bool(
+        query.state or query.task is not None or query.queue is not None or query.root is not None
+        or query.parent is not None or query.label is not None or query.before is not None
+    )  # fmt: skip
+
+
+async def _lines(db: Reader, queue: str | None, cursor: tuple[Any, ...] | None, size: int) -> AsyncIterator[Record]:
+    queues = [queue] if queue is not None else sorted(each.decode() for each in await db.read("SMEMBERS", "lines"))
+    for name in queues:
+        if cursor is not None and name < cursor[0]:
+            continue
+        for step in [int(each) for each in await db.read("ZRANGE", f"lines:{name}", 0, -1)]:
+            spot = None
+            if cursor is not None and name == cursor[0]:
+                if -step < cursor[1]:
+                    continue
+                if -step == cursor[1]:
+                    spot = (cursor[2], cursor[3])
+            async for row in walk(db, f"line:{step}:{name}", False, spot, size):
+                yield row
+
+
+async def walk(
+    db: Reader, index: str, backwards: bool, spot: tuple[float, str] | None, size: int = STEP
+) -> AsyncIterator[Record]:
+    while True:
+        at, id = ("", "") if spot is None else (repr(spot[0]), spot[1])
+        answer = await db.call("walk", index, "1" if backwards else "", size, at, id)
+        for n in range(0, len(answer), 4):
+            if answer[n + 2]:
+                yield record(answer[n + 2], answer[n + 3])
+        if len(answer) < 4 * size:
+            return
+        spot = float(answer[-3]), answer[-4].decode()
+
+
+# --- in numbers
+
+
+async def counts(db: Reader, now: float) -> tuple[Count, ...]:
+    """By queue, task and state: counted by the server, step by step along all there are."""
+    found: dict[tuple[str, str, State], tuple[int, int, int, float]] = {}
+    at, id = b"", b""
+    while True:
+        at, id, *told = await db.call("tally", TALLY, at, id)
+        for n in range(0, len(told), 7):
+            queue, task, state, jobs, line, parked, first = told[n : n + 7]
+            key = queue.decode(), task.decode(), STATES[state]
+            before = found.get(key, (0, 0, 0, now))
+            place = float(first) if first else now
+            found[key] = before[0] + jobs, before[1] + line, before[2] + parked, min(before[3], place)
+        if not at:
+            break
+    return tuple(
+        Count(
+            queue=key[0], task=key[1], state=key[2], jobs=jobs, in_line=line, parked=parked,
+            oldest=max(0.0, now - first) if line else None,
+        )
+        for key, (jobs, line, parked, first) in sorted(found.items())
+    )  # fmt: skip
+
+
+async def workers(db: Reader, now: float) -> tuple[Presence, ...]:
+    found = (decode_presence(each) for each in (await db.read("HGETALL", "workers"))[1::2])
+    return tuple(worker for worker, seen in found if seen + worker.ttl >= now)
+
+
+async def limits(db: Reader) -> tuple[LimitUse, ...]:
+    rules = {rule.name: rule for rule in map(decode_rule, (await db.read("HGETALL", "rules"))[1::2])}
+    live, begun = [_numbers(await db.read("HGETALL", name)) for name in ("live", "begun")]
+    used = {key: begun[key] if _keeps(rules, key) else live.get(key, 0) for key in begun}
+    aside: dict[str, int] = {}
+    for limit in [each.decode() for each in await db.read("SMEMBERS", "asides")]:
+        aside[limit] = 0
+        for queue in [each.decode() for each in await db.read("SMEMBERS", f"queues:{limit}")]:
+            key = f"{len(limit.encode())}:{limit}:{queue}"
+            for step in [each.decode() for each in await db.read("ZRANGE", f"asides:{key}", 0, -1)]:
+                aside[limit] += await db.read("ZCARD", f"aside:{step}:{key}")
+    return looking.limit_uses(rules, used, aside)
+
+
+def _keeps(rules: dict[str, Limit], key: str) -> bool:
+    rule = rule_for(rules, key)
+    return rule is not None and rule.hold == "ended"
+
+
+def _numbers(pairs: list[bytes]) -> dict[str, int]:
+    return {pairs[n].decode(): int(pairs[n + 1]) for n in range(0, len(pairs), 2)}
+
+
+def repeated_order(rows: list[Record], queues: tuple[tuple[str, int], ...]) -> list[Record]:
+    """The jobs of a claim that is answered once more, in the order they were handed out."""
+    order = {queue: -n for n, (queue, _) in enumerate(reversed(queues))}
+
+    def spot(row: Record) -> tuple[float, ...]:
+        place = row.place if row.place is not None else row.joined_at
+        return order.get(row.job.queue, 1), -rank(row.job), place or 0.0
+
+    return sorted((row for row in rows if row.state is State.RUNNING), key=lambda row: (*spot(row), row.job.id))

@@ -1,0 +1,54 @@
+-- What every script begins with: the names of the keys, the moment, numbers as text.
+-- KEYS[1] is the namespace as a hash tag, "{treadle:<name>}"; every key begins with it, so a cluster keeps them together.
+-- ARGV[1] is the moment, or '' for the server's own.
+local ns, call, sub, byte = KEYS[1], redis.call, string.sub, string.byte
+local JOB, ROW, DUE, MADE = ns .. ':job', ns .. ':row', ns .. ':due', ns .. ':made'
+local OLD, ENDED, LIVE, BEGUN = ns .. ':old', ns .. ':ended', ns .. ':live', ns .. ':begun'
+local OPENS, RULES, PARENTS = ns .. ':opens', ns .. ':rules', ns .. ':parents'
+
+local WAITING, READY, RUNNING, SUCCEEDED, FAILED, CANCELLED = 0, 1, 2, 3, 4, 5
+local STATES = { [0] = 'waiting', 'ready', 'running', 'succeeded', 'failed', 'cancelled' }
+
+local PLAIN, RAN, TAIL = 1, 2, 4          -- flags
+
+local NONE = -1e300                      -- no moment
+local NONE_BYTES = struct.pack('>d', NONE)
+local ANY = 2147483647                   -- any number of failures is tolerated
+local STEP = 1000                        -- values of a variadic call; Lua's unpack ends near 8,000
+
+local now
+if ARGV[1] == '' then
+  local time = call('TIME')
+  now = time[1] + time[2] / 1e6
+else
+  now = tonumber(ARGV[1])
+end
+local NOW_BYTES = struct.pack('>d', now)
+
+-- tostring has 14 digits only
+local function num(x) return string.format('%.17g', x) end
+
+-- A call with any number of values: in steps, `width` values at a time stay together.
+local function many(verb, key, values, width)
+  local n, step = #values, STEP * (width or 1)
+  if n == 0 then return 0 end
+  if n <= step then return call(verb, key, unpack(values)) end
+  local sum = 0
+  for at = 1, n, step do
+    sum = sum + (tonumber(call(verb, key, unpack(values, at, math.min(at + step - 1, n)))) or 0)
+  end
+  return sum
+end
+
+local function fetch(key, fields)
+  local n = #fields
+  if n == 0 then return {} end
+  if n <= STEP then return call('HMGET', key, unpack(fields)) end
+  local found = {}
+  for at = 1, n, STEP do
+    for _, value in ipairs(call('HMGET', key, unpack(fields, at, math.min(at + STEP - 1, n)))) do
+      found[#found + 1] = value
+    end
+  end
+  return found
+end

@@ -1,0 +1,248 @@
+-- The rows a call works on, and the views that must stay true with them: the line, who stands aside, what is due,
+-- which slots are taken. `put` moves a row from what the views know of it to what it is now; rows are written at the end.
+local B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {} }
+
+-- --- counters, and lists by rank
+
+function B.count(hash, field)
+  local known = B.counts[hash]
+  if not known then known = {}; B.counts[hash] = known end
+  local c = known[field]
+  if not c then
+    local stored = tonumber(call('HGET', hash, field) or 0)
+    c = { stored = stored, value = stored }
+    known[field] = c
+  end
+  return c
+end
+
+function B.add(hash, field, delta)
+  local c = B.count(hash, field)
+  c.value = c.value + delta
+end
+
+function B.list_add(kind, key, rank, place, id)
+  local list = ns .. ':' .. kind .. ':' .. rank .. ':' .. key
+  call('ZADD', list, num(place), id)
+  call('ZADD', ns .. ':' .. kind .. 's:' .. key, -rank, rank)
+end
+
+function B.list_drop(kind, key, rank, id)
+  local list = ns .. ':' .. kind .. ':' .. rank .. ':' .. key
+  call('ZREM', list, id)
+  B.list_swept(kind, key, rank, list)
+end
+
+function B.list_swept(kind, key, rank, list)
+  if call('EXISTS', list) == 0 then
+    call('ZREM', ns .. ':' .. kind .. 's:' .. key, rank)
+    if kind == 'line' and call('EXISTS', ns .. ':lines:' .. key) == 0 then call('SREM', ns .. ':lines', key) end
+  end
+end
+
+-- those aside, and those back in line, are kept by limit and queue
+function B.aside(limit, queue) return #limit .. ':' .. limit .. ':' .. queue end
+
+function B.lane(j) return ns .. ':lane:' .. j.rank .. ':' .. #j.queue .. ':' .. j.queue .. ':' .. j.lane end
+
+-- --- rows
+
+function B.get(id)
+  local r = B.rows[id]
+  if r == nil then
+    local body = call('HGET', JOB, id)
+    r = body and R.read(id, body, call('HGET', ROW, id))
+    B.rows[id] = r
+  end
+  return r or nil
+end
+
+function B.load(ids)
+  local missing = {}
+  for _, id in ipairs(ids) do
+    if B.rows[id] == nil then missing[#missing + 1] = id end
+  end
+  local bodies, raws = fetch(JOB, missing), fetch(ROW, missing)
+  for k, id in ipairs(missing) do
+    B.rows[id] = bodies[k] and R.read(id, bodies[k], raws[k]) or false
+  end
+end
+
+function B.make(id, body, j)
+  call('HSET', JOB, id, body .. NOW_BYTES)
+  call('ZADD', MADE, num(now), id)
+  local r = R.fresh(id, j, now)
+  B.rows[id] = r
+  return r
+end
+
+local function each_cost(j, delta, hash)
+  B.add(hash, 'queue:' .. j.queue, delta)
+  for _, limit in ipairs(j.limits) do B.add(hash, limit[1], delta * limit[2]) end
+end
+
+local function move(key, id, was, is)
+  if was ~= is then
+    if is then call('ZADD', key, num(is), id) else call('ZREM', key, id) end
+  end
+end
+
+local function cost_of(j, key)
+  for _, limit in ipairs(j.limits) do
+    if limit[1] == key then return limit[2] end
+  end
+  return 1
+end
+
+local function in_line(r, v)
+  local j = r.j
+  if v.place ~= r.place then
+    if v.place then
+      B.list_drop('line', j.queue, j.rank, r.id)
+      B.list_drop('fast', j.queue, j.rank, r.id)
+      if j.lane then call('ZREM', B.lane(j), r.id) end
+    end
+    if r.place then
+      B.list_add('line', j.queue, j.rank, r.place, r.id)
+      call('SADD', ns .. ':lines', j.queue)
+      if r.ran or r.started_at then B.list_add('fast', j.queue, j.rank, r.place, r.id) end
+      if j.lane then call('ZADD', B.lane(j), num(r.place), r.id) end
+    end
+  end
+  local was, is = v.place and v.parked, r.place and r.parked
+  if was ~= is then
+    if was then call('HDEL', ns .. ':back:' .. B.aside(was, j.queue), r.id) end
+    if is then
+      call('HSET', ns .. ':back:' .. B.aside(is, j.queue), r.id, (r.started_at and '1' or '0') .. cost_of(j, is))
+    end
+  end
+  was, is = not v.place and v.parked, not r.place and r.parked
+  if was ~= is then
+    if was then
+      local key, queues = B.aside(was, j.queue), ns .. ':queues:' .. was
+      B.list_drop('aside', key, j.rank, r.id)
+      B.list_drop('kept', key, j.rank, r.id)
+      if call('EXISTS', ns .. ':asides:' .. key) == 0 then
+        call('SREM', queues, j.queue)
+        if call('EXISTS', queues) == 0 then call('SREM', ns .. ':asides', was) end
+      end
+    end
+    if is then
+      local key = B.aside(is, j.queue)
+      B.list_add('aside', key, j.rank, r.joined_at or 0, r.id)
+      if r.started_at then B.list_add('kept', key, j.rank, r.joined_at or 0, r.id) end
+      call('SADD', ns .. ':queues:' .. is, j.queue)
+      call('SADD', ns .. ':asides', is)
+    end
+  end
+end
+
+local function slots(r, v)
+  local was, is = v.known and v.started_at and v.state < SUCCEEDED, r.started_at and r.state < SUCCEEDED
+  if (was or false) ~= (is or false) then each_cost(r.j, is and 1 or -1, BEGUN) end
+  was, is = v.known and v.state == RUNNING and not v.ran, r.state == RUNNING and not r.ran
+  if (was or false) ~= (is or false) then each_cost(r.j, is and 1 or -1, LIVE) end
+end
+
+-- what prune must leave: those an unfinished row waits for, and the rest of its workflow
+local function needs(r, v)
+  local was, is = v.known and v.state < SUCCEEDED or false, r.state < SUCCEEDED
+  if was ~= is or v.after ~= r.after then
+    if was then for _, up in ipairs(v.after) do B.add(ns .. ':needs', up, -1) end end
+    if is then for _, up in ipairs(r.after) do B.add(ns .. ':needs', up, 1) end end
+  end
+  if was ~= is and r.j.root then B.add(ns .. ':roots', r.j.root, is and 1 or -1) end
+end
+
+function B.put(r)
+  local v, id = r.v, r.id
+  in_line(r, v)
+  local was, is = v.state == RUNNING and v.worker or nil, r.state == RUNNING and r.worker or nil
+  if was ~= is then
+    if was then call('SREM', ns .. ':held:' .. was, id) end
+    if is then call('SADD', ns .. ':held:' .. is, id) end
+  end
+  move(DUE, id, v.due_at, r.due_at)
+  slots(r, v)
+  needs(r, v)
+  move(OLD, id, v.expires_at, r.expires_at)
+  move(ENDED, id, v.ended_at and -v.ended_at, r.ended_at and -r.ended_at)
+  if r.place then B.topics['queue:' .. r.j.queue] = true end
+  if r.state >= SUCCEEDED then B.ends[id] = true end
+  sight(r)
+  B.dirty[id] = true
+end
+
+-- Out of all views, and gone.
+function B.forget(r)
+  local v, id = r.v, r.id
+  call('ZREM', OLD, id)
+  call('ZREM', ENDED, id)
+  call('ZREM', MADE, id)
+  call('ZREM', DUE, id)
+  call('HDEL', JOB, id)
+  call('HDEL', ROW, id)
+  B.rows[id], B.dirty[id] = false, nil
+end
+
+-- --- joining the line
+
+function B.join(r, moment)
+  local place = r.joined_at or B.place(r.j, moment)
+  r.state, r.place, r.joined_at, r.parked = READY, place, place, nil
+  r.due_at = nil
+  if not r.ran then r.due_at = r.deadline_at end
+  B.put(r)
+end
+
+function B.place(j, moment)
+  local place = moment
+  if (j.aging or 0) ~= 0 then place = moment - j.aging * j.priority end
+  if not j.lane then return place end
+  local last = call('ZRANGE', B.lane(j), -1, -1, 'WITHSCORES')
+  if last[2] then return tonumber(last[2]) + (j.stride or 1) end
+  local head = call('ZRANGE', ns .. ':line:' .. j.rank .. ':' .. j.queue, 0, 0, 'WITHSCORES')
+  return head[2] and math.min(place, tonumber(head[2])) or place
+end
+
+function B.next_moment()
+  local due, opens = call('ZRANGE', DUE, 0, 0, 'WITHSCORES'), call('ZRANGE', OPENS, 0, 0, 'WITHSCORES')
+  due, opens = tonumber(due[2]), tonumber(opens[2])
+  if due and opens then due = math.min(due, opens) end
+  due = due or opens
+  return due and num(due) or ''
+end
+
+-- --- the end of a call
+
+local function say(channel, topics)
+  if #topics > 0 then call('PUBLISH', ns .. channel, cmsgpack.pack(topics)) end
+end
+
+function B.write()
+  local changed = {}
+  for id in pairs(B.dirty) do
+    changed[#changed + 1] = id
+    changed[#changed + 1] = R.bytes(B.rows[id])
+  end
+  many('HSET', ROW, changed, 2)
+  for hash, known in pairs(B.counts) do
+    for field, c in pairs(known) do
+      if c.value ~= c.stored then
+        if c.value == 0 then call('HDEL', hash, field) else call('HSET', hash, field, c.value) end
+        c.stored = c.value
+      end
+    end
+  end
+  B.dirty = {}
+end
+
+function B.finish()
+  B.write()
+  local topics = {}
+  for topic in pairs(B.topics) do topics[#topics + 1] = topic end
+  say(':say', topics)
+  topics = {}
+  for id in pairs(B.ends) do topics[#topics + 1] = 'job:' .. id end
+  say(':ends', topics)
+end

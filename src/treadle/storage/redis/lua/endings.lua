@@ -1,0 +1,240 @@
+-- How a job ends, and what that does to those who wait for it; how a waiting one is let go; who has a key.
+local E = {}
+local KEEP_LEAST = 60
+
+local function kids(up) return ns .. ':kids:' .. up end
+
+local function least(a, b)
+  if a and b then return math.min(a, b) end
+  return a or b
+end
+
+function E.needed(need, after)
+  if need then return math.min(need, #after) end
+  return #after
+end
+
+function E.keeps_key(r)
+  local window = r.j.key_window
+  return window ~= nil and r.created_at + window > now
+end
+
+function E.drop_key(r)
+  local key = r.j.key
+  if key and call('HGET', ns .. ':keys', key) == r.id then call('HDEL', ns .. ':keys', key) end
+end
+
+function E.holder(key, leaving)
+  local id = call('HGET', ns .. ':keys', key)
+  local r = id and B.get(id)
+  if not r or ((r.state >= SUCCEEDED or r.id == leaving) and not E.keeps_key(r)) then return nil end
+  return r.id
+end
+
+function E.expires_at(j, state, ended_at, keep)
+  if not keep then keep = state == FAILED and j.keep_failed or j.keep end
+  return ended_at + math.max(keep, KEEP_LEAST)
+end
+
+-- the ending; whoever waits is counted down by count_endings, before the call is over
+function E.finish(r, state, reason, error, keep)
+  if not E.keeps_key(r) then E.drop_key(r) end
+  r.version, r.state, r.reason, r.error, r.place, r.parked, r.pending = r.version + 1, state, reason, error, nil, nil, 0
+  r.due_at, r.updated_at, r.ended_at, r.expires_at = nil, now, now, E.expires_at(r.j, state, now, keep)
+  B.put(r)
+  local endings = B.endings
+  endings[#endings + 1] = { r.id, state }
+  A.call_in(r)
+end
+
+function E.schedule(r, run_at)
+  r.state, r.pending, r.place, r.parked, r.joined_at = READY, 0, nil, nil, nil
+  r.due_at = run_at
+  if not r.ran then r.due_at = least(run_at, r.deadline_at) end
+  B.put(r)
+  B.topics['queue:' .. r.j.queue] = true
+end
+
+-- it waits no longer: in line now, or when its delay is over. A promise waits on.
+function E.release(r)
+  local delay = r.j.delay or 0
+  if r.j.task == '' then
+    B.put(r)
+  elseif not r.started_at and not r.ran and delay > 0 and r.created_at + delay > now then
+    E.schedule(r, r.created_at + delay)
+  else
+    r.pending = 0
+    B.join(r, now)
+  end
+end
+
+-- an edge: open (its ending must still be counted), soft (any ending will do), the version at which the wait began
+local function edge(up, down, open, soft, version)
+  call('HSET', kids(up), down, (open and '1' or '0') .. (soft and '1' or '0') .. version)
+  call('SADD', PARENTS, up)
+end
+
+function E.edge_of(up, down)
+  local found = call('HGET', kids(up), down)
+  if found then return byte(found) == 49, byte(found, 2) == 49, tonumber(sub(found, 3)) end
+end
+
+function E.open_again(up, down, soft, version) edge(up, down, true, soft, version) end
+
+function E.drop_edge(up, down)
+  if call('HDEL', kids(up), down) == 1 and call('EXISTS', kids(up)) == 0 then call('SREM', PARENTS, up) end
+end
+
+local function count_down(up, down, state)
+  local open, soft, version = E.edge_of(up, down)
+  if not open then return end
+  edge(up, down, false, soft, version)
+  local r = B.get(down)
+  if not r or r.state ~= WAITING or r.version ~= version then return end
+  if soft or not r.slack or state == SUCCEEDED then r.pending = r.pending - 1 else r.slack = r.slack - 1 end
+  if r.pending <= 0 then
+    E.release(r)
+  elseif not r.slack or r.slack >= 0 then
+    B.put(r)
+  elseif not r.started_at and not r.ran then
+    E.finish(r, CANCELLED, 'upstream', up .. ', which it waited for, ended as ' .. STATES[state])
+  else
+    B.join(r, now)
+  end
+end
+
+-- a list of what is left to do, not a recursion: a chain of any length may be doomed
+function E.count_endings()
+  local endings = B.endings
+  while #endings > 0 do
+    local up, state = endings[#endings][1], endings[#endings][2]
+    endings[#endings] = nil
+    if call('SISMEMBER', PARENTS, up) == 1 then
+      local downs = call('HKEYS', kids(up))
+      B.load(downs)
+      for _, down in ipairs(downs) do count_down(up, down, state) end
+    end
+  end
+end
+
+function E.downs(up)
+  if call('SISMEMBER', PARENTS, up) == 0 then return {} end
+  return call('HKEYS', kids(up))
+end
+
+-- wait for these; those that have ended count at once
+function E.watch_ups(r, after)
+  for _, up in ipairs(after) do edge(up, r.id, true, false, r.version) end
+  B.load(after)
+  for _, up in ipairs(after) do
+    local above = B.get(up)
+    if above and above.state >= SUCCEEDED then count_down(up, r.id, above.state) end
+  end
+  E.count_endings()
+  if r.state == WAITING and r.pending <= 0 then E.release(r) end
+end
+
+-- Hold the key from now on -> whom to wait for: the running holder that gave it away, or the one that the superseded
+-- holder waited for itself.
+local function take_key(j)
+  local holder = E.holder(j.key)
+  call('HSET', ns .. ':keys', j.key, j.id)
+  if not holder then return nil end
+  local r = B.get(holder)
+  if r.ran or r.state == RUNNING or (r.state == WAITING and r.started_at) then
+    call('HSET', ns .. ':behind', j.id, holder)
+    return holder
+  end
+  E.finish(r, CANCELLED, 'superseded', 'superseded by ' .. j.id)
+  E.count_endings()
+  local first = call('HGET', ns .. ':behind', holder)
+  local f = first and B.get(first)
+  if not f or f.state >= SUCCEEDED then return nil end
+  call('HSET', ns .. ':behind', j.id, first)
+  return first
+end
+
+-- --- storing new jobs; `jobs` is a list of { id, body }
+
+-- -> which row answers each; or nil and what is wrong
+function E.answers(jobs, leaving)
+  local answers, taken, ids = {}, {}, {}
+  for k, new in ipairs(jobs) do ids[k] = new[1] end
+  B.load(ids)
+  for _, new in ipairs(jobs) do
+    local id = new[1]
+    if B.get(id) or answers[id] then
+      answers[id] = answers[id] or id
+    else
+      local j = R.job(id, new[2])
+      new[3] = j
+      local answer = id
+      if j.key then
+        local holder = taken[j.key] or E.holder(j.key, leaving)
+        if holder and j.conflict == 'raise' then return nil, 'held', j.key, holder end
+        local h = holder and B.get(holder)
+        if holder and ((j.conflict or 'keep') == 'keep' or (h and h.state >= SUCCEEDED)) then
+          answer = holder
+        else
+          taken[j.key] = id
+        end
+      end
+      answers[id] = answer
+    end
+  end
+  for _, new in ipairs(jobs) do
+    local id, j = new[1], new[3]         -- none if an earlier one of the call has its id
+    if j and answers[id] == id and not j.wait_timeout then
+      for _, up in ipairs(j.after) do
+        if not answers[up] and not B.get(up) then return nil, 'unknown', up, id end
+      end
+    end
+  end
+  return answers
+end
+
+-- the same list without repetitions, each replaced by what answers it
+local function resolved(after, answers, keep)
+  local list, seen, same = {}, {}, true
+  for _, up in ipairs(after) do
+    local answer = answers[up] or up
+    if seen[answer] or answer ~= up then same = false end
+    if not seen[answer] then
+      seen[answer] = true
+      list[#list + 1] = answer
+    end
+  end
+  return same and after or list
+end
+
+local function store(new, answers)
+  local j = new[3]
+  local soft = j.key and take_key(j)
+  local r = B.make(new[1], new[2], j)
+  r.after = resolved(j.after, answers)
+  for _, up in ipairs(r.after) do
+    if up == soft then soft = nil end    -- it waits for the holder by name, and with what it asked of that ending
+  end
+  r.pending = E.needed(j.need, r.after) + (soft and 1 or 0)
+  if j.deadline then r.deadline_at = now + j.deadline end
+  r.due_at = least(not r.ran and r.deadline_at or nil, j.wait_timeout and now + j.wait_timeout)
+  if not soft and r.pending <= 0 and #r.after == 0 then return E.release(r) end
+  B.put(r)
+  if soft then edge(soft, r.id, true, true, 0) end
+  E.watch_ups(r, r.after)
+end
+
+-- -> the ids that are new
+function E.store_all(jobs, answers)
+  local fresh, born = {}, {}
+  for _, new in ipairs(jobs) do
+    if answers[new[1]] == new[1] and not B.get(new[1]) then fresh[#fresh + 1] = new end
+  end
+  for _, new in ipairs(fresh) do
+    if not born[new[1]] then
+      born[new[1]] = true
+      store(new, answers)
+    end
+  end
+  return born
+end

@@ -1,0 +1,208 @@
+-- ARGV: now, then for each outcome: id, words, number of jobs born of it, and id body of each of those.
+-- words: 's' state version attempt keep | tail of the row   -- a plain ending
+--    or: 'f' | the outcome as msgpack
+-- Answers { number, status, what, other, ... } of those that were not simply applied.
+local said = {}
+
+local function refuse(number, status, what, other)
+  local n = #said
+  said[n + 1], said[n + 2], said[n + 3], said[n + 4] = number, status, what or '', other or ''
+end
+
+local ids, words, at, times, total = {}, {}, {}, {}, 0
+do
+  local k, width = 2, #ARGV
+  while k <= width do
+    local id = ARGV[k]
+    total = total + 1
+    ids[total], words[total], at[total], times[id] = id, ARGV[k + 1], k + 2, (times[id] or 0) + 1
+    k = k + 3 + 2 * ARGV[k + 2]
+  end
+end
+
+-- --- the many plain ones: jobs that run, end, and concern nobody else, named once
+local done = {}
+do
+  local raws = fetch(ROW, ids)
+  local parents = call('SCARD', PARENTS) > 0
+  local set, due, old, ended, topics, n = {}, {}, {}, {}, {}, 0
+  local until_, next_, holders = {}, {}, {}
+  local ending = num(-now)
+  local before, after = '\0\0\0\0', NOW_BYTES .. NOW_BYTES
+  for k = 1, total do
+    local raw, word, id = raws[k], words[k], ids[k]
+    if raw and byte(word) == 115 and byte(raw) == RUNNING and byte(raw, 2) == PLAIN and times[id] == 1 then
+      local version = sub(raw, 3, 6)
+      if version == sub(word, 3, 6) and not (parents and call('SISMEMBER', PARENTS, id) == 1) then
+        local keep = sub(word, 11, 18)
+        if keep == NONE_BYTES then keep = byte(word, 2) == FAILED and sub(raw, 35, 42) or sub(raw, 27, 34) end
+        local u = until_[keep]
+        if not u then
+          local moment = now + math.max(struct.unpack('>d', keep), 60)
+          u = { struct.pack('>d', moment), num(moment) }
+          until_[keep] = u
+        end
+        local higher = next_[version]
+        if not higher then
+          higher = struct.pack('>I4', struct.unpack('>I4', version) + 1)
+          next_[version] = higher
+        end
+        local names = sub(raw, 115)      -- rank, lengths, worker, queue: a plain row that runs has no tail
+        local own = holders[names]
+        if not own then
+          own = { n = 0 }
+          holders[names] = own
+        end
+        own.n = own.n + 1
+        own[own.n] = id
+        local tail = sub(word, 19)
+        n = n + 1
+        done[k] = true
+        set[2 * n - 1], set[2 * n] = id, sub(word, 2, 2) .. (tail == '' and '\1' or '\5') .. higher .. before
+          .. sub(raw, 11, 14) .. sub(word, 7, 10) .. sub(raw, 19, 66) .. NONE_BYTES .. sub(raw, 75, 90) .. after .. u[1]
+          .. names .. tail
+        due[n], topics[n] = id, 'job:' .. id
+        old[2 * n - 1], old[2 * n], ended[2 * n - 1], ended[2 * n] = u[2], id, ending, id
+      end
+    end
+  end
+  if n > 0 then
+    many('HSET', ROW, set, 2)
+    many('ZREM', DUE, due)
+    many('ZADD', OLD, old, 2)
+    many('ZADD', ENDED, ended, 2)
+    for names, own in pairs(holders) do
+      local wl = struct.unpack('>H', names, 3)
+      local key = 'queue:' .. sub(names, 7 + wl)
+      many('SREM', ns .. ':held:' .. sub(names, 7, 6 + wl), own)
+      if call('HINCRBY', LIVE, key, -own.n) == 0 then call('HDEL', LIVE, key) end
+      if call('HINCRBY', BEGUN, key, -own.n) == 0 then call('HDEL', BEGUN, key) end
+    end
+    call('PUBLISH', ns .. ':ends', cmsgpack.pack(topics))
+  end
+  if n == total then return said end
+end
+--- slowly
+local function given(x) if x then return x end end
+
+local function outcome(words)
+  if byte(words) == 102 then return cmsgpack.unpack(sub(words, 2)) end
+  local out = { state = byte(words, 2), version = (struct.unpack('>i4', words, 3)), attempt = (struct.unpack('>I4', words, 7)),
+                keep = maybe((struct.unpack('>d', words, 11))), delay = 0, ran = false, memo = {}, after = {} }
+  if #words > 18 then
+    local t = cmsgpack.unpack(sub(words, 19))
+    out.result, out.value, out.error, out.reason = given(t[3]), given(t[4]), given(t[5]), given(t[6])
+  end
+  return out
+end
+
+-- this very outcome has been applied, and nothing has touched the row since
+local function repeats(out, r)
+  if r.version ~= out.version + 1 or r.state == RUNNING then return false end
+  local waited = out.state == WAITING and r.state == READY and r.ran == out.ran
+  return (r.state == out.state or waited) and r.attempt == out.attempt and r.result == out.result
+    and r.value == out.value and r.error == out.error and r.reason == out.reason
+end
+
+local function merged(memo, more)
+  if #more == 0 then return memo end
+  local list, at = {}, {}
+  for _, from in ipairs({ memo, more }) do
+    for _, pair in ipairs(from) do
+      local place = at[pair[1]] or #list + 1
+      list[place], at[pair[1]] = pair, place
+    end
+  end
+  return list
+end
+
+-- wait for what the outcome names; a job born of it that another row answered is nobody's child
+local function wait(r, out, jobs, born)
+  local asked, after, seen = {}, {}, {}
+  for _, new in ipairs(jobs) do asked[new[1]] = true end
+  for _, up in ipairs(out.after) do
+    if (born[up] or not asked[up]) and not seen[up] then
+      seen[up] = true
+      after[#after + 1] = up
+    end
+  end
+  local ups = r.ups or {}
+  for _, up in ipairs(r.after) do ups[#ups + 1] = up end
+  if #ups > 0 then r.ups = ups end
+  local due = not r.ran and r.deadline_at or nil
+  if out.delay > 0 then due = due and math.min(due, now + out.delay) or now + out.delay end
+  r.state, r.after, r.pending, r.slack, r.place, r.parked, r.due_at =
+    WAITING, after, E.needed(out.need, after), out.slack, nil, nil, due
+  B.put(r)
+  E.watch_ups(r, after)
+end
+
+local function apply(r, out, jobs, answers)
+  local was_running = r.state == RUNNING
+  r.attempt, r.result, r.value, r.error, r.reason = out.attempt, out.result, out.value, out.error, out.reason
+  r.memo, r.updated_at, r.ran = merged(r.memo, out.memo), now, r.ran or out.ran
+  if out.note then r.note = out.note end
+  if out.state >= SUCCEEDED then
+    if not was_running then r.worker = nil end
+    E.finish(r, out.state, out.reason, out.error, out.keep)
+    E.store_all(jobs, answers)
+    return
+  end
+  r.version, r.worker, r.place, r.parked, r.due_at, r.state = r.version + 1, nil, nil, nil, nil, WAITING
+  B.put(r)
+  local as_said = {}
+  for name, value in pairs(r) do as_said[name] = value end
+  local born = E.store_all(jobs, answers)
+  if r.version ~= as_said.version then   -- a job born of it took its own key: what the outcome says of it stands
+    as_said.v = r.v
+    for name in pairs(r) do r[name] = nil end
+    for name, value in pairs(as_said) do r[name] = value end
+  end
+  if out.state == READY and out.delay <= 0 then
+    B.join(r, now)
+  elseif out.state == READY then
+    E.schedule(r, now + out.delay)
+  else
+    wait(r, out, jobs, born)
+  end
+  A.call_in(r)
+end
+
+local function settle(k)
+  local id = ids[k]
+  local r, out = B.get(id), outcome(words[k])
+  if not r then return refuse(k, 'stale', 'there is no such job') end
+  if repeats(out, r) then return end
+  if r.version ~= out.version then
+    return refuse(k, 'stale', 'it is ' .. STATES[r.state] .. ' at version ' .. r.version)
+  end
+  if r.state >= SUCCEEDED then
+    local status, what, other = O.after_the_end(r, out)
+    if status ~= 'applied' then refuse(k, status, what, other) end
+    return
+  end
+  local jobs, from = {}, at[k]
+  for n = 1, tonumber(ARGV[from]) do jobs[n] = { ARGV[from + 2 * n - 1], ARGV[from + 2 * n] } end
+  local answers, wrong, one, other = E.answers(jobs, out.state >= SUCCEEDED and id or nil)
+  if not answers then return refuse(k, wrong, one, other) end
+  for _, up in ipairs(out.after) do
+    if not answers[up] and not B.get(up) then return refuse(k, 'unknown', up, id) end
+  end
+  if r.state == RUNNING and r.worker and (out.reason == 'asked' or out.reason == 'superseded') then
+    B.topics['worker:' .. (string.match(r.worker, '^(.+)#[^#]*$') or r.worker)] = true
+  end
+  apply(r, out, jobs, answers)
+  E.count_endings()
+end
+
+local slow = {}
+for k = 1, total do
+  if not done[k] then slow[#slow + 1] = ids[k] end
+end
+B.load(slow)
+for k = 1, total do
+  if not done[k] then settle(k) end
+end
+A.write()
+B.finish()
+return said

@@ -1,0 +1,50 @@
+"""The scripts, one for each verb, put together from the files in `lua/`.
+
+Without it each verb would be several commands, and another caller could come between them. A line `--- slowly` in a
+verb's file says where the shared pieces go in: what stands before it runs without them, and costs less.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from importlib.resources import files
+from typing import Final
+
+from msgspec import Struct
+
+SHARED: Final = ("row", "book", "admit", "endings")
+NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "enqueue": SHARED,
+    "claim": (*SHARED, "tend"),
+    "settle": (*SHARED, "reopen"),
+    "heartbeat": (*SHARED, "tend"),
+    "limits": SHARED,
+    "prune": (*SHARED, "tend"),
+    "look": (),
+    "walk": ("spot",),
+    "tally": ("spot",),
+}
+
+
+class Script(Struct, frozen=True):
+    text: bytes
+    sha: bytes
+
+
+@functools.cache
+def load() -> dict[str, Script]:
+    """Every verb's script by its name."""
+    return {verb: _script(verb, pieces) for verb, pieces in NEEDS.items()}
+
+
+def _script(verb: str, pieces: tuple[str, ...]) -> Script:
+    own = _read(verb)
+    first, mark, slow = own.partition("--- slowly\n")
+    shared = "".join(map(_read, pieces))
+    text = (_read("base") + (first + shared + slow if mark else shared + own)).encode()
+    return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+def _read(name: str) -> str:
+    return files("treadle.storage.redis").joinpath("lua", f"{name}.lua").read_text("utf-8")

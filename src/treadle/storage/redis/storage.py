@@ -1,0 +1,236 @@
+"""The verbs on a Redis or Valkey server, as the contract words them. Each is one script, and may be repeated.
+
+Without it many machines could not share jobs at the price of a few microseconds each. What is decided about a row is
+decided in `lua/`; here words become bytes and bytes rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from treadle import clock
+from treadle.errors import BadUrl, KeyHeld, SchemaTooNew, UnknownJob
+from treadle.model import (
+    APPLIED,
+    Claim,
+    Claimed,
+    Hold,
+    Limit,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    Stats,
+)  # fmt: skip
+from treadle.storage.hints import Hub
+from treadle.storage.redis import look
+from treadle.storage.redis.connection import Command, Pool
+from treadle.storage.redis.rows import (
+    encode,
+    is_plain,
+    job_bytes,
+    new_record,
+    outcome_bytes,
+    pairs,
+    record,
+)
+from treadle.storage.redis.scripts import Script, load
+from treadle.storage.redis.wake import Ear
+from treadle.storage.rules import rank
+
+SCHEMA: Final = 1
+GROUP: Final = 1_000  # plain jobs of one queue and priority the script stores at once
+
+
+class RedisStorage:
+    """Jobs on one server, shared by any number of machines.
+
+    url   redis://, rediss:// or unix://, as redis-py reads it
+    ns    which of the programs sharing the server; the keys begin with {treadle:<ns>}
+    now   a clock for tests; None: the server's own
+    """
+
+    def __init__(self, url: str, *, ns: str = "default", now: clock.Clock | None = None) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._:-]{1,100}", ns):
+            raise BadUrl(f"ns: expected letters, digits, . _ : or -, found {ns!r}")
+        self._url, self._now = url, now
+        self._tag = f"{{treadle:{ns}}}"
+        self._scripts = load()
+        self._hub = Hub()
+        self._pool = Pool(url)
+        self._ear: Ear | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises StorageUnavailable, SchemaTooNew."""
+        if self._ear is not None:
+            return
+        self._pool = Pool(self._url)
+        await self._pool.command("SET", f"{self._tag}:schema", SCHEMA, "NX")
+        found = int(await self.read("GET", "schema"))
+        if found > SCHEMA:
+            await self._pool.close()
+            raise SchemaTooNew(found, SCHEMA)
+        self._ear = Ear(self._pool, self._tag, self._hub)
+        await self._ear.open()
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            await ear.close()
+        await self._pool.close()
+
+    # --- trips
+
+    def _words(self, verb: str, words: Sequence[Any]) -> tuple[Script, Command]:
+        now = "" if self._now is None else repr(self._now())
+        return self._scripts[verb], (1, self._tag, now, *words)
+
+    async def call(self, verb: str, *words: Any) -> Any:
+        """Run a script."""
+        [answer] = await self._pool.run(self._words(verb, words))
+        return answer
+
+    async def read(self, *words: Any) -> Any:
+        """Run a command that changes nothing."""
+        verb, key, *more = words
+        return await self._pool.command(verb, f"{self._tag}:{key}", *more)
+
+    async def _moment(self) -> float:
+        if self._now is not None:
+            return self._now()
+        seconds, micros = await self._pool.command("TIME")
+        return int(seconds) + int(micros) / 1e6
+
+    # --- the life of a job
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        if not jobs:
+            return []
+        if all(map(is_plain, jobs)) and len({job.id for job in jobs}) == len(jobs):
+            now, known = await self.call("enqueue", "plain", *_groups(jobs))
+            moment = float(now)
+            rows = [new_record(job, moment) for job in jobs]
+            for at in range(0, len(known), 3):
+                rows[known[at] - 1] = record(known[at + 1], known[at + 2])
+            return rows
+        words: list[Any] = ["any"]
+        for job in jobs:
+            words += (job.id, job_bytes(job, is_plain(job)))
+        answer = await self.call("enqueue", *words)
+        if not answer[0]:
+            raise _refusal(*answer[1:])
+        found = answer[1]
+        return [record(found[2 * n], found[2 * n + 1], None if found[2 * n] else job) for n, job in enumerate(jobs)]
+
+    async def claim(self, ask: Claim) -> Claimed:
+        return _claimed(await self.call("claim", encode(ask)), ask)
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        words = encode([(hold.id, hold.version, hold.memo, hold.note) for hold in holds])
+        gone = "1" if worker.gone else ""
+        lost = await self.call("heartbeat", worker.worker, gone, encode(worker), repr(float(lease)), words)
+        return {id.decode() for id in lost}
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        if not outcomes:
+            return []
+        return _settled(await self.call("settle", *_outcomes(outcomes)), len(outcomes))
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        """Both in one trip."""
+        if not outcomes:
+            return [], await self.claim(ask)
+        settled, claimed = await self._pool.run(
+            self._words("settle", _outcomes(outcomes)), self._words("claim", (encode(ask),))
+        )
+        return _settled(settled, len(outcomes)), _claimed(claimed, ask)
+
+    # --- looking
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        found = await look.by_ids(self, list(dict.fromkeys(ids)))
+        return [found.get(id) for id in ids]
+
+    async def find(self, query: Query) -> Page:
+        return await look.find(self, query)
+
+    async def stats(self) -> Stats:
+        now = await self._moment()
+        counts = await look.counts(self, now)
+        return Stats(counts=counts, workers=await look.workers(self, now), limits=await look.limits(self))
+
+    # --- tending
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        words: list[Any] = []
+        for rule in limits:
+            words += (rule.name, b"" if rule.slots is None and rule.rate is None else encode(rule))
+        await self.call("limits", *words)
+
+    async def prune(self, limit: int) -> int:
+        went, past, more, first = 0, 0, True, "1"
+        while more and (went < limit or first):
+            gone, stay, again = await self.call("prune", max(limit, 0) - went, past, first)
+            went, past, more, first = went + gone, past + stay, bool(again), ""
+        return went
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        if self._ear is None:
+            return await self._hub.wait(topics, timeout)
+        return await self._ear.wait(topics, timeout)
+
+
+def _groups(jobs: Sequence[NewJob]) -> list[Any]:
+    """Runs of one queue and priority: queue, rank, how many, then id and bytes of each."""
+    words: list[Any] = []
+    at, count, last = 0, 0, None
+    for job in jobs:
+        group = job.queue, job.priority
+        if group != last or count == GROUP:
+            if count:
+                words[at] = count
+            words += (job.queue, rank(job), 0)
+            at, count, last = len(words) - 1, 0, group
+        words += (job.id, job_bytes(job, True))
+        count += 1
+    words[at] = count
+    return words
+
+
+def _outcomes(outcomes: Sequence[Outcome]) -> list[Any]:
+    words: list[Any] = []
+    for out in outcomes:
+        words += (out.id, outcome_bytes(out), len(out.then))
+        for job in out.then:
+            words += (job.id, job_bytes(job, is_plain(job)))
+    return words
+
+
+def _settled(answer: list[Any], count: int) -> list[Settled]:
+    settled = [APPLIED] * count
+    for at in range(0, len(answer), 4):
+        number, status, *words = answer[at : at + 4]
+        if status == b"stale":
+            settled[number - 1] = Settled("stale", words[0].decode())
+        else:
+            settled[number - 1] = Settled("refused", str(_refusal(status, *words)))
+    return settled
+
+
+def _refusal(kind: bytes, one: bytes, other: bytes) -> KeyHeld | UnknownJob:
+    made = KeyHeld if kind == b"held" else UnknownJob
+    return made(one.decode(), other.decode())
+
+
+def _claimed(answer: list[Any], ask: Claim) -> Claimed:
+    now, moment, again, found = answer
+    rows = pairs(found)
+    if again:
+        rows = look.repeated_order(rows, ask.queues)
+    return Claimed(tuple(rows), max(0.0, float(moment) - float(now)) if moment else None)

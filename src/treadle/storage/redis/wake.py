@@ -1,0 +1,124 @@
+"""Hearing what the scripts publish: one connection that listens, comes back by itself, and is quiet when nobody waits.
+
+Without it workers would find new work at the next poll only. Hints: nothing depends on their arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import hiredis
+import msgspec
+
+from treadle.storage.hints import Hub
+from treadle.storage.redis.connection import CONNECT, Pool
+
+AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
+IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left
+PING: Final = 20.0  # s of silence until the connection is asked whether it lives
+
+_topics = msgspec.msgpack.Decoder(list[str]).decode
+
+
+class Ear:
+    """Two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not hear of every ending."""
+
+    def __init__(self, pool: Pool, tag: str, hub: Hub) -> None:
+        self._pool, self._hub = pool, hub
+        self._channels = {"job": f"{tag}:ends".encode(), "": f"{tag}:say".encode()}
+        self._listening: set[bytes] = set()  # confirmed
+        self._wanted: dict[bytes, float] = {}  # channel -> when somebody last waited for it
+        self._waiting: dict[bytes, int] = {}
+        self._connection: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    def _channel(self, topic: str) -> bytes:
+        return self._channels["job" if topic.startswith("job:") else ""]
+
+    async def open(self) -> None:
+        """Listen to both, so that nothing spoken from now on is missed."""
+        now = asyncio.get_running_loop().time()
+        self._wanted = dict.fromkeys(self._channels.values(), now)
+        self._task = asyncio.create_task(self._keep_listening())
+        with contextlib.suppress(TimeoutError):  # then polling has to do, and the task goes on trying
+            async with asyncio.timeout(CONNECT):
+                await self._ready.wait()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> set[str]:
+        now, channels = asyncio.get_running_loop().time(), {self._channel(topic) for topic in topics}
+        for channel in channels:
+            self._wanted[channel] = now
+            self._waiting[channel] = self._waiting.get(channel, 0) + 1
+        if not channels <= self._listening and self._connection is not None:
+            self._send(b"SUBSCRIBE", *(channels - self._listening))
+        try:
+            return await self._hub.wait(topics, timeout)
+        finally:
+            now = asyncio.get_running_loop().time()
+            for channel in channels:
+                self._waiting[channel] -= 1
+                self._wanted[channel] = now
+
+    def _send(self, *words: Any) -> None:
+        with contextlib.suppress(Exception):  # the reader finds out and comes back
+            self._connection._writer.write(hiredis.pack_command(words))
+
+    async def _keep_listening(self) -> None:
+        pause = AGAIN[0]
+        while True:
+            try:
+                self._connection = await self._pool.connect()
+                if self._wanted:
+                    self._send(b"SUBSCRIBE", *self._wanted)
+                while True:
+                    await self._hear()
+                    pause = AGAIN[0]
+            except asyncio.CancelledError:
+                raise
+            except Exception:  # whatever it was, polling is the net, and we try again
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, AGAIN[1])
+            finally:
+                self._listening.clear()
+                if self._connection is not None:
+                    self._connection._close()
+                    self._connection = None
+
+    async def _hear(self) -> None:
+        words = await self._connection.read_response(disable_decoding=True, timeout=PING)
+        if words is None:  # silence: does it live?
+            self._send(b"PING")
+            words = await self._connection.read_response(disable_decoding=True, timeout=PING)
+            if words is None:
+                raise TimeoutError
+        if not isinstance(words, list) or len(words) != 3:
+            return
+        kind, channel, data = words
+        if kind == b"message":
+            if not self._waiting.get(channel) and self._is_idle(channel):
+                self._wanted.pop(channel, None)
+                self._send(b"UNSUBSCRIBE", channel)
+            else:
+                self._hub.speak(_topics(data))
+        elif kind == b"subscribe":
+            self._listening.add(channel)
+            if self._ready.is_set():  # something may have been said meanwhile
+                self._hub.speak([topic for topic in self._hub.topics if self._channel(topic) == channel])
+            if self._listening >= set(self._wanted):
+                self._ready.set()
+        elif kind == b"unsubscribe":
+            self._listening.discard(channel)
+
+    def _is_idle(self, channel: bytes) -> bool:
+        return asyncio.get_running_loop().time() - self._wanted.get(channel, 0.0) > IDLE

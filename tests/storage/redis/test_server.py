@@ -1,0 +1,217 @@
+"""What happens between us and the server: it goes away, forgets, is full, is too new; two programs share it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from tests import valkey
+from treadle.errors import BadUrl, SchemaTooNew, StorageFull, StorageUnavailable
+from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.storage import connect
+from treadle.storage.redis import RedisStorage
+
+_names = (f"s{os.getpid()}-{n}" for n in itertools.count())
+
+
+def job(id: str, **options: object) -> NewJob:
+    return NewJob(id=id, **{"task": "t", **options})  # type: ignore[arg-type]
+
+
+def done(row: Record) -> Outcome:
+    return Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, attempt=1)
+
+
+@pytest.fixture
+async def storage() -> AsyncIterator[RedisStorage]:
+    made = RedisStorage(valkey.url(), ns=next(_names))
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def own() -> Iterator[str]:
+    """A server of this test alone."""
+    server, url, folder = valkey.start()
+    yield url
+    valkey.stop(server, folder)
+
+
+async def test_scripts_forgotten_are_sent_again(storage: RedisStorage) -> None:
+    """A restart or a failover empties the server's cache of scripts."""
+    await storage.enqueue([job("a"), job("b")])
+    await storage._pool.command("SCRIPT", "FLUSH")
+    first = await storage.claim(Claim(worker="w#1"))
+    await storage._pool.command("SCRIPT", "FLUSH")
+    [settled], second = await storage.settle_claim([done(first.records[0])], Claim(worker="w#2"))
+    assert (settled.status, [row.id for row in second.records]) == ("applied", ["b"])
+
+
+async def test_the_clock_is_the_servers(storage: RedisStorage) -> None:
+    seconds, micros = await storage._pool.command("TIME")
+    [row] = await storage.enqueue([job("a")])
+    assert 0 <= row.created_at - (int(seconds) + int(micros) / 1e6) < 5
+    assert await storage.get(["a"]) == [row]
+
+
+async def test_idle_connections_that_died_are_replaced(storage: RedisStorage) -> None:
+    """Nobody is told: every script may be repeated."""
+    await storage.enqueue([job("a")])
+    await storage._pool.command("CLIENT", "KILL", "TYPE", "normal")
+    await storage.enqueue([job("b")])
+    assert len((await storage.find(Query())).records) == 2
+
+
+async def test_hints_come_back_by_themselves(storage: RedisStorage) -> None:
+    other = RedisStorage(valkey.url(), ns=storage._tag[9:-1])
+    await other.open()
+    await other._pool.command("CLIENT", "KILL", "TYPE", "pubsub")
+    assert storage._ear is not None
+    async with asyncio.timeout(5):
+        while True:  # until it listens again
+            watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
+            await asyncio.sleep(0.05)
+            await other.enqueue([job(next(_names))])
+            if await watch:
+                break
+    await other.close()
+
+
+async def test_a_server_that_is_away() -> None:
+    away = RedisStorage("redis://127.0.0.1:1/0")
+    with pytest.raises(StorageUnavailable, match="127"):
+        await away.open()
+    await away.close()
+
+
+async def test_a_server_that_stops() -> None:
+    server, url, folder = valkey.start()
+    try:
+        storage = RedisStorage(url)
+        await storage.open()
+        await storage.enqueue([job("a")])
+    finally:
+        valkey.stop(server, folder)
+    with pytest.raises(StorageUnavailable):
+        await storage.claim(Claim(worker="w#1"))
+    with pytest.raises(StorageUnavailable):
+        await storage.get(["a"])
+    assert await storage.watch(["queue:default"], 0.01) == set()
+    await storage.close()
+
+
+async def test_a_wrong_password_is_not_shown(own: str) -> None:
+    storage = RedisStorage(own.replace("redis://", "redis://me:secret@"))
+    with pytest.raises(StorageUnavailable) as caught:
+        await storage.open()
+    assert "secret" not in str(caught.value)
+    await storage.close()
+
+
+async def test_a_full_server(own: str) -> None:
+    """Nothing of the call is stored; looking still works."""
+    storage = RedisStorage(own)
+    await storage.open()
+    await storage.enqueue([job("a")])
+    await storage._pool.command("CONFIG", "SET", "maxmemory", "1mb")
+    with pytest.raises(StorageFull):
+        await storage.enqueue([job("b", payload="x" * 100_000), job("c", key="k")])
+    [a, b] = await storage.get(["a", "b"])
+    assert a is not None
+    assert b is None
+    await storage._pool.command("CONFIG", "SET", "maxmemory", "0")
+    await storage._pool.command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(StorageFull):
+        await storage.enqueue([job("d")])
+    await storage.close()
+
+
+async def test_a_newer_schema_is_refused(storage: RedisStorage) -> None:
+    await storage._pool.command("SET", f"{storage._tag}:schema", 9)
+    other = RedisStorage(valkey.url(), ns=storage._tag[9:-1])
+    with pytest.raises(SchemaTooNew):
+        await other.open()
+    await other.close()
+
+
+async def test_a_cancelled_call_leaves_no_answer_behind(storage: RedisStorage) -> None:
+    """The next caller must not read what was meant for another."""
+    await storage.enqueue([job("a")])
+    for _ in range(20):
+        call = asyncio.create_task(storage.get(["a"]))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert await storage.get(["none"]) == [None]
+
+
+async def test_programs_are_kept_apart() -> None:
+    one, two = (connect(f"{valkey.url()}?ns={next(_names)}") for _ in range(2))
+    await one.open()
+    await two.open()
+    await one.enqueue([job("a")])
+    assert await two.get(["a"]) == [None]
+    await one.close()
+    await two.close()
+
+
+async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
+    """So that a cluster keeps them together; and nothing is left when all jobs are gone."""
+    storage = RedisStorage(own, ns="x")
+    await storage.open()
+    await storage.set_limits([Limit("l", slots=1), Limit("r", rate=5, per=60)])
+    specs = [
+        job("a"), job("b", key="k", lane="x", limits=(("l", 1),)), job("c", after=("a",), limits=(("l", 1),)),
+        job("d", delay=0.001, priority=5), job("e", root="a", parent="a", limits=(("r", 1),)),
+        job("f", key="k", key_conflict="replace", aging=3.0), job("g", limits=(("l", 1),)),
+    ]  # fmt: skip
+    await storage.enqueue(specs)
+    for n in range(20):
+        claimed = await storage.claim(Claim(worker=f"w#{n}", queues=(("default", 9),), limit=9))
+        holds = [Hold(row.id, row.version, (("s", "1"),)) for row in claimed.records]
+        assert await storage.heartbeat(Presence(worker="w"), holds, 30) == set()
+        await storage.settle([replace(done(row), keep=0.0) for row in claimed.records])
+        await asyncio.sleep(0.002)
+    keys = {key.decode() for key in await storage._pool.command("KEYS", "*")}
+    assert all(key.startswith("{treadle:x}:") for key in keys)
+    rows = (await storage.find(Query())).records
+    assert {row.state for row in rows} <= {State.SUCCEEDED, State.CANCELLED}
+    later = RedisStorage(own, ns="x", now=lambda: max(row.expires_at or 0 for row in rows) + 1)
+    await later.open()
+    assert await later.prune(99) == len(specs)
+    left = {key.decode().removeprefix("{treadle:x}:") for key in await storage._pool.command("KEYS", "*")}
+    assert left == {"schema", "rules", "workers", "spent", "starts:r"}
+    await later.close()
+    await storage.close()
+
+
+@pytest.mark.parametrize("url", ["redis://h/0?colour=red", "redis://h/x?db=y", "redis://h?ns=a{b"])
+def test_a_bad_url(url: str) -> None:
+    with pytest.raises(BadUrl):
+        connect(url)
+
+
+async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
+    storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.storage.redis.wake.IDLE", 0.0)
+    ear = storage._ear
+    assert ear is not None
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        while ear._listening:  # each message finds nobody waiting
+            await storage.enqueue([job("a"), job(next(_names))])
+            claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
+            await storage.settle([done(row) for row in claimed.records])
+            await asyncio.sleep(0.01)
+        await storage.watch(["queue:default"], 0.1)  # joins it, and wakes once for nothing
+        watch = asyncio.create_task(storage.watch(["queue:default"], 5))
+        await asyncio.sleep(0)
+        await storage.enqueue([job(next(_names))])
+        assert await watch == {"queue:default"}

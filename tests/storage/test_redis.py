@@ -1,0 +1,41 @@
+"""The Redis storage held to the contract, on a real Valkey."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from tests import valkey
+from treadle.storage.contract import Storage
+from treadle.storage.redis import RedisStorage
+from treadle.testing import HandClock
+from treadle.testing.contract import *  # noqa: F403
+from treadle.testing.contract.property import agrees_with_memory
+from treadle.testing.contract.run import MakeStorage
+
+_names = (f"t{os.getpid()}-{n}" for n in itertools.count())
+
+
+@pytest.fixture
+def make_storage() -> MakeStorage:
+    made: list[str] = []
+
+    async def make(clock: HandClock, share: bool = False) -> Storage:
+        if not share:
+            made.append(next(_names))
+        storage = RedisStorage(valkey.url(), ns=made[-1], now=clock)
+        await storage.open()
+        return storage
+
+    return make
+
+
+def test_agrees_with_memory() -> None:
+    async def make(clock: HandClock) -> Storage:
+        storage = RedisStorage(valkey.url(), ns=next(_names), now=clock)
+        await storage.open()
+        return storage
+
+    agrees_with_memory(make)
