@@ -183,8 +183,9 @@ function E.answers(jobs, leaving)
     end
   end
   for _, new in ipairs(jobs) do
-    local id, j = new[1], new[3]         -- none if an earlier one of the call has its id
-    if j and answers[id] == id and not j.wait_timeout then
+    local id = new[1]
+    local j = answers[id] == id and not B.get(id) and (new[3] or R.job(id, new[2]))
+    if j and not j.wait_timeout then
       for _, up in ipairs(j.after) do
         if not answers[up] and not B.get(up) then return nil, 'unknown', up, id end
       end
