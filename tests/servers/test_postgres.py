@@ -1,0 +1,50 @@
+"""The launcher itself: what tests of crashes rely on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.servers.postgres import Postgres, binaries
+
+
+def test_a_durable_server_keeps_its_data_through_a_kill() -> None:
+    with Postgres(durable=True) as server:
+        with psycopg.connect(server.url) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 7 AS n")
+        before = server.pid
+        server.kill()
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(server.url)
+        server.start()
+        assert server.pid != before
+        server.restart()
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT n, current_setting('fsync') FROM t").fetchone() == (7, "on")
+    assert not server.folder.exists()
+
+
+def test_it_goes_when_its_process_is_killed() -> None:
+    code = (
+        "import os, signal\nfrom tests.servers.postgres import Postgres\nserver = Postgres().start()\n"
+        "print(server.url, server.folder, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    url, folder = ended.stdout.split()
+    end = time.monotonic() + 20
+    while Path(folder).exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(url)
+
+
+def test_none_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_PG_BIN", "/nowhere")
+    with pytest.raises(RuntimeError, match="/nowhere"):
+        binaries()
