@@ -1,8 +1,25 @@
-"""What concerns the whole run: the closing report also says which code blocks of the documentation did not run."""
+"""What concerns the whole run: the closing report also says which servers it was run against, and which code blocks of
+the documentation did not run."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+
+from tests.servers.process import VERSIONS
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A process of a run in several has ended: its servers are the run's."""
+    VERSIONS.update(getattr(node, "workeroutput", {}).get("servers", ()))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["servers"] = sorted(VERSIONS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -12,3 +29,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"code blocks not run: {len(found)} (they compile)")
         for line in sorted({str(value) for value in found}):
             terminalreporter.line(line)
+    for version in sorted(VERSIONS):
+        terminalreporter.line(f"server: {version}")

@@ -16,7 +16,6 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from tests.servers.process import VERSIONS, free_port
 
 FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 ALWAYS = ("max_connections=200", "max_prepared_transactions=10", "listen_addresses=127.0.0.1", "shared_buffers=64MB")
@@ -50,6 +51,13 @@ def binaries() -> Path:
     raise RuntimeError(f"no PostgreSQL in {looked}; or set TEST_PG_BIN to the folder that holds `postgres`")
 
 
+@functools.cache
+def version() -> str:
+    """Such as "PostgreSQL 18.6"."""
+    said = subprocess.run([binaries() / "initdb", "--version"], capture_output=True, text=True, check=True).stdout
+    return f"PostgreSQL {said.split()[2]}"
+
+
 class Postgres:
     """A server of its own, on one port and one data folder through stops, kills and restarts.
 
@@ -64,8 +72,9 @@ class Postgres:
         self._guard: subprocess.Popen[bytes] | None = None
         self._identity = self._other_user()
         self._bin = self._runnable()
+        VERSIONS.add(f"{version()} ({binaries()})")
         self._environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
-        self.port = _free_port()
+        self.port = free_port()
         self._known = False  # whether its port has been told to anybody
         self._initialise()
 
@@ -96,7 +105,7 @@ class Postgres:
                 self.close()
                 raise RuntimeError(f"PostgreSQL did not start: {said}")
             if "could not bind" in said and not self._known:
-                self.port = _free_port()  # somebody was faster
+                self.port = free_port()  # somebody was faster
             time.sleep(0.1)
 
     def stop(self) -> None:
@@ -211,13 +220,6 @@ class Postgres:
 
 
 _numbers = itertools.count()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests import valkey
+from tests.servers import valkey
 from treadle.storage.contract import Storage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock

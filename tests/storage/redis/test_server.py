@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from msgspec.structs import replace
 
-from tests import valkey
+from tests.servers import valkey
 from treadle.errors import BadUrl, SchemaTooNew, StorageFull, StorageUnavailable
 from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage import connect
@@ -38,9 +38,8 @@ async def storage() -> AsyncIterator[RedisStorage]:
 @pytest.fixture
 def own() -> Iterator[str]:
     """A server of this test alone."""
-    server, url, folder = valkey.start()
-    yield url
-    valkey.stop(server, folder)
+    with valkey.Valkey() as server:
+        yield server.url
 
 
 async def test_scripts_forgotten_are_sent_again(storage: RedisStorage) -> None:
@@ -91,13 +90,10 @@ async def test_a_server_that_is_away() -> None:
 
 
 async def test_a_server_that_stops() -> None:
-    server, url, folder = valkey.start()
-    try:
-        storage = RedisStorage(url)
+    with valkey.Valkey() as server:
+        storage = RedisStorage(server.url)
         await storage.open()
         await storage.enqueue([job("a")])
-    finally:
-        valkey.stop(server, folder)
     with pytest.raises(StorageUnavailable):
         await storage.claim(Claim(worker="w#1"))
     with pytest.raises(StorageUnavailable):

@@ -1,0 +1,90 @@
+"""A cluster of three nodes, and the moving of hash slots between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from tests.servers.process import PATIENCE, ServerFailed
+from tests.servers.valkey import Fsync, Valkey, fields
+
+SLOTS = 16_384
+NODES = 3
+
+
+class Cluster:
+    """Three primaries without replicas, each with a third of the slots, whose data survives a kill.
+
+    When one of them is down, the cluster answers nobody (CLUSTERDOWN), as is the servers' own default.
+    """
+
+    def __init__(self, fsync: Fsync = "everysec") -> None:
+        words = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
+        self.nodes = [Valkey(*words, fsync=fsync) for _ in range(NODES)]
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes]
+
+    def start(self) -> Self:
+        """Start the nodes, make them one cluster if they are not, and return when it answers."""
+        for node in self.nodes:
+            node.start()
+        first = self.nodes[0]
+        if fields(first.do("CLUSTER", "INFO"))["cluster_slots_assigned"] != str(SLOTS):
+            for number, node in enumerate(self.nodes):
+                node.do("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                node.do("CLUSTER", "ADDSLOTS", *range(number * SLOTS // NODES, (number + 1) * SLOTS // NODES))
+            for node in self.nodes[1:]:
+                node.do("CLUSTER", "MEET", "127.0.0.1", first.port)
+        until(self.whole, "the nodes did not find each other")
+        return self
+
+    def whole(self) -> bool:
+        """Whether every node says that all is well."""
+        said = [fields(node.do("CLUSTER", "INFO")) for node in self.nodes]
+        return all(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == str(NODES) for info in said)
+
+    def owner(self, slot: int) -> Valkey:
+        """The node that has a hash slot now."""
+        for first, last, (_, port, *_), *_ in self.nodes[0].do("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == port)
+        raise LookupError(slot)
+
+    def slot(self, key: str) -> int:
+        return int(self.nodes[0].do("CLUSTER", "KEYSLOT", key))
+
+    def move(self, slot: int, to: Valkey) -> None:
+        """Hand a hash slot with its keys to another node, as one does when a cluster grows."""
+        of, new = self.owner(slot), str(to.do("CLUSTER", "MYID"))
+        to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", str(of.do("CLUSTER", "MYID")))
+        of.do("CLUSTER", "SETSLOT", slot, "MIGRATING", new)
+        while keys := of.do("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            of.do("MIGRATE", "127.0.0.1", to.port, "", 0, 5_000, "KEYS", *keys)
+        for node in (to, of, *self.nodes):
+            node.do("CLUSTER", "SETSLOT", slot, "NODE", new)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def until(true: Callable[[], bool], otherwise: str) -> None:
+    """Wait for what another process does. Raises ServerFailed."""
+    give_up = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > give_up:
+            raise ServerFailed(f"{otherwise} within {PATIENCE:g} s")
+        time.sleep(0.02)

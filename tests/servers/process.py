@@ -1,0 +1,141 @@
+"""A server as a process that can be stopped, killed, frozen and started again, on the port and the data it had.
+
+Without it each kind of server would have its own way to wait for a port and to clean up after itself.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+VERSIONS: set[str] = set()  # what has been started in this process; the report of the run ends with it
+PATIENCE = 20.0  # s until a server must be there
+
+# Beside each server, with a pipe from us: when we are gone, however that came, so is the server.
+GUARD = 'cat >/dev/null; kill -9 "$1"; rm -rf "$2"'
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses, nor the one 10,000 above it (the bus of a cluster's node).
+
+    Not one that the system gives to outgoing connections: while our server is down, one of those could take it, or be
+    connected to itself.
+    """
+    while True:
+        port = random.SystemRandom().randrange(12_000, 22_000)
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                continue
+            return port
+
+
+class ServerFailed(RuntimeError):
+    """A server could not be had, or did not start; the message holds the end of what it said."""
+
+
+class Process:
+    """One server. What differs: the command, and how one sees that it answers.
+
+    port, folder  kept over restarts
+    """
+
+    name = "server"
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"treadle-{self.name}-"))
+        self.port = free_port()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        """Whether it takes requests now."""
+        raise NotImplementedError
+
+    # --- life
+
+    def start(self) -> Self:
+        """Start it, on the data that is there, and return when it answers. Raises ServerFailed."""
+        if self._child is not None:
+            return self
+        with open(self.folder / "log", "ab") as log:
+            self._child = subprocess.Popen(
+                [*self.command()], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder
+            )
+        guard = ["/bin/sh", "-c", GUARD, "guard", str(self._child.pid), str(self.folder)]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
+        give_up = time.monotonic() + PATIENCE
+        while not self.answers():
+            code = self._child.poll()
+            if code is not None or time.monotonic() > give_up:
+                said = self.said()
+                self.kill()
+                raise ServerFailed(f"{' '.join(self.command())} (exit code {code}) did not start:\n{said}")
+            time.sleep(0.01)
+        return self
+
+    def stop(self) -> None:
+        """As an operator stops it; its data stays."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """kill -9; its data stays as it was at that moment."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def freeze(self) -> None:
+        """It lives, and does nothing: connections are taken by the system, and never answered."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._child is not None
+        self._child.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill it and remove its data."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def said(self) -> str:
+        """The end of its log."""
+        return (self.folder / "log").read_text("utf-8", "replace")[-2_000:]
+
+    def _end(self, how: signal.Signals) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.send_signal(how)
+        if how is not signal.SIGKILL:
+            try:
+                child.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        child.wait()
+        guard, self._guard = self._guard, None
+        if guard is not None and guard.stdin is not None:
+            guard.kill()  # first: else it would think that we are gone
+            guard.stdin.close()
+            guard.wait()

@@ -1,0 +1,148 @@
+"""A primary, its replica, and three Sentinels that watch over them and promote the replica when the primary is gone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import redis
+
+from tests.servers.cluster import until
+from tests.servers.process import Process
+from tests.servers.valkey import Fsync, Valkey, binary
+
+MASTER = "main"  # what the Sentinels call the pair
+
+
+class Sentinel(Valkey):
+    """One of the watchers: it is told at once of the replica and of its peers, so that nothing has to be found out."""
+
+    name = "sentinel"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.id = secrets.token_hex(20)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "sentinel.conf"
+
+    def watch(self, primary: Valkey, replica: Valkey, peers: Sequence[Sentinel]) -> None:
+        lines = [
+            f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", f"sentinel myid {self.id}",
+            f"sentinel monitor {MASTER} 127.0.0.1 {primary.port} 2",
+            f"sentinel down-after-milliseconds {MASTER} 500", f"sentinel failover-timeout {MASTER} 2000",
+            f"sentinel known-replica {MASTER} 127.0.0.1 {replica.port}",
+            *(f"sentinel known-sentinel {MASTER} 127.0.0.1 {peer.port} {peer.id}" for peer in peers),
+        ]  # fmt: skip
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def command(self) -> Sequence[str]:
+        return binary(), str(self.config), "--sentinel"
+
+
+class Sentinels:
+    """The whole set. `servers` are the two that hold data; which of them is the primary changes.
+
+    Replication is asynchronous: what the primary has acknowledged and not yet sent is lost when it is killed. `settled`
+    waits until there is no such thing.
+    """
+
+    def __init__(self, fsync: Fsync = "everysec") -> None:
+        self.servers = [Valkey("--repl-diskless-sync-delay", "0", fsync=fsync) for _ in range(2)]
+        self.watchers = [Sentinel() for _ in range(3)]
+
+    @property
+    def addresses(self) -> str:
+        """As URLs name them: host:port,host:port,host:port."""
+        return ",".join(f"127.0.0.1:{each.port}" for each in self.watchers)
+
+    @property
+    def primary(self) -> Valkey:
+        """Whom the Sentinels call so now."""
+        _, port = self.watchers[0].do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)
+        return next(server for server in self.servers if server.port == int(port))
+
+    @property
+    def replica(self) -> Valkey:
+        return next(server for server in self.servers if server is not self.primary)
+
+    def start(self) -> Self:
+        primary, replica = self.servers
+        for server in self.servers:
+            server.start()
+        replica.do("REPLICAOF", "127.0.0.1", primary.port)
+        until(lambda: replica.info("replication")["master_link_status"] == "up", "the replica did not find its primary")
+        for watcher in self.watchers:
+            if not watcher.config.exists():
+                watcher.watch(primary, replica, [each for each in self.watchers if each is not watcher])
+            watcher.start()
+        until(self.agreed, "the Sentinels did not agree")
+        return self
+
+    def agreed(self) -> bool:
+        """Whether every Sentinel sees a primary, a replica and its peers, all of them well."""
+        for watcher in self.watchers:
+            primary, replicas, peers = (
+                [dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
+                for rows in (
+                    [watcher.do("SENTINEL", "MASTER", MASTER)],
+                    watcher.do("SENTINEL", "REPLICAS", MASTER),
+                    watcher.do("SENTINEL", "SENTINELS", MASTER),
+                )
+            )
+            flags = [row["flags"] for row in (*primary, *replicas, *peers)]
+            if flags != ["master", "slave", "sentinel", "sentinel"]:
+                return False
+        return True
+
+    def settled(self) -> None:
+        """Wait until the replica has all that the primary has acknowledged."""
+        primary = self.primary
+
+        def same() -> bool:
+            info = primary.info("replication")
+            return f"offset={info['master_repl_offset']}," in info.get("slave0", "") + ","
+
+        until(same, "the replica did not catch up")
+
+    def fail_over(self) -> None:
+        """Make the replica the primary, as before maintenance; returns when every Sentinel knows."""
+        new = self.replica
+
+        def agreed() -> bool:
+            try:
+                return bool(self.watchers[0].do("SENTINEL", "FAILOVER", MASTER) == "OK")
+            except redis.ResponseError:  # one is under way, or was a moment ago
+                return False
+
+        until(agreed, "no Sentinel wanted to fail over")
+        self.promoted(new)
+
+    def promoted(self, new: Valkey) -> None:
+        """Wait until this one is the primary for every Sentinel and for itself."""
+        wanted = ["127.0.0.1", str(new.port)]
+
+        def all_know() -> bool:
+            return new.info("replication")["role"] == "master" and all(
+                watcher.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER) == wanted for watcher in self.watchers
+            )
+
+        until(all_know, "the replica was not promoted")
+
+    def close(self) -> None:
+        everybody: list[Process] = [*self.watchers, *self.servers]
+        for each in everybody:
+            each.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,90 @@
+"""The launchers themselves: what tests of outages rely on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.servers.cluster import Cluster
+from tests.servers.process import ServerFailed
+from tests.servers.sentinel import Sentinels
+from tests.servers.valkey import Valkey, binary
+
+
+def test_a_server_keeps_its_data_through_a_kill() -> None:
+    with Valkey(fsync="always") as server:
+        server.do("SET", "a", 7)
+        server.kill()
+        with pytest.raises(redis.ConnectionError):
+            server.do("GET", "a")
+        server.start()
+        assert server.do("GET", "a") == "7"
+        server.restart()
+        assert server.do("GET", "a") == "7"
+        server.freeze()
+        assert not server.answers()
+        server.thaw()
+        assert server.answers()
+    assert not server.folder.exists()
+
+
+def test_it_goes_when_its_process_is_killed() -> None:
+    code = (
+        "import os, signal\nfrom tests.servers.valkey import Valkey\nserver = Valkey().start()\n"
+        "print(server.port, server.folder, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    port, folder = ended.stdout.split()
+    end = time.monotonic() + 20
+    while Path(folder).exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis(port=int(port)).ping()
+
+
+def test_none_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_VALKEY_BIN", "/nowhere")
+    binary.cache_clear()
+    try:
+        with pytest.raises(ServerFailed, match="/nowhere"):
+            binary()
+    finally:
+        binary.cache_clear()
+
+
+def test_one_that_does_not_start_says_why() -> None:
+    server = Valkey("--no-such-setting", "1")
+    try:
+        with pytest.raises(ServerFailed, match="no-such-setting"):
+            server.start()
+    finally:
+        server.close()
+
+
+def test_a_slot_of_a_cluster_moves() -> None:
+    with Cluster() as cluster:
+        slot = cluster.slot("{x}")
+        old = cluster.owner(slot)
+        new = next(node for node in cluster.nodes if node is not old)
+        old.do("SET", "{x}:a", 7)
+        cluster.move(slot, new)
+        assert cluster.owner(slot) is new
+        assert new.do("GET", "{x}:a") == "7"
+        with pytest.raises(redis.exceptions.MovedError):
+            old.do("GET", "{x}:a")
+
+
+def test_a_replica_is_promoted() -> None:
+    with Sentinels() as sentinels:
+        old, new = sentinels.primary, sentinels.replica
+        old.do("SET", "a", 7)
+        sentinels.settled()
+        old.kill()
+        sentinels.promoted(new)
+        assert (sentinels.primary, new.do("GET", "a")) == (new, "7")
