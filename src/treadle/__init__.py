@@ -17,6 +17,7 @@ from treadle.errors import (
     BadCodec,
     BadOption,
     BadResult,
+    BadSession,
     BadTask,
     BadUrl,
     JobCancelled,
@@ -32,11 +33,13 @@ from treadle.errors import (
     Stale,
     StorageError,
     StorageFull,
+    StorageMoved,
     StorageUnavailable,
     TooLarge,
     TreadleError,
     UnknownJob,
     UnknownTask,
+    Unsupported,
 )  # fmt: skip
 from treadle.events import Event
 from treadle.job import Job, JobSpec
@@ -50,9 +53,10 @@ from treadle.worker import Worker
 __version__ = "0.1.0"
 
 __all__ = [
-    "Abort", "App", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadTask", "BadUrl", "Defer", "Event", "Job",
-    "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone", "JobSpec", "JobUnknown", "Key", "KeyHeld",
-    "Limit", "Middleware", "NotADatabase", "ProcessDied", "Record", "RemoteFailure", "Retry", "SchemaTooNew", "Sizes",
-    "Stale", "State", "StorageError", "StorageFull", "StorageUnavailable", "Task", "TooLarge", "TreadleError",
-    "UnknownJob", "UnknownTask", "Worker", "all_done", "all_succeeded", "at_least", "current",
+    "Abort", "App", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadSession", "BadTask", "BadUrl", "Defer",
+    "Event", "Job", "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone", "JobSpec", "JobUnknown",
+    "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase", "ProcessDied", "Record", "RemoteFailure", "Retry",
+    "SchemaTooNew", "Sizes", "Stale", "State", "StorageError", "StorageFull", "StorageMoved", "StorageUnavailable",
+    "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownTask", "Unsupported", "Worker", "all_done",
+    "all_succeeded", "at_least", "current",
 ]  # fmt: skip

@@ -26,6 +26,9 @@ Without this file nobody could tell a job that failed from a storage that is awa
         ├── StorageFull              no room, or read-only; nothing was stored
         ├── SchemaTooNew             written by a newer Treadle
         ├── NotADatabase             the file is something else
+        ├── Unsupported              this kind of storage cannot do that
+        ├── BadSession (ValueError)  a transaction of the user's that cannot be joined
+        ├── StorageMoved             its jobs live elsewhere now
         └── NestedTransaction        a call that would wait for its own caller
 """
 
@@ -193,6 +196,33 @@ class SchemaTooNew(StorageError):
 
 class NotADatabase(StorageError):
     """The file exists and is not a Treadle database."""
+
+
+class Unsupported(StorageError):
+    """This kind of storage cannot do what was asked. `storage` names it, `what` was asked, `instead` what does it."""
+
+    def __init__(self, storage: str, what: str, instead: str) -> None:
+        self.storage, self.what, self.instead = storage, what, instead
+        super().__init__(f"{storage} cannot do {what}; {instead}")
+
+
+class BadSession(StorageError, ValueError):
+    """What was given as `within=` is no transaction the jobs could be part of. Nothing was stored.
+
+    `session` says what was given, `problem` why it will not do.
+    """
+
+    def __init__(self, session: str, problem: str) -> None:
+        self.session, self.problem = session, problem
+        super().__init__(f"within={session}: {problem}")
+
+
+class StorageMoved(StorageError):
+    """The jobs of this storage live elsewhere now; nothing is stored here any more. `target` is the URL, masked."""
+
+    def __init__(self, storage: str, target: str) -> None:
+        self.storage, self.target = storage, target
+        super().__init__(f"the jobs of {storage} were moved to {target}: use that URL from now on")
 
 
 class NestedTransaction(StorageError):

@@ -52,7 +52,6 @@ Exactly:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
@@ -135,14 +134,53 @@ class Fused(Protocol):
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]: ...
 
 
-@runtime_checkable
-class Transactional(Protocol):
-    """A storage that can act inside the user's own transaction."""
+class Bound(Protocol):
+    """The verbs that make sense inside a transaction: what they do commits or vanishes with it.
 
-    def within(self, connection: Any) -> Storage:
-        """The same contract bound to an open connection: its effects commit or vanish with it."""
+    They answer as those of the storage do, and see what the transaction has done already. A refusal (KeyHeld,
+    UnknownJob, "refused", "stale") leaves nothing behind and the transaction as usable as before. Hints are spoken
+    after the commit, as soon as the storage can know of it.
+    """
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]: ...
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]: ...
+    async def get(self, ids: Sequence[str]) -> list[Record | None]: ...
+
+
+class Transaction(Protocol):
+    """A transaction on the storage's own database, begun for one run: the function's writes, then its settling.
+
+    raw    what the function writes with: a connection of the storage's driver, made for nothing else
+    bound  the verbs inside it; made before the function is let at `raw`, so that nothing the user does to the
+           connection changes how they work
+    alone  while it is open no other write to the storage gets through (SQLite): nothing may wait for one meanwhile
+    """
+
+    raw: Any
+    bound: Bound
+    alone: bool
+
+    async def commit(self) -> None:
+        """Make it durable. StorageUnavailable: it is not known whether it is; anything else: it is not, nor will be.
+        Either way the transaction is over."""
         ...
 
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A transaction on the storage's own database, for the user's writes beside a job's ending."""
+    async def roll_back(self) -> None:
+        """Undo it and let go of the connection. Never raises; after `commit` it does nothing."""
+        ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A storage that can act inside a transaction on its database: the user's own, or one made for a run."""
+
+    def within(self, session: Any) -> Bound:
+        """The verbs inside a transaction of the user's (`storage.sessions` says what that may be). Nothing is asked
+        of the session yet; each verb raises BadSession for one that is closed, commits by itself, or belongs to
+        another database than this storage. A session that is not of asyncio is never waited on: `at_once` may drive
+        the verbs in a plain thread, also in one that is not the storage's."""
+        ...
+
+    async def begin(self, sync: bool) -> Transaction:
+        """Begin a transaction for one run. `sync`: its connection is used in a thread, so it must not be of asyncio."""
         ...
