@@ -59,12 +59,14 @@ T = TypeVar("T")
 class App:
     """Tasks and where their jobs live.
 
-    url       sqlite:///file.db, memory://; None: TREADLE_URL, else `treadle.db` beside the file that makes the app
+    url       sqlite:///file.db, redis://, http:// ..., memory://, as `treadle.storage.connect` reads it; None:
+              TREADLE_URL, else `treadle.db` beside the file that makes the app
     storage   a storage made elsewhere, instead of a url
     retry     the policy of tasks that give none, or give only some of its fields
     on_error  (exception, Failure) -> Retry.now() | Defer(...) | Abort(...) | None, for tasks without their own
     codec     how arguments and results become text; None: by annotation
     sizes     largest payload, result and headers, in bytes
+    token     the right to use the server at an http:// url; None: TREADLE_TOKEN
     clock     seconds since 1970; ids, random: where ids and chance come from. For tests.
     """
 
@@ -72,14 +74,15 @@ class App:
         self, url: str | None = None, *, storage: Storage | None = None, retry: Retry | None = None,
         on_error: judge.OnError | None = None, codec: codecs.Codec | None = None, sizes: Sizes | None = None,
         clock: clocks.Clock | None = None, ids: IdFactory | None = None, random: Callable[[], float] | None = None,
+        token: str | None = None,
     ) -> None:  # fmt: skip
         if storage is not None and url is not None:
             raise BadOption("storage", "give either a url or a storage, not both")
         self.url = None if storage is not None else config.storage_url(url, config.caller_file())
         self._by_default = url is None and storage is None
         self.now: clocks.Clock = clock or clocks.wall
-        self._clock = clock
-        self.storage: Storage = storage if storage is not None else connect(self.url or "", now=clock)
+        self._clock, self._token = clock, token or config.token()
+        self.storage: Storage = storage if storage is not None else self._connect()
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.emitter = Emitter()
@@ -91,7 +94,8 @@ class App:
         self.client = Client(self._opened, self.emitter)
         self.client.layers = self.layers
         self.client.run_now = self._run_now
-        self._maker = Maker(self.client, ids or UuidV7(), self.now, retry or Retry(), self.sizes)
+        self.retry = retry or Retry()
+        self._maker = Maker(self.client, ids or UuidV7(), self.now, self.retry, self.sizes)
         self._users, self._is_open, self._lazily = 0, False, False
         self._opening: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -299,7 +303,7 @@ class App:
             # The loop it was opened on is gone, as after a first asyncio.run(): what belonged to it is gone too.
             self._is_open, self._opening, self._inline, self._starting = False, None, None, None
             if self.url is not None:
-                self.storage = connect(self.url, now=self._clock)
+                self.storage = self._connect()
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
@@ -309,6 +313,9 @@ class App:
                 if self._by_default:
                     log.info("jobs live in %s", self.url)
         return self.storage
+
+    def _connect(self) -> Storage:
+        return connect(self.url or "", now=self._clock, token=self._token)
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """What became of these jobs, in order: the result, or the exception that says why there is none."""

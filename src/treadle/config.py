@@ -26,6 +26,11 @@ def storage_url(given: str | None, beside: str | None, environment: Mapping[str,
     return f"sqlite:///{place / 'treadle.db'}"
 
 
+def token(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The right to use a server, as the environment has it; out of sight of process lists and logs of URLs."""
+    return environment.get("TREADLE_TOKEN") or None
+
+
 def caller_file(depth: int = 2) -> str | None:
     """The file of the code that called our caller; None where there is none, as at a prompt."""
     frame = sys._getframe(depth)

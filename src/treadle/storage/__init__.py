@@ -8,14 +8,15 @@ from treadle import clock
 from treadle.errors import BadUrl
 from treadle.storage.contract import Storage
 
-KNOWN = ("sqlite:///file.db", "redis://host:6379/0", "memory://")
+KNOWN = ("sqlite:///file.db", "redis://host:6379/0", "http://host:7373", "memory://")
 
 
-def connect(url: str, *, now: clock.Clock | None = None) -> Storage:
+def connect(url: str, *, now: clock.Clock | None = None, token: str | None = None) -> Storage:
     """The storage a URL names; nothing is opened yet. Raises BadUrl.
 
     sqlite:///relative.db, sqlite:////absolute.db; ?synchronous=full (default) | normal
     redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart
+    http://host:7373, https://: a Treadle server; its token as `token`, or ?token=...; ?ca=file.pem
     memory://
     """
     parts = urlsplit(url)
@@ -38,6 +39,8 @@ def connect(url: str, *, now: clock.Clock | None = None) -> Storage:
         return SqliteStorage(path, now=now or clock.wall, synchronous=synchronous)
     if parts.scheme in ("redis", "rediss", "unix"):
         return _redis(url, now)
+    if parts.scheme in ("http", "https"):
+        return _http(url, token)
     raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {url!r}")
 
 
@@ -52,6 +55,16 @@ def _redis(url: str, now: clock.Clock | None) -> Storage:
     options = dict(parse_qsl(query, keep_blank_values=True))
     ns = options.pop("ns", "default")
     return RedisStorage(f"{place}?{urlencode(options)}" if options else place, ns=ns, now=now)
+
+
+def _http(url: str, token: str | None) -> Storage:
+    try:
+        from treadle.storage.http import HttpStorage
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "aiohttp":
+            raise
+        raise BadUrl(f"a server as the storage needs its client: pip install treadle[http] ({error})") from error
+    return HttpStorage(url, token=token)
 
 
 def _no_others(url: str, options: dict[str, str]) -> None:

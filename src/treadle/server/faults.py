@@ -1,0 +1,40 @@
+"""Every way a request can be refused, in one shape: {"error": word, "message": sentence, "details": {...}}.
+
+Without it clients would have to tell a wrong body from a storage that is away by reading prose.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from treadle import wire
+from treadle.errors import TreadleError
+
+ENCODE = msgspec.json.Encoder().encode
+
+
+class Refused(Exception):
+    """Ends a request with this status. Nothing was stored."""
+
+    def __init__(self, status: int, error: str, message: str, headers: dict[str, str] | None = None, **details: Any):
+        super().__init__(message)
+        self.status, self.headers = status, headers
+        self.problem = wire.Problem(error, message, details)
+
+
+def json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Any value of the wire as a response."""
+    return Response(ENCODE(value), status, headers, media_type="application/json")
+
+
+def refusal(error: Refused) -> Response:
+    return json(error.problem, error.status, error.headers)
+
+
+def response_of(error: TreadleError) -> Response:
+    """An error of the library, with the status that belongs to it."""
+    status, problem = wire.problem_of(error)
+    return json(problem, status, {"Retry-After": "1"} if status == 503 else None)

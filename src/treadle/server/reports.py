@@ -1,0 +1,77 @@
+"""What a runner in another language reports, as outcomes: "it failed" becomes a retry or an end by the row's policy.
+
+Without it every runner would need our retry rules in its own language, and each would get them wrong differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from treadle import ids, judge
+from treadle.errors import RemoteFailure
+from treadle.model import NewJob, Outcome, Record
+from treadle.retry import Abort, Defer, Retry
+from treadle.server.faults import Refused
+from treadle.wire import Report
+
+
+class Reported(RemoteFailure):
+    """What a runner elsewhere said of a failure; its text is stored as it is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("Reported", "", text, text)
+
+
+def check(report: Report) -> bool:
+    """Whether the report has to be judged. Raises Refused unless it says exactly one thing."""
+    said = [
+        report.state is not None, report.succeed is not UNSET, report.fail is not None, report.abort is not None,
+        report.defer is not None,
+    ]  # fmt: skip
+    if sum(said) != 1:
+        words = f"job {report.id}: expected exactly one of state, succeed, fail, abort, defer"
+        raise Refused(422, "wrong_shape", words, id=report.id)
+    if report.defer is not None and not report.defer >= 0:
+        raise Refused(422, "wrong_shape", f"job {report.id}: defer: expected seconds, found {report.defer}")
+    return report.state is None
+
+
+def judged(report: Report, row: Record, retry: Retry, max_lost: int, now: float, chance: float) -> Outcome:
+    """The outcome of a run that was reported in a word."""
+    record = replace(row, version=report.version)
+    rules = judge.rules_for(record, retry, None, max_lost)
+    if report.succeed is not UNSET:
+        outcome = judge.succeeded(record, bytes(report.succeed).decode(), report.memo, report.note)
+        return replace(outcome, then=tuple(_named(record, report.then)))
+    if report.defer is not None:
+        error: BaseException = Defer(report.defer)
+    elif report.abort is not None:
+        error = Abort(report.abort)
+    else:
+        error = Reported(report.fail or "it failed")
+    return judge.failed(record, rules, error, None, now, chance, report.memo, report.note)
+
+
+def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[Outcome]:
+    """The endings of those whose leases ran out too often."""
+    found = []
+    for row in rows:
+        outcome = judge.lost_too_often(row, judge.rules_for(row, retry, None, max_lost)) if row.lost else None
+        if outcome is not None:
+            found.append(outcome)
+    return found
+
+
+def _named(record: Record, then: Sequence[NewJob]) -> list[NewJob]:
+    """The children with their ids: an empty one is derived, so that a repeated report stores nothing twice."""
+    root = record.job.root or record.job.id
+    return [
+        replace(
+            job, id=job.id or ids.derived(record.job.id, record.version, number), root=job.root or root,
+            parent=job.parent or record.job.id,
+        )
+        for number, job in enumerate(then)
+    ]  # fmt: skip

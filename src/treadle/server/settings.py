@@ -1,0 +1,36 @@
+"""What an operator decides about a server, each with its default. Without it every part would have its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from treadle.server.tokens import Token
+
+PORT: Final = 7373
+BODY: Final = 32 * 2**20  # bytes; twice the largest payload
+WAIT: Final = 30.0  # s one long poll may last: below what proxies allow
+ANSWER: Final = 30.0  # s for one answer, beyond the time a call asks to wait
+GRACE: Final = 10.0  # s that requests get to end when the server stops
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How a server behaves.
+
+    tokens     who may do what; none: everybody may do everything, which is refused on any address but loopback
+    max_body   bytes of one request
+    max_wait   s one long poll may last
+    timeout    s for one answer, beyond the time a call asks to wait; then 503
+    origins    web pages of these origins may call it (CORS); none by default
+    rate       requests a second one token, or one address without tokens, may make; None: any number
+    docs       serve /v1/openapi.json and the page that shows it
+    """
+
+    tokens: tuple[Token, ...] = ()
+    max_body: int = BODY
+    max_wait: float = WAIT
+    timeout: float = ANSWER
+    origins: tuple[str, ...] = ()
+    rate: float | None = None
+    docs: bool = True

@@ -1,0 +1,82 @@
+"""A server put together: the rooms of the API behind one guard, as an ASGI application.
+
+Without it each way to start a server would wire its own. It can be mounted into another application as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from treadle.errors import StorageError
+from treadle.server.faults import Refused, refusal
+from treadle.server.guard import Guard
+from treadle.server.settings import Settings
+from treadle.server.verbs import Verbs
+from treadle.server.waiting import Waiting
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+
+def make_site(app: App, settings: Settings, more: Sequence[BaseRoute] = ()) -> Starlette:
+    """The ASGI application of a server over an app's storage.
+
+    more  routes beside those of the API, such as a face's
+    """
+    waiting = Waiting(lambda: app.storage)
+
+    @asynccontextmanager
+    async def life(site: Starlette) -> AsyncIterator[None]:
+        async with app:
+            try:
+                yield
+            finally:
+                waiting.send_home()
+
+    async def healthz(request: Request) -> Response:
+        """The process answers."""
+        return PlainTextResponse("ok")
+
+    async def readyz(request: Request) -> Response:
+        """The storage answers."""
+        try:
+            await app.storage.get(["treadle:ready"])
+        except StorageError as error:
+            raise Refused(503, "storage_unavailable", str(error), {"Retry-After": "1"}) from error
+        return PlainTextResponse("ok")
+
+    routes: list[BaseRoute] = [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        *Verbs(app, waiting, settings).routes(),
+        *more,
+    ]
+    layers = [Middleware(Guard, settings=settings)]
+    if settings.origins:
+        headers = ["Authorization", "Content-Type", "Idempotency-Key"]
+        layers.insert(
+            0, Middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=headers)
+        )
+    site = Starlette(routes=routes, middleware=layers, lifespan=life, exception_handlers={HTTPException: _http})
+    site.state.waiting = waiting
+    return site
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """What Starlette itself refuses: an unknown path, a wrong method."""
+    assert isinstance(error, HTTPException)
+    word = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "refused")
+    headers = dict(error.headers) if error.headers else None
+    words = {404: f"there is no {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+    message = words.get(error.status_code, error.detail)
+    return refusal(Refused(error.status_code, word, message, headers))

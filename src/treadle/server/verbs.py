@@ -1,0 +1,209 @@
+"""The worker protocol: the contract's verbs as JSON, one POST each under /v1/work/.
+
+Without it only Python programs that reach the database could run jobs. `App("http://...")` speaks it, and so does a
+runner in any language; docs/guides/runners.md is the page for those who write one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from treadle import defaults, wire
+from treadle.clock import Clock
+from treadle.model import Claim, Claimed, Outcome, Page, Query, Record, Settled, Stats
+from treadle.retry import Retry
+from treadle.server import reports
+from treadle.server.body import body
+from treadle.server.faults import Refused, json
+from treadle.server.guard import allowed, caller
+from treadle.server.settings import Settings
+from treadle.server.tokens import Token
+from treadle.server.waiting import Waiting
+from treadle.storage.contract import Fused, Storage
+
+T = TypeVar("T")
+
+MOST: Final = 10_000  # jobs of one claim, ids of one look: bounds the answer
+
+
+class Keeper(Protocol):
+    """What the verbs need of the app: its storage, and the policy of jobs that bring none."""
+
+    @property
+    def storage(self) -> Storage: ...
+    @property
+    def retry(self) -> Retry: ...
+    @property
+    def now(self) -> Clock: ...
+    @property
+    def chance(self) -> Callable[[], float]: ...
+
+
+class Verbs:
+    """The verbs of one app's storage."""
+
+    def __init__(self, app: Keeper, waiting: Waiting, settings: Settings) -> None:
+        self._app, self._waiting, self._settings = app, waiting, settings
+
+    def routes(self) -> list[Route]:
+        """One for each verb, with the scope it needs and the shape it takes."""
+        return [
+            self._route("hello", "", wire.Nothing, self.hello),
+            self._route("enqueue", "enqueue", wire.Enqueue, self.enqueue),
+            self._route("claim", "work", wire.ClaimCall, self.claim),
+            self._route("heartbeat", "work", wire.Beat, self.heartbeat),
+            self._route("settle", "work", wire.Settle, self.settle),
+            self._route("settle_claim", "work", wire.SettleClaim, self.settle_claim),
+            self._route("get", "read", wire.Ids, self.get),
+            self._route("find", "read", Query, self.find),
+            self._route("stats", "read", wire.Nothing, self.stats),
+            self._route("set_limits", "operate", wire.Limits, self.set_limits),
+            self._route("prune", "operate", wire.Prune, self.prune),
+            self._route("watch", "read", wire.Watch, self.watch),
+        ]
+
+    def _route(
+        self, name: str, scope: str, kind: type[T], verb: Callable[[T, Token, Request], Awaitable[object]]
+    ) -> Route:
+        async def endpoint(request: Request) -> Response:
+            token = caller(request, scope)
+            return json(await verb(await body(request, kind, self._settings.max_body), token, request))
+
+        return Route(f"/v1/work/{name}", endpoint, methods=["POST"])
+
+    # --- the life of a job
+
+    async def hello(self, _: wire.Nothing, token: Token, request: Request) -> wire.Nothing:
+        """That this is a Treadle server, and that the token is known to it."""
+        return wire.Nothing()
+
+    async def enqueue(self, asked: wire.Enqueue, token: Token, request: Request) -> wire.Records:
+        allowed(token, (job.queue for job in asked.jobs))
+        return wire.Records(tuple(await self._app.storage.enqueue(asked.jobs)))
+
+    async def claim(self, asked: wire.ClaimCall, token: Token, request: Request) -> Claimed:
+        """Lease jobs; with `wait`, wait for the first of them."""
+        queues = [name for name, _ in asked.queues]
+        allowed(token, queues)
+        await self._own(token, asked.ids)
+        ask, wait = asked.ask(), min(asked.wait, self._settings.max_wait)
+        if not 0 <= ask.limit <= MOST or not ask.lease >= 0 or not asked.wait >= 0:
+            raise Refused(422, "wrong_shape", f"expected limit 0 to {MOST:,}, lease and wait 0 or more")
+        if wait <= 0:
+            return await self._claim(ask, asked.max_lost)
+        until = asyncio.get_running_loop().time() + wait
+        async with self._waiting.bench(queues) as bench:
+            while True:
+                found = await self._claim(ask, asked.max_lost)
+                if found.records:
+                    bench.call_one()
+                if found.records or asyncio.get_running_loop().time() >= until:
+                    return found
+                await bench.rest(found.next_in, until)
+                if await request.is_disconnected():
+                    bench.call_one()
+                    raise Refused(400, "gone", "the runner went away while it waited")
+
+    async def _claim(self, ask: Claim, max_lost: int | None) -> Claimed:
+        found = await self._app.storage.claim(ask)
+        if max_lost is None or not any(row.lost for row in found.records):
+            return found
+        over = reports.lost_too_often(found.records, self._app.retry, max_lost)
+        await self._app.storage.settle(over)
+        gone = {outcome.id for outcome in over}
+        return Claimed(tuple(row for row in found.records if row.id not in gone), found.next_in)
+
+    async def heartbeat(self, asked: wire.Beat, token: Token, request: Request) -> wire.Ids:
+        await self._own(token, [hold.id for hold in asked.holds])
+        lost = await self._app.storage.heartbeat(asked.worker, asked.holds, asked.lease)
+        return wire.Ids(tuple(sorted(lost)))
+
+    async def settle(self, asked: wire.Settle, token: Token, request: Request) -> wire.AllSettled:
+        """Word for word, or judged here; each outcome stands for itself."""
+        open_ones = [report.id for report in asked.outcomes if reports.check(report)]
+        rows = {row.id: row for row in await self._app.storage.get(open_ones) if row is not None} if open_ones else {}
+        outcomes: list[Outcome] = []
+        for report in asked.outcomes:
+            if report.state is not None:
+                outcomes.append(report.outcome())
+            elif (row := rows.get(report.id)) is not None:
+                max_lost, now = defaults.MAX_LOST, self._app.now()
+                outcomes.append(reports.judged(report, row, self._app.retry, max_lost, now, self._app.chance()))
+        await self._check_outcomes(token, outcomes)
+        said = iter(await self._app.storage.settle(outcomes)) if outcomes else iter(())
+        unknown = Settled("stale", "there is no such job")
+        return wire.AllSettled(
+            tuple(next(said) if report.state is not None or report.id in rows else unknown for report in asked.outcomes)
+        )
+
+    async def settle_claim(self, asked: wire.SettleClaim, token: Token, request: Request) -> wire.SettledClaimed:
+        ask = asked.claim.ask()
+        allowed(token, (name for name, _ in ask.queues))
+        await self._own(token, ask.ids)
+        await self._check_outcomes(token, asked.outcomes)
+        storage = self._app.storage
+        if isinstance(storage, Fused):
+            settled, claimed = await storage.settle_claim(asked.outcomes, ask)
+        else:
+            settled, claimed = await storage.settle(asked.outcomes), await storage.claim(ask)
+        return wire.SettledClaimed(tuple(settled), claimed)
+
+    # --- looking
+
+    async def get(self, asked: wire.Ids, token: Token, request: Request) -> wire.Records:
+        rows = await self._app.storage.get(asked.ids)
+        return wire.Records(tuple(row if row is None or _sees(token, row) else None for row in rows))
+
+    async def find(self, asked: Query, token: Token, request: Request) -> Page:
+        """One page. A token of some queues must name one of them."""
+        if token.queues:
+            if asked.queue is None:
+                raise Refused(403, "forbidden", f"the token {token.name!r} may look into {', '.join(token.queues)}")
+            allowed(token, (asked.queue,))
+        return await self._app.storage.find(asked)
+
+    async def stats(self, asked: wire.Nothing, token: Token, request: Request) -> Stats:
+        found = await self._app.storage.stats()
+        if not token.queues:
+            return found
+        return replace(found, counts=tuple(each for each in found.counts if each.queue in token.queues))
+
+    # --- tending
+
+    async def set_limits(self, asked: wire.Limits, token: Token, request: Request) -> wire.Nothing:
+        if token.queues:
+            raise Refused(403, "forbidden", f"the token {token.name!r} is bound to queues; limits are everybody's")
+        await self._app.storage.set_limits(asked.limits)
+        return wire.Nothing()
+
+    async def prune(self, asked: wire.Prune, token: Token, request: Request) -> wire.Number:
+        return wire.Number(await self._app.storage.prune(asked.limit))
+
+    async def watch(self, asked: wire.Watch, token: Token, request: Request) -> wire.Topics:
+        allowed(token, (topic[6:] for topic in asked.topics if topic.startswith("queue:")))
+        heard = await self._app.storage.watch(asked.topics, max(0.0, min(asked.timeout, self._settings.max_wait)))
+        return wire.Topics(tuple(sorted(heard)))
+
+    # --- the rights of tokens that are bound to queues
+
+    async def _own(self, token: Token, ids: Sequence[str]) -> None:
+        """Raises Refused if one of these jobs is in a queue that is not the token's."""
+        if token.queues and ids:
+            allowed(token, (row.job.queue for row in await self._app.storage.get(ids) if row is not None))
+
+    async def _check_outcomes(self, token: Token, outcomes: Iterable[Outcome]) -> None:
+        if token.queues:
+            outcomes = list(outcomes)
+            allowed(token, (job.queue for outcome in outcomes for job in outcome.then))
+            await self._own(token, [outcome.id for outcome in outcomes])
+
+
+def _sees(token: Token, row: Record) -> bool:
+    return not token.queues or row.job.queue in token.queues

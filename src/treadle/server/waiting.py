@@ -1,0 +1,104 @@
+"""Runners that wait for work by long poll, and who of them is woken when some comes.
+
+Without it one new job would wake every waiting runner, each for a claim in vain: with 200 of them that is most of a
+core. Here a hint wakes the one who has waited longest; who found work wakes the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from treadle import defaults
+from treadle.errors import StorageError
+from treadle.storage.contract import Storage
+
+
+class Bench:
+    """Those who look for jobs of the same queues. Whoever rests sits in a seat, in order of arrival."""
+
+    def __init__(self) -> None:
+        self.here = 0  # those who rest or look just now
+        self.seats: deque[asyncio.Event] = deque()
+        self.missed = False  # a hint came while everybody was looking: who sits down next looks once more
+        self.due: float | None = None  # loop time at which the storage said the next job may be due
+        self.watcher: asyncio.Task[None] | None = None
+
+    def call_one(self) -> None:
+        """Let the one who has waited longest look."""
+        if self.seats:
+            self.seats.popleft().set()
+        else:
+            self.missed = True
+
+    async def rest(self, next_in: float | None, until: float) -> None:
+        """Wait for a turn to look again, or until the loop's time is `until`."""
+        if self.missed:
+            self.missed = False
+            return
+        loop = asyncio.get_running_loop()
+        if next_in is not None:
+            moment = loop.time() + max(next_in, 0.001)
+            self.due = moment if self.due is None else min(self.due, moment)
+        seat = asyncio.Event()
+        self.seats.append(seat)
+        with suppress(TimeoutError):
+            try:
+                async with asyncio.timeout_at(until):
+                    await seat.wait()
+            except BaseException:
+                if seat.is_set():
+                    self.call_one()  # called, and gone all the same: somebody else must look
+                else:
+                    self.seats.remove(seat)
+                raise
+
+
+class Waiting:
+    """All who wait, by the queues they ask for."""
+
+    def __init__(self, storage: Callable[[], Storage]) -> None:
+        self._storage = storage
+        self._benches: dict[tuple[str, ...], Bench] = {}
+
+    @asynccontextmanager
+    async def bench(self, queues: Sequence[str]) -> AsyncIterator[Bench]:
+        """A place among those who look at these queues. Hints are heard from here on: look after you came."""
+        names = tuple(sorted(set(queues)))
+        bench = self._benches.setdefault(names, Bench())
+        bench.here += 1
+        if bench.watcher is None:
+            bench.watcher = asyncio.create_task(self._watch(names, bench))
+            await asyncio.sleep(0)  # its ear is open
+        try:
+            yield bench
+        finally:
+            bench.here -= 1
+            if not bench.here:
+                self._benches.pop(names, None)
+                bench.watcher.cancel()
+
+    def send_home(self) -> None:
+        """The server stops: nobody waits any longer."""
+        for bench in self._benches.values():
+            for seat in bench.seats:
+                seat.set()
+            bench.seats.clear()
+
+    async def _watch(self, names: tuple[str, ...], bench: Bench) -> None:
+        """One ear for the whole bench. A hint, a due moment or a second of silence lets one of them look."""
+        loop = asyncio.get_running_loop()
+        topics = [f"queue:{name}" for name in names]
+        while True:
+            pause = defaults.POLL
+            if bench.due is not None:
+                pause = min(pause, max(0.0, bench.due - loop.time()))
+            try:
+                await self._storage().watch(topics, pause)
+            except StorageError:
+                await asyncio.sleep(defaults.POLL)
+            if bench.due is not None and bench.due <= loop.time():
+                bench.due = None
+            bench.call_one()

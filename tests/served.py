@@ -1,0 +1,58 @@
+"""Treadle servers for tests: one port and one event loop in a thread of its own, and any number of sites on it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import itertools
+import threading
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from treadle import App
+from treadle.server import Serving, Settings, make_site
+from treadle.storage.memory import MemoryStorage
+from treadle.testing import HandClock
+
+
+class Host:
+    """The port and the thread behind it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._numbers = itertools.count(1)
+        self._site = Starlette()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="served", daemon=True)
+        self._thread.start()
+        self._serving: Serving = self.run(self._start())
+        atexit.register(self.stop)
+
+    async def _start(self) -> Serving:
+        return await Serving(self._site, grace=1).__aenter__()
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def add(self, app: App, settings: Settings) -> str:
+        """Serve an app under a path of its own -> the URL."""
+        place = f"/site{next(self._numbers)}"
+        self.run(app.open())
+        self._site.router.routes.insert(0, Mount(place, make_site(app, settings)))
+        return self._serving.url + place
+
+    def stop(self) -> None:
+        self.run(self._serving.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+
+host = functools.cache(Host)
+
+
+def memory_url(clock: HandClock | None, settings: Settings | None = None) -> str:
+    """A server over an empty storage in memory -> its URL."""
+    app = App(storage=MemoryStorage(clock) if clock is not None else MemoryStorage(), clock=clock)
+    return host().add(app, settings or Settings(max_wait=5))
