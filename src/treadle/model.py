@@ -106,7 +106,7 @@ class Record(Struct, frozen=True, gc=False, kw_only=True):
     started_at: float | None = None  # its last claim of this round
     updated_at: float = 0.0
     ended_at: float | None = None
-    expires_at: float | None = None  # when its row may be pruned
+    expires_at: float | None = None  # when its row may be pruned; never within its key_window
 
     @property
     def id(self) -> str:

@@ -122,6 +122,13 @@ class Admission:
                 spend(rule, usage, cost, self.now)
                 self.spent.add(key)
 
+    def let_pass(self, costs: Iterable[tuple[str, int]], held: Container[str] = ()) -> None:
+        """A job that ran asks nobody; of limits that keep slots until the ending it takes its own all the same."""
+        for key, cost in costs:
+            rule = rule_for(self.rules, key)
+            if rule is not None and rule.hold == "ended" and key not in held:
+                self.of(key).used += cost
+
     def back(self, key: str, returned: Sequence[tuple[int, bool]], aside: Iterable[tuple[int, bool]]) -> int:
         """How many of those aside may come back in line: as many as fit beside those that came back already.
 

@@ -19,7 +19,8 @@ Exactly:
   returns to its `joined_at`; one that comes back after a delay, or was reopened, joins anew.
 * **Claims** repeated under a ticket answer what still runs under it, and tend nothing; each ticket is remembered, not
   only the last. With `ids` the queues asked for do not matter. A row with task "" is nobody's to run: when its `after`
-  have ended it waits on, for its settlement. `next_in` looks at all queues.
+  have ended it waits on, for its settlement. `next_in` looks at what is due in all queues, and, of those asked
+  for, at when a rate of their own lets the next of their line start.
 * **Tending**: claim, heartbeat (after its holds) and prune act on rows whose due_at has come (`due_at <= now`,
   leases `due_at < now`): scheduled jobs join the line; lost leases return (`lost + 1`, version unchanged, `worker`
   kept); a job that is not running when its deadline passes fails as expired (unless it `ran`); a waiting job past
@@ -31,14 +32,16 @@ Exactly:
 * **Keys**: a new job whose key is held is answered by the holder ("keep"), refuses the whole call with KeyHeld
   ("raise"), or takes its place ("replace": a holder never claimed, or ready again, is cancelled as superseded; one that
   is running, waits in its run, or ran, gives its key away, and the new job waits for its ending, whatever it is, beside
-  its own `after`; who supersedes a job that waits so waits as that did). A holder that ended within its `key_window`
+  its own `after`; who supersedes a job that waits so waits as that did). Stored with an outcome that does not end, a job takes the
+  key of the very job being settled too, and never waits for it: that goes on without the key. A holder that ended within its `key_window`
   answers "keep" and "replace" alike.
 * **Limits**: claims check, in order, the queue's own ("queue:<name>", else "queue"): shut, nobody of that line moves;
   then each job's: shut, the job steps aside (`parked`, place None) and returns to its turn when there is room.
   Queue by queue, as many return as fit beside those that returned and are not claimed yet; those that keep a slot
   first, then by turn.
   A rule is looked up by the full name, then by the part before ":". A cost beyond the rule counts as all of it.
-  `ran` jobs pass everything and use nothing. With hold="ended" a slot is kept from the first claim to the ending.
+  `ran` jobs pass everything and use nothing, but with hold="ended" a slot is kept from the first claim to the
+  ending, by them too, from the call on that claims them.
 * **Reopening** (READY on an ended job) begins a round: attempt and lost 0, its key taken again, the deadline counted
   from now; memo and note stay. With it what it doomed, and each ancestor that failed because of "children", wait
   again, for those of their upstreams that have to end again; who waits still gets back what that ending counted.

@@ -34,11 +34,15 @@ def keeps_key(row: Record, now: float) -> bool:
     return row.job.key_window is not None and row.created_at + row.job.key_window > now
 
 
-def expires_at(job: NewJob, state: State, ended_at: float, keep: float | None = None) -> float:
-    """When an ended row may be pruned. A minute at least: a repeated settle and a late waiter must still find it."""
+def expires_at(row: Record, state: State, ended_at: float, keep: float | None = None) -> float:
+    """When an ended row may be pruned. A minute at least: a repeated settle and a late waiter must still find it.
+
+    Not within its `key_window`: the row is what holds the key.
+    """
+    job = row.job
     if keep is None:
         keep = job.keep_failed if state is State.FAILED else job.keep
-    return ended_at + max(keep, defaults.KEEP_LEAST)
+    return max(ended_at + max(keep, defaults.KEEP_LEAST), row.created_at + (job.key_window or 0.0))
 
 
 def first_moment(*moments: float | None) -> float | None:

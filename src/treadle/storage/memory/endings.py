@@ -47,13 +47,13 @@ class Endings:
             return None
         return row.job.id
 
-    def take_key(self, new: NewJob, now: float) -> str | None:
+    def take_key(self, new: NewJob, now: float, parent: str = "") -> str | None:
         """Hold the key from now on. Answers whom to wait for: the running holder that gave the key away, or the one
-        that the superseded holder waited for itself."""
+        that the superseded holder waited for itself. Never `parent`, which may be waiting for this very job."""
         assert new.key is not None
         holder = self.holder(new.key, now)
         self.keys[new.key] = new.id
-        if holder is None:
+        if holder is None or holder == parent:
             return None
         row = self.jobs[holder]
         if row.ran or row.state is RUNNING or (row.state is WAITING and row.started_at is not None):
@@ -62,7 +62,7 @@ class Endings:
         self.end(row, State.CANCELLED, now, SUPERSEDED, f"superseded by {new.id}")
         self.count_endings(now)
         first = self.behind.get(holder)
-        if first is None or first not in self.jobs or self.jobs[first].state.final:
+        if first is None or first == parent or first not in self.jobs or self.jobs[first].state.final:
             return None
         self.behind[new.id] = first
         return first
@@ -110,7 +110,7 @@ class Endings:
             self.drop_key(row)
         self.book.put(replace(
             row, version=row.version + 1, state=state, reason=reason, error=error, place=None, parked=None, pending=0,
-            due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row.job, state, now, keep),
+            due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row, state, now, keep),
         ))  # fmt: skip
         self.pending.append((row.job.id, state))
         self.book.call_in(row, now)

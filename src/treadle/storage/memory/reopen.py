@@ -15,7 +15,7 @@ from treadle.storage.rules import expires_at, needed
 
 def after_the_end(ends: Endings, row: Record, out: Outcome, now: float) -> Settled:
     if out.state is row.state and out.keep is not None:
-        until = expires_at(row.job, row.state, row.ended_at or now, out.keep)
+        until = expires_at(row, row.state, row.ended_at or now, out.keep)
         ends.book.put(replace(row, expires_at=until))
         return APPLIED
     if out.state is not State.READY:

@@ -33,7 +33,7 @@ from treadle.model import (
     Stats,
 )  # fmt: skip
 from treadle.storage import looking
-from treadle.storage.admit import Admission, rule_for, slots_fit
+from treadle.storage.admit import Admission, opens_at, rule_for, slots_fit
 from treadle.storage.hints import Hub
 from treadle.storage.memory.book import Book, spot_of
 from treadle.storage.memory.endings import READY, RUNNING, WAITING, Edge, Endings
@@ -96,18 +96,19 @@ class MemoryStorage:
                         raise UnknownJob(up, new.id)
         return answers
 
-    def _store_all(self, jobs: Sequence[NewJob], answers: dict[str, str], now: float) -> set[str]:
+    def _store_all(self, jobs: Sequence[NewJob], answers: dict[str, str], now: float, parent: str = "") -> set[str]:
+        """Store what is new; `parent` is the unfinished job they come from."""
         fresh = [new for new in jobs if answers[new.id] == new.id and new.id not in self._jobs]
         born: set[str] = set()
         for new in fresh:
             if new.id not in born:
                 born.add(new.id)
-                self._store(new, answers, now)
+                self._store(new, answers, now, parent)
         return born
 
-    def _store(self, new: NewJob, answers: dict[str, str], now: float) -> None:
+    def _store(self, new: NewJob, answers: dict[str, str], now: float, parent: str) -> None:
         after = tuple(dict.fromkeys(answers.get(up, up) for up in new.after))
-        soft = self._ends.take_key(new, now) if new.key is not None else None
+        soft = self._ends.take_key(new, now, parent) if new.key is not None else None
         if soft in after:
             soft = None  # it waits for the holder by name, and with what it asked of that ending
         deadline_at = None if new.deadline is None else now + new.deadline
@@ -168,8 +169,20 @@ class MemoryStorage:
             self._tend(now)
             taken = self._take(ask, now)
         self._speak()
-        moment = self._book.next_moment()
+        moment = first_moment(self._book.next_moment(), self._next_of_queues(ask, now))
         return Claimed(tuple(taken), None if moment is None else max(0.0, moment - now))
+
+    def _next_of_queues(self, ask: Claim, now: float) -> float | None:
+        """When a rate of its own lets the next of a line asked for start."""
+        book, queues = self._book, {queue for queue, _ in ask.queues}
+        if ask.ids:
+            queues = {self._jobs[id].job.queue for id in ask.ids if id in self._jobs}
+        found = []
+        for queue in queues:
+            rule = rule_for(book.rules, f"queue:{queue}") if book.line[queue] else None
+            if rule is not None:
+                found.append(opens_at(rule, book.used(f"queue:{queue}"), 1, now))
+        return first_moment(*found)
 
     def _take(self, ask: Claim, now: float) -> list[Record]:
         book, taken = self._book, list[Record]()
@@ -207,9 +220,10 @@ class MemoryStorage:
 
     def _admit(self, gate: Admission, row: Record, now: float) -> bool:
         """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
-        if row.ran:
-            return True
         kept = self._book.kept(row)
+        if row.ran:
+            gate.let_pass(costs(row.job), kept)
+            return True
         of_queue = ((f"queue:{row.job.queue}", 1),)
         if gate.blocked_by(of_queue, kept):
             return False
@@ -311,7 +325,7 @@ class MemoryStorage:
             self._store_all(out.then, answers, now)
             return
         self._book.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
-        born = self._store_all(out.then, answers, now)
+        born = self._store_all(out.then, answers, now, parent=out.id)
         if out.state is READY and out.delay <= 0:
             self._book.join(row, now)
         elif out.state is READY:

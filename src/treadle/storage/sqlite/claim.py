@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.model import Claim, Claimed, NewJob, Record, State
-from treadle.storage.admit import Admission, rule_for
+from treadle.storage.admit import Admission, opens_at, rule_for
 from treadle.storage.rules import costs, first_moment, keeps_key, rank
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.rows import MORE, SLOW_CLAIM, decode, from_json, text
@@ -49,9 +49,22 @@ def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed]:
                 seqs += [seq for seq in earlier if seq not in seqs]
             desk.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, text(seqs), desk.now))
     desk.sync()
-    due, opens, _ = desk.ex(SQL["glance"]).fetchone()
-    moment = first_moment(due, opens)
+    due, opens, rules = desk.ex(SQL["glance"]).fetchone()
+    moment = first_moment(due, opens, _next_of_queues(desk, ask) if rules else None)
     return Claimed(tuple(taken), None if moment is None else max(0.0, moment - desk.now))
+
+
+def _next_of_queues(desk: Desk, ask: Claim) -> float | None:
+    """When a rate of its own lets the next of a line asked for start."""
+    queues = {queue for queue, _ in ask.queues}
+    if ask.ids:
+        queues = {queue for (queue,) in desk.ex(SQL["queues_of"], (text(ask.ids),))}
+    found = list[float | None]()
+    for queue in queues:
+        rule = rule_for(desk.rules, f"queue:{queue}")
+        if rule is not None and rule.rate and desk.ex(SQL["any_in_line"], (queue,)).fetchone():
+            found.append(opens_at(rule, desk.used(f"queue:{queue}"), 1, desk.now))
+    return first_moment(*found)
 
 
 def _held(desk: Desk, ask: Claim, seqs: Sequence[int]) -> list[Record]:
@@ -229,10 +242,11 @@ class Taking:
 
     def _admit(self, row: Record) -> bool | None:
         """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
-        if row.ran:
-            return True
         desk, gate = self.desk, self.gate
         kept = desk.kept(row)
+        if row.ran:
+            gate.let_pass(costs(row.job), kept)
+            return True
         if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
             return None
         shut = gate.blocked_by(row.job.limits, kept)

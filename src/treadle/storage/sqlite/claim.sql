@@ -47,6 +47,9 @@ WHERE j.queue = ?1 AND j.place IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT 
     AND (?4 IS NULL OR (-j.rank, j.place, j.id) > (-?4, ?5, ?6))
 ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
 
+-- name: any_in_line
+SELECT 1 FROM job INDEXED BY job_line WHERE queue = ? AND place IS NOT NULL LIMIT 1;
+
 -- name: queues_of
 SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e.key;
 

@@ -23,7 +23,7 @@ def end(
         desk.drop_key(row)
     desk.put(replace(
         row, version=row.version + 1, state=state, reason=reason, error=error, place=None, parked=None, pending=0,
-        due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row.job, state, now, keep),
+        due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row, state, now, keep),
     ))  # fmt: skip
     desk.endings.append((row.job.id, state))
     desk.call_in(row)
@@ -102,14 +102,17 @@ def holder(desk: Desk, key: str, leaving: str = "") -> Record | None:
     return row
 
 
-def give_up_key(desk: Desk, new: NewJob) -> str | None:
+def give_up_key(desk: Desk, new: NewJob, parent: str = "") -> str | None:
     """The holder of the key makes room for a new job. Answers whom that must wait for: the running holder that gave
-    the key away, or the one that the superseded holder waited for itself."""
+    the key away, or the one that the superseded holder waited for itself. Never `parent`, which may be waiting for
+    this very job."""
     assert new.key is not None
     row = holder(desk, new.key)
     if row is None:
         return None
     desk.ex(SQL["drop_key"], (row.job.id,))
+    if row.job.id == parent:
+        return None
     first: str | None = row.job.id
     if not (row.ran or row.state is State.RUNNING or (row.state is State.WAITING and row.started_at is not None)):
         end(desk, row, State.CANCELLED, SUPERSEDED, f"superseded by {new.id}")
@@ -117,6 +120,7 @@ def give_up_key(desk: Desk, new: NewJob) -> str | None:
         found = desk.ex(SQL["behind"], (row.job.id,)).fetchone()
         before = desk.get(found[0]) if found else None
         first = before.job.id if before is not None and not before.state.final else None
+        first = None if first == parent else first
     if first is not None:
         desk.ex(SQL["set_behind"], (new.id, first))
     return first

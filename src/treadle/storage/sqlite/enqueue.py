@@ -198,13 +198,13 @@ class Batch:
         self._lanes.clear()
 
 
-def store_all(desk: Desk, plan: Plan) -> Generator[None, None, set[str]]:
-    """Store what is new -> the ids."""
+def store_all(desk: Desk, plan: Plan, parent: str = "") -> Generator[None, None, set[str]]:
+    """Store what is new -> the ids. `parent` is the unfinished job they come from."""
     if not plan.fresh:
         return set()
     ended, batch = _ended(desk, plan), Batch(desk, plan.fresh)
     for number, new in enumerate(plan.fresh, 1):
-        _store(desk, batch, new, plan, ended)
+        _store(desk, batch, new, plan, ended, parent)
         if number % STEP == 0:
             batch.flush()
             yield
@@ -219,12 +219,12 @@ def _ended(desk: Desk, plan: Plan) -> set[str]:
     return {id for id, state in desk.ex(SQL["states"], (text(list(ups)),)) if state > 2} if ups else set()
 
 
-def _store(desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str]) -> None:
+def _store(desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str], parent: str) -> None:
     now, soft = desk.now, None
     after = tuple(dict.fromkeys(map(plan.of, new.after))) if new.after else ()
     if new.key is not None and (new.key in plan.held or new.key in batch.keys):
         batch.flush()
-        soft = endings.give_up_key(desk, new)
+        soft = endings.give_up_key(desk, new, parent)
         if soft in after:
             soft = None  # it waits for the holder by name, and with what it asked of that ending
         desk.ex(DESK["free_key"], (new.key,))

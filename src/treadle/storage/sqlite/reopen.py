@@ -19,7 +19,7 @@ WAITING = State.WAITING
 
 def after_the_end(desk: Desk, row: Record, out: Outcome) -> Settled:
     if out.state is row.state and out.keep is not None:
-        until = expires_at(row.job, row.state, row.ended_at or desk.now, out.keep)
+        until = expires_at(row, row.state, row.ended_at or desk.now, out.keep)
         desk.put(replace(row, expires_at=until))
         return APPLIED
     if out.state is not State.READY:

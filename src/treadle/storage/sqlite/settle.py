@@ -167,7 +167,7 @@ def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan) -> Generat
         yield from enqueue.store_all(desk, plan)
         return
     desk.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
-    born = yield from enqueue.store_all(desk, plan)
+    born = yield from enqueue.store_all(desk, plan, parent=old.job.id)
     if out.state is READY and out.delay <= 0:
         desk.join(row, desk.now)
     elif out.state is READY:

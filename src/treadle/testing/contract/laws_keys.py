@@ -407,6 +407,43 @@ async def test_law06_an_outcome_that_does_not_end_keeps_its_key(storage: Storage
     assert await states(storage, "x y") == [None, READY]
 
 
+@pytest.mark.parametrize("to", [READY, WAITING])
+async def test_law06_a_child_takes_its_parents_key(storage: Storage, to: State) -> None:
+    """An outcome that does not end: the child holds the key and never waits for its parent, which goes on without."""
+    await storage.enqueue([job("a", key="k")])
+    a = await claim_one(storage)
+    child = job("x", key="k", key_conflict="replace")
+    after = {"after": ("x",)} if to is WAITING else {"delay": 60}
+    await settle(storage, out(a, to, then=(child,), **after))
+    [answered] = await storage.enqueue([job("c", key="k")])
+    assert answered.job.id == "x"
+    assert await states(storage, "a x") == [to, READY]
+    await run(storage, "x")
+    [c] = await storage.enqueue([job("c", key="k")])
+    assert c.job.id == "c"
+    if to is WAITING:
+        assert await claim_ids(storage, 9) == ["a", "c"]
+
+
+async def test_law06_a_child_replaces_the_one_that_waits_for_its_parent(storage: Storage) -> None:
+    """Who took the parent's key while that ran waits for it; the child in its place does not."""
+    await storage.enqueue([job("a", key="k")])
+    a = await claim_one(storage)
+    await storage.enqueue([job("b", key="k", key_conflict="replace")])
+    child = job("x", key="k", key_conflict="replace")
+    await settle(storage, out(a, WAITING, then=(child,), after=("x",)))
+    assert await states(storage, "a b x") == [WAITING, CANCELLED, READY]
+    await run(storage, "x")
+    await run(storage, "a")
+
+
+async def test_law06_a_child_with_the_key_of_an_ending_waits_for_nobody(storage: Storage) -> None:
+    """A final outcome frees its key before its `then` are stored, whatever they ask of the holder."""
+    await storage.enqueue([job("a", key="k")])
+    await settle(storage, done(await claim_one(storage), then=(job("x", key="k", key_conflict="replace"),)))
+    assert await states(storage, "a x") == [SUCCEEDED, READY]
+
+
 async def test_law01_many_keys_in_one_call(storage: Storage) -> None:
     """A thousand jobs, half of them answered by the other half."""
     await storage.enqueue([job(f"a{n:03}", key=f"k{n:03}") for n in range(0, 1_000, 2)])

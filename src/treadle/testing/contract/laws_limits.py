@@ -23,10 +23,12 @@ from treadle.testing.contract.kit import (
     done,
     failed,
     hold,
+    ids,
     job,
     jobs,
     out,
     row,
+    run,
     settle,
     tend,
 )
@@ -392,6 +394,24 @@ async def test_law08_a_shut_queue_spends_nothing(storage: Storage, clock: HandCl
     assert await claim_ids(storage, 9, "mail", "default") == ["b"]
 
 
+async def test_law08_the_moment_the_pace_of_a_queue_allows_is_told(storage: Storage, clock: HandClock) -> None:
+    """To those who ask for that queue, for as long as somebody stands in it."""
+    await storage.set_limits([Limit("queue:mail", rate=1, per=10), Limit("queue:drip", rate=1, per=4, how="bucket")])
+    await storage.enqueue([*jobs("a b", queue="mail"), *jobs("c d", queue="drip")])
+    first = await claimed(storage, 1, "mail")
+    assert first.next_in == pytest.approx(10)
+    clock.advance(6)
+    second = await claimed(storage, 1, "drip")
+    assert (ids(second.records), second.next_in) == (["c"], pytest.approx(4))
+    both = await claimed(storage, 9, "drip", "mail", lease=100)
+    assert (ids(both.records), both.next_in) == ([], pytest.approx(4))
+    clock.advance(4)
+    assert await claim_ids(storage, 9, "drip", "mail", lease=100) == ["d", "b"]
+    nobody_left = await claimed(storage, 9, "drip", "mail")
+    assert nobody_left.next_in is not None
+    assert nobody_left.next_in > 10  # their leases, and no rate
+
+
 # --- what ran
 
 
@@ -412,6 +432,19 @@ async def test_law07_what_ran_uses_nothing(storage: Storage) -> None:
     await storage.enqueue([job("a", ran=True, limits=both), job("b", ran=True, limits=both), job("c", limits=both)])
     assert await claim_ids(storage, 9) == ["a", "b", "c"]
     assert [each.used for each in [await use(storage, "one")] if each] == [1]
+
+
+async def test_law08_what_ran_takes_the_slot_it_keeps(storage: Storage) -> None:
+    """A limit that holds until the ending counts it in the very call that claims it."""
+    await storage.set_limits([Limit("order", slots=1, hold="ended"), Limit("queue:mail", slots=2, hold="ended")])
+    both = (("order", 1),)
+    await storage.enqueue([job("a", limits=(("order", 2),)), job("b", ran=True, limits=both), job("c", limits=both)])
+    await run(storage, "a")
+    assert await claim_ids(storage, 9) == ["b"]
+    await storage.enqueue([job("d", queue="mail", ran=True), *jobs("e f", queue="mail")])
+    assert await claim_ids(storage, 9, "mail") == ["d", "e"]
+    await settle(storage, done(await row(storage, "b")))
+    assert await claim_ids(storage, 9) == ["c"]
 
 
 async def test_law07_a_parent_in_line_for_its_ending_passes_a_pause(storage: Storage) -> None:

@@ -19,6 +19,7 @@ from treadle.testing.contract.kit import (
     claim_ids,
     claim_one,
     done,
+    ids,
     job,
     jobs,
     out,
@@ -184,6 +185,22 @@ async def test_law09_the_doomed_are_kept_like_the_cancelled(storage: Storage, cl
     clock.advance(10)
     await tend(storage)
     assert [each and each.expires_at for each in await storage.get(["a", "b"])] == [clock() + 300, clock() + 100]
+
+
+async def test_law09_a_row_stays_for_as_long_as_its_key(storage: Storage, clock: HandClock) -> None:
+    """Whatever was asked for its retention: a key with a window is held by the row."""
+    await storage.enqueue([job("a", key="k", key_window=500, keep=0), job("b", key="l", key_window=90, keep=100)])
+    clock.advance(10)
+    await run(storage, "a", "b")
+    assert [each and each.expires_at for each in await storage.get(["a", "b"])] == [clock() + 490, clock() + 100]
+    await settle(storage, done(await row(storage, "a"), keep=0))
+    clock.advance(489)
+    assert await storage.prune(9) == 1
+    [answered] = await storage.enqueue([job("c", key="k")])
+    assert answered.job.id == "a"
+    clock.advance(1)
+    assert await storage.prune(9) == 1
+    assert ids(await storage.enqueue([job("c", key="k")])) == ["c"]
 
 
 async def test_law09_pruning_tends(storage: Storage, clock: HandClock) -> None:

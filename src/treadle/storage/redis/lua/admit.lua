@@ -1,5 +1,5 @@
 -- May a job start now? storage/admit.py once more; the log of starts is a sorted set, their sum a counter beside it.
-local A = { rules = {}, usage = {}, spent = {}, looked = {}, passed = {} }
+local A = { rules = {}, usage = {}, spent = {} }
 local EPSILON = 1e-9
 local BACK_MOST = 1000                   -- who come back in one go; more come at the next look
 
@@ -29,17 +29,7 @@ function A.rule(key)
 end
 
 function A.used(key, rule)
-  if rule.hold == 'ended' then return B.count(BEGUN, key).value - (A.passed[key] or 0) end
-  return B.count(LIVE, key).value
-end
-
--- A job that ran passes this claim without using anything; from the next look on it counts where slots are kept.
-function A.pass(r)
-  if not A.any() or r.started_at then return end
-  if A.looked['queue:' .. r.j.queue] then A.passed['queue:' .. r.j.queue] = (A.passed['queue:' .. r.j.queue] or 0) + 1 end
-  for _, cost in ipairs(r.j.limits) do
-    if A.looked[cost[1]] then A.passed[cost[1]] = (A.passed[cost[1]] or 0) + cost[2] end
-  end
+  return B.count(rule.hold == 'ended' and BEGUN or LIVE, key).value
 end
 
 function A.of(key)
@@ -122,11 +112,6 @@ function A.fits(key, cost, kept)
   local rule = A.rule(key)
   if not rule then return true end
   return ((kept and rule.hold == 'ended') or A.slots_fit(rule, key, cost)) and A.rate_fits(rule, key, cost)
-end
-
-function A.open(key, cost, kept)
-  A.looked[key] = true
-  return A.fits(key, cost, kept)
 end
 
 -- slots are counted by the row itself when it is put
@@ -214,7 +199,6 @@ end
 local function fitting(key)
   local rule = A.rule(key)
   if not rule then return function() return true end end
-  A.passed[key] = nil
   local used, room = A.used(key, rule), rule.rate and A.level(rule, key)
   return function(cost, kept)
     if rule.slots and not kept then

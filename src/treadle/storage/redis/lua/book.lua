@@ -209,8 +209,7 @@ function B.next_moment()
   local due, opens = call('ZRANGE', DUE, 0, 0, 'WITHSCORES'), call('ZRANGE', OPENS, 0, 0, 'WITHSCORES')
   due, opens = tonumber(due[2]), tonumber(opens[2])
   if due and opens then due = math.min(due, opens) end
-  due = due or opens
-  return due and num(due) or ''
+  return due or opens
 end
 
 -- --- the end of a call

@@ -3,8 +3,36 @@ local ask = cmsgpack.unpack(ARGV[2])
 local LOOK_MOST = 10000                  -- rows of other tasks one call looks past
 local bodies, rows, n = {}, {}, 0
 
+local function first_of(a, b)
+  if a and b then return num(math.min(a, b)) end
+  return a and num(a) or b and num(b) or ''
+end
+
+-- when a rate of its own lets the next of a line asked for start
+local function next_of_queues()
+  local queues, moment = {}, nil
+  for _, each in ipairs(ask.queues) do queues[each[1]] = true end
+  if #ask.ids > 0 then
+    queues = {}
+    B.load(ask.ids)
+    for _, id in ipairs(ask.ids) do
+      local r = B.get(id)
+      if r then queues[r.j.queue] = true end
+    end
+  end
+  for queue in pairs(queues) do
+    local key = 'queue:' .. queue
+    local rule = A.rule(key)
+    if rule and rule.rate and call('EXISTS', ns .. ':lines:' .. queue) == 1 then
+      local opens = A.opens_at(rule, key, 1)
+      if opens and (not moment or opens < moment) then moment = opens end
+    end
+  end
+  return moment
+end
+
 local function answer(again)
-  local moment = B.next_moment()
+  local moment = first_of(B.next_moment(), A.any() and next_of_queues())
   local list = {}
   for k = 1, n do list[2 * k - 1], list[2 * k] = bodies[k], rows[k] end
   return { num(now), moment, again, list }
@@ -33,9 +61,9 @@ end
 local function admit(r)
   if r.ran then return true end
   local j, kept, shut = r.j, r.started_at ~= nil, nil
-  if not A.open('queue:' .. j.queue, 1, kept) then return false end
+  if not A.fits('queue:' .. j.queue, 1, kept) then return false end
   for _, cost in ipairs(j.limits) do
-    if not A.open(cost[1], cost[2], kept) then shut = cost[1] break end
+    if not A.fits(cost[1], cost[2], kept) then shut = cost[1] break end
   end
   if not shut then
     A.spend('queue:' .. j.queue, 1)
@@ -53,7 +81,6 @@ end
 local function lease_of(task) return tasks and tasks[task][2] or ask.lease end
 
 local function lease(r)
-  if r.ran then A.pass(r) end
   r.version, r.state, r.place, r.parked, r.worker = r.version + 1, RUNNING, nil, nil, ask.worker
   local own = r.j.lease
   if own == 0 then own = nil end

@@ -31,16 +31,17 @@ function E.holder(key, leaving)
   return r.id
 end
 
-function E.expires_at(j, state, ended_at, keep)
-  if not keep then keep = state == FAILED and j.keep_failed or j.keep end
-  return ended_at + math.max(keep, KEEP_LEAST)
+-- not within its window: the row is what holds the key
+function E.expires_at(r, state, ended_at, keep)
+  if not keep then keep = state == FAILED and r.j.keep_failed or r.j.keep end
+  return math.max(ended_at + math.max(keep, KEEP_LEAST), r.created_at + (r.j.key_window or 0))
 end
 
 -- the ending; whoever waits is counted down by count_endings, before the call is over
 function E.finish(r, state, reason, error, keep)
   if not E.keeps_key(r) then E.drop_key(r) end
   r.version, r.state, r.reason, r.error, r.place, r.parked, r.pending = r.version + 1, state, reason, error, nil, nil, 0
-  r.due_at, r.updated_at, r.ended_at, r.expires_at = nil, now, now, E.expires_at(r.j, state, now, keep)
+  r.due_at, r.updated_at, r.ended_at, r.expires_at = nil, now, now, E.expires_at(r, state, now, keep)
   B.put(r)
   local endings = B.endings
   endings[#endings + 1] = { r.id, state }
@@ -135,11 +136,11 @@ function E.watch_ups(r, after)
 end
 
 -- Hold the key from now on -> whom to wait for: the running holder that gave it away, or the one that the superseded
--- holder waited for itself.
-local function take_key(j)
+-- holder waited for itself. Never `parent`, which may be waiting for this very job.
+local function take_key(j, parent)
   local holder = E.holder(j.key)
   call('HSET', ns .. ':keys', j.key, j.id)
-  if not holder then return nil end
+  if not holder or holder == parent then return nil end
   local r = B.get(holder)
   if r.ran or r.state == RUNNING or (r.state == WAITING and r.started_at) then
     call('HSET', ns .. ':behind', j.id, holder)
@@ -149,7 +150,7 @@ local function take_key(j)
   E.count_endings()
   local first = call('HGET', ns .. ':behind', holder)
   local f = first and B.get(first)
-  if not f or f.state >= SUCCEEDED then return nil end
+  if not f or first == parent or f.state >= SUCCEEDED then return nil end
   call('HSET', ns .. ':behind', j.id, first)
   return first
 end
@@ -208,9 +209,9 @@ local function resolved(after, answers, keep)
   return same and after or list
 end
 
-local function store(new, answers)
+local function store(new, answers, parent)
   local j = new[3]
-  local soft = j.key and take_key(j)
+  local soft = j.key and take_key(j, parent)
   local r = B.make(new[1], new[2], j)
   r.after = resolved(j.after, answers)
   for _, up in ipairs(r.after) do
@@ -225,8 +226,8 @@ local function store(new, answers)
   E.watch_ups(r, r.after)
 end
 
--- -> the ids that are new
-function E.store_all(jobs, answers)
+-- -> the ids that are new; `parent` is the unfinished job they come from
+function E.store_all(jobs, answers, parent)
   local fresh, born = {}, {}
   for _, new in ipairs(jobs) do
     if answers[new[1]] == new[1] and not B.get(new[1]) then fresh[#fresh + 1] = new end
@@ -234,7 +235,7 @@ function E.store_all(jobs, answers)
   for _, new in ipairs(fresh) do
     if not born[new[1]] then
       born[new[1]] = true
-      store(new, answers)
+      store(new, answers, parent)
     end
   end
   return born

@@ -60,7 +60,7 @@ end
 
 function O.after_the_end(r, out)
   if out.state == r.state and out.keep then
-    r.expires_at = E.expires_at(r.j, r.state, r.ended_at or now, out.keep)
+    r.expires_at = E.expires_at(r, r.state, r.ended_at or now, out.keep)
     B.put(r)
     return 'applied'
   end

@@ -150,14 +150,7 @@ local function apply(r, out, jobs, answers)
   end
   r.version, r.worker, r.place, r.parked, r.due_at, r.state = r.version + 1, nil, nil, nil, nil, WAITING
   B.put(r)
-  local as_said = {}
-  for name, value in pairs(r) do as_said[name] = value end
-  local born = E.store_all(jobs, answers)
-  if r.version ~= as_said.version then   -- a job born of it took its own key: what the outcome says of it stands
-    as_said.v = r.v
-    for name in pairs(r) do r[name] = nil end
-    for name, value in pairs(as_said) do r[name] = value end
-  end
+  local born = E.store_all(jobs, answers, r.id)
   if out.state == READY and out.delay <= 0 then
     B.join(r, now)
   elseif out.state == READY then
