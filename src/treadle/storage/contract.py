@@ -19,8 +19,8 @@ Exactly:
   returns to its `joined_at`; one that comes back after a delay, or was reopened, joins anew.
 * **Claims** repeated under a ticket answer what still runs under it, and tend nothing; each ticket is remembered, not
   only the last. With `ids` the queues asked for do not matter. A row with task "" is nobody's to run: when its `after`
-  have ended it waits on, for its settlement. `next_in` looks at what is due in all queues, and, of those asked
-  for, at when a rate of their own lets the next of their line start.
+  have ended it waits on, for its settlement. `next_in` looks at what is due in all queues, and, of those asked for, at
+  when a rate of their own lets the next of their line start.
 * **Tending**: claim, heartbeat (after its holds) and prune act on rows whose due_at has come (`due_at <= now`,
   leases `due_at < now`): scheduled jobs join the line; lost leases return (`lost + 1`, version unchanged, `worker`
   kept); a job that is not running when its deadline passes fails as expired (unless it `ran`); a waiting job past
@@ -32,9 +32,9 @@ Exactly:
 * **Keys**: a new job whose key is held is answered by the holder ("keep"), refuses the whole call with KeyHeld
   ("raise"), or takes its place ("replace": a holder never claimed, or ready again, is cancelled as superseded; one that
   is running, waits in its run, or ran, gives its key away, and the new job waits for its ending, whatever it is, beside
-  its own `after`; who supersedes a job that waits so waits as that did). Stored with an outcome that does not end, a job takes the
-  key of the very job being settled too, and never waits for it: that goes on without the key. A holder that ended within its `key_window`
-  answers "keep" and "replace" alike.
+  its own `after`; who supersedes a job that waits so waits as that did). Stored with an outcome that does not end, a
+  job takes the key of the very job being settled too, and never waits for it: that goes on without the key. A holder
+  that ended within its `key_window` answers "keep" and "replace" alike.
 * **Limits**: claims check, in order, the queue's own ("queue:<name>", else "queue"): shut, nobody of that line moves;
   then each job's: shut, the job steps aside (`parked`, place None) and returns to its turn when there is room.
   Queue by queue, as many return as fit beside those that returned and are not claimed yet; those that keep a slot

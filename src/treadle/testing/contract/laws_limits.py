@@ -402,9 +402,11 @@ async def test_law08_the_moment_the_pace_of_a_queue_allows_is_told(storage: Stor
     assert first.next_in == pytest.approx(10)
     clock.advance(6)
     second = await claimed(storage, 1, "drip")
-    assert (ids(second.records), second.next_in) == (["c"], pytest.approx(4))
+    assert ids(second.records) == ["c"]
+    assert second.next_in == pytest.approx(4)
     both = await claimed(storage, 9, "drip", "mail", lease=100)
-    assert (ids(both.records), both.next_in) == ([], pytest.approx(4))
+    assert ids(both.records) == []
+    assert both.next_in == pytest.approx(4)
     clock.advance(4)
     assert await claim_ids(storage, 9, "drip", "mail", lease=100) == ["d", "b"]
     nobody_left = await claimed(storage, 9, "drip", "mail")
