@@ -25,7 +25,7 @@ Without this file nobody could tell a job that failed from a storage that is awa
         ├── StorageUnavailable       cannot be reached; worth another try
         ├── StorageFull              no room, or read-only; nothing was stored
         ├── SchemaTooNew             written by a newer Treadle
-        ├── NotADatabase             the file is something else
+        ├── NotADatabase             the file is something else, or has no folder
         ├── Unsupported              this kind of storage cannot do that
         ├── BadSession (ValueError)  a transaction of the user's that cannot be joined
         ├── StorageMoved             its jobs live elsewhere now
@@ -195,7 +195,7 @@ class SchemaTooNew(StorageError):
 
 
 class NotADatabase(StorageError):
-    """The file exists and is not a Treadle database."""
+    """The file is something else than a Treadle database, or cannot be made because its folder does not exist."""
 
 
 class Unsupported(StorageError):

@@ -20,7 +20,7 @@ log = logging.getLogger("treadle")
 
 NAMES: Final = (
     "enqueued", "started", "succeeded", "failed", "retrying", "deferred", "expired", "cancelled", "lost",
-    "worker.started", "worker.stopping", "worker.stopped", "worker.error",
+    "worker.started", "worker.stopping", "worker.stopped", "worker.error", "worker.recovered",
 )  # fmt: skip
 
 

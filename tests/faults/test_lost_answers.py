@@ -23,6 +23,7 @@ from treadle.worker.slots import Run, Slots
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 LEASE = 0.03  # s; a heartbeat every 10 ms, and no lease ever runs out by itself under a clock moved by hand
+OUTAGE = ("worker.error", "worker.recovered")
 
 FUSED = {True: ("enqueue", "heartbeat", "settle_claim"), False: ("enqueue", "claim", "heartbeat", "settle")}
 PLACES = [(fused, verb, call) for fused, verbs in FUSED.items() for verb in verbs for call in range(1, 5)]
@@ -172,14 +173,14 @@ async def test_an_outage_is_told_once_however_many_calls_it_takes(scene: Make) -
         rows = [await job.ended() for job in jobs]
         await it.storage.reached("heartbeat", 5)
     it.right(rows)
-    assert len(it.names("worker.error")) == 1
+    assert [event.name for event in it.told if event.name in OUTAGE] == ["worker.error", "worker.recovered"]
 
 
 async def test_an_outage_of_heartbeats_alone_is_told_once(scene: Make) -> None:
     it = scene(before("heartbeat", 2, 3, 4, 5))
     async with asyncio.timeout(20), it.app, it.worker(lease=LEASE):
         await it.storage.reached("heartbeat", 7)
-    assert len(it.names("worker.error")) == 1
+    assert [event.name for event in it.told if event.name in OUTAGE] == ["worker.error", "worker.recovered"]
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -311,3 +312,19 @@ async def test_an_outcome_that_cannot_be_settled_keeps_its_lease(inner: Storage)
         away = False
         row = await job.ended()
     assert (row.result, row.lost, it.runs[7]) == ("14", 0, 1)
+
+
+@pytest.mark.parametrize("verb", ["watch", "prune"])
+async def test_a_loop_beside_that_fails_recovers_at_once(
+    scene: Make, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when it would have been its turn again, half a minute later."""
+    monkeypatch.setattr("treadle.defaults.PRUNE_EVERY", 0.001)
+    it = scene(before(verb, 1, 2))
+    over = asyncio.Event()
+    it.app.on("worker.recovered")(lambda _: over.set())
+    async with asyncio.timeout(20), it.app, it.worker():
+        await it.storage.reached(verb, 1)
+        monkeypatch.setattr("treadle.defaults.PRUNE_EVERY", 60.0)
+        await over.wait()
+    assert [event.name for event in it.told if event.name in OUTAGE] == ["worker.error", "worker.recovered"]

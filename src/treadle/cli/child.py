@@ -23,7 +23,7 @@ from treadle.cli.find import find_app, serve_main_names
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.root import guarded
 from treadle.cli.say import USAGE, Stop, masked
-from treadle.model import Stats
+from treadle.errors import StorageError
 from treadle.worker import Worker
 
 
@@ -67,7 +67,7 @@ async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.s
     queues = worker.queues()
     hello = Hello(
         worker=worker.name, url=masked(app.url or type(app.storage).__name__), queues=queues, tasks=known,
-        slots=worker.concurrency, grace=worker.grace, strangers=_strangers(app, queues, await app.queues.stats()),
+        slots=worker.concurrency, grace=worker.grace, strangers=await _strangers(app, queues),
     )  # fmt: skip
     if channel is not None:
         try:
@@ -80,8 +80,12 @@ async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.s
         greet(hello, 1)
 
 
-def _strangers(app: App, queues: dict[str, int], stats: Stats) -> dict[str, int]:
+async def _strangers(app: App, queues: dict[str, int]) -> dict[str, int]:
     found: dict[str, int] = {}
+    try:
+        stats = await app.queues.stats()
+    except StorageError:
+        return found  # away again already; the worker says so, and the greeting is not worth waiting for
     for count in stats.counts:
         if count.queue in queues and not count.state.final and count.task and count.task not in app.tasks:
             found[count.task] = found.get(count.task, 0) + count.jobs

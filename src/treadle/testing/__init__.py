@@ -1,4 +1,5 @@
-"""What tests of jobs need: a clock moved by hand, `drain`, storages that fail on purpose, and the contract of storages.
+"""What tests of jobs need: a clock moved by hand, `drain`, storages and networks that fail on purpose, and the
+contract of storages.
 
 Without it each project that uses Treadle would write these again, and each storage its own idea of the contract.
 """
@@ -14,12 +15,15 @@ from treadle.testing.drain import Endless, drain  # at once: else the name would
 
 if TYPE_CHECKING:
     from treadle.testing import contract, faults
+    from treadle.testing.proxy import Proxy
 
-__all__ = ["Call", "Endless", "HandClock", "Testing", "contract", "drain", "faults"]
+__all__ = ["Call", "Endless", "HandClock", "Proxy", "Testing", "contract", "drain", "faults"]
 
 
 def __getattr__(name: str) -> Any:
     # the contract needs pytest; a clock does not
     if name in ("contract", "faults"):
         return import_module(f"treadle.testing.{name}")
+    if name == "Proxy":
+        return import_module("treadle.testing.proxy").Proxy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

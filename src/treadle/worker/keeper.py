@@ -26,10 +26,13 @@ class Keeper:
 
     def __init__(
         self, slots: Slots, storage: Storage, emitter: Emitter, queues: Sequence[str], lease: float,
-        tasks: Callable[[], Iterable[str]] = tuple,
+        tasks: Callable[[], Iterable[str]] = tuple, answered: Callable[[str], None] = lambda loop: None,
     ) -> None:  # fmt: skip
         self._slots, self._storage, self._emitter = slots, storage, emitter
         self._queues, self._lease, self._tasks = tuple(queues), lease, tasks
+        self._patience = defaults.WATCH
+        self._answered = answered  # told by each loop under its name, once the storage has answered it
+        self._pruned = True
         self._loop = asyncio.get_running_loop()
         self._born = self._loop.time()
 
@@ -39,6 +42,7 @@ class Keeper:
         while True:
             slots.beat_now.clear()
             await self.beat_once()
+            self._answered("beat")
             slots.beat_every = self._every()
             try:
                 async with asyncio.timeout(slots.beat_every):
@@ -84,7 +88,10 @@ class Keeper:
         slots, told = self._slots, f"worker:{self._slots.name}"
         topics = [told, *(f"queue:{queue}" for queue in self._queues)]
         while True:
-            heard = await self._storage.watch(topics, defaults.WATCH)
+            patience, self._patience = self._patience, 0.0  # after a failure, only to see whether it answers
+            heard = await self._storage.watch(topics, patience)
+            self._patience = defaults.WATCH
+            self._answered("listen")
             if told in heard:
                 slots.beat_now.set()
             if any(topic.startswith("queue:") for topic in heard):
@@ -94,11 +101,14 @@ class Keeper:
     async def prune(self) -> None:
         """A little at a time, and not at the same moment as every other worker."""
         while True:
-            await asyncio.sleep(defaults.PRUNE_EVERY * random.uniform(0.5, 1.5))
-            more = True
+            if self._pruned:  # else it failed, and is tried again at once
+                await asyncio.sleep(defaults.PRUNE_EVERY * random.uniform(0.5, 1.5))
+            self._pruned, more = False, True
             while more:
                 more = await self._storage.prune(defaults.PRUNE_STEP) == defaults.PRUNE_STEP
                 await asyncio.sleep(0.01)
+            self._pruned = True
+            self._answered("prune")
 
     async def throttle(self, ask: Callable[[], Awaitable[Any]]) -> None:
         """Ask how long to pause before the next claims, and pause as long; the pause ends when it says so."""
@@ -106,6 +116,7 @@ class Keeper:
         while True:
             try:
                 slots.pause = max(0.0, float(await ask() or 0.0))
+                self._answered("throttle")
             except BaseException:
                 slots.pause = 0.0  # a throttle that is broken throttles nothing
                 slots.wake.set()

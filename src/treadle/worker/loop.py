@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from treadle import defaults, middleware
-from treadle.errors import BadOption, StorageError, UnknownTask
+from treadle.errors import BadOption, StorageError, StorageFull, StorageUnavailable, UnknownTask
 from treadle.events import Emitter, Event
 from treadle.judge import OnError
 from treadle.model import Claim, Record
@@ -24,6 +24,7 @@ from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask, Runner
 from treadle.storage.contract import Storage
 from treadle.worker.keeper import Keeper
+from treadle.worker.outage import Outage
 from treadle.worker.pump import Pump
 from treadle.worker.signals import Signals
 from treadle.worker.slots import Slots, Timers
@@ -33,7 +34,6 @@ log = logging.getLogger("treadle")
 
 RECOVERY = Retry(base=0.1, max=10.0)
 LISTENERS = 5.0  # s a stopping worker waits for async listeners
-WELL_AFTER = 1.0  # s without another failure until a loop counts as well
 PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage, nothing lost on SQLite
 
 
@@ -103,16 +103,31 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the app if it is not, and begin to claim."""
+        """Open the app if it is not, and begin to claim.
+
+        Where the storage cannot be reached, or takes nothing now, it says so once and waits until it does. Raises
+        UnknownTask, and what opening raises when waiting would not help (BadUrl, SchemaTooNew, NotADatabase).
+        """
         if self._state is not None:
             raise BadOption("worker", "it runs already")
         for name in self._asked_tasks or ():
             if name not in self.app.tasks:
                 raise UnknownTask(name, tuple(self.app.tasks))
-        storage = await self.app.open()
-        self._state = _Running(self, storage)
+        outage = Outage(self.name, self._recovery, self.app.chance, self._tell)
+        storage = await self._open(outage)
+        self._state = _Running(self, storage, outage)
         self._state.start()
         self._tell("worker.started")
+
+    async def _open(self, outage: Outage) -> Storage:
+        while True:
+            try:
+                storage = await self.app.open()
+            except (StorageUnavailable, StorageFull) as error:
+                await outage.failed("open", error)
+            else:
+                outage.answered("open")
+                return storage
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT: the first stops decently, the second at once."""
@@ -127,9 +142,19 @@ class Worker:
                 self._state.hurry.set()
 
         with Signals(loop, on_signal):
-            await self.start()
-            await asked.wait()
-            await self.stop()
+            starting, stopping = asyncio.create_task(self.start()), asyncio.create_task(asked.wait())
+            try:
+                await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if not starting.done():  # it still waits for its storage
+                    starting.cancel()
+                    await asyncio.wait([starting])
+                if not starting.cancelled():
+                    starting.result()
+                    await asked.wait()
+                    await self.stop()
+            finally:
+                starting.cancel()
+                stopping.cancel()
 
     async def stop(self, grace: float | timedelta | None = None) -> None:
         """Claim no more, tell the functions that run, give them `grace` seconds to end, then cancel them and hand
@@ -200,8 +225,8 @@ class Worker:
 class _Running:
     """One start of a worker: everything that is gone when it has stopped."""
 
-    def __init__(self, worker: Worker, storage: Storage) -> None:
-        self.worker, self.storage = worker, storage
+    def __init__(self, worker: Worker, storage: Storage, outage: Outage) -> None:
+        self.worker, self.storage, self.outage = worker, storage, outage
         app = worker.app
         self.loop = asyncio.get_running_loop()
         self.slots = Slots(worker.name, worker.concurrency)
@@ -215,14 +240,14 @@ class _Running:
         share = -(-worker.concurrency // pumps)
         self.pumps = [
             Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter,
-                 worker.poll, worker._accept, self.degraded, app.results)
+                 worker.poll, worker._accept, outage, app.results)
             for number in range(pumps)
         ]  # fmt: skip
-        self.keeper = Keeper(self.slots, storage, app.emitter, list(self.queues), worker.lease, worker.tasks)
+        self.keeper = Keeper(
+            self.slots, storage, app.emitter, list(self.queues), worker.lease, worker.tasks, outage.answered
+        )
         self.loops: list[asyncio.Task[None]] = []
         self.beside: list[asyncio.Task[None]] = []
-        self.failures: dict[str, tuple[int, float]] = {}  # by loop: how many in a row, and until when they count
-        self.give_up_at: float | None = None
         self.hurry = asyncio.Event()  # a second signal: no grace
 
     def start(self) -> None:
@@ -248,33 +273,11 @@ class _Running:
             except Exception as error:
                 failures = 1 if self.loop.time() - began > 60 else failures + 1
                 if isinstance(error, StorageError):
-                    await self.degraded(name, error)
+                    await self.outage.failed(name, error)
                 else:
                     log.exception("a loop of worker %s failed; it is started again", self.worker.name)
                     self.worker._tell("worker.error", error)
                     await asyncio.sleep(retry.delay(failures, self.worker.app.chance()))
-
-    async def degraded(self, name: str, error: BaseException | None) -> None:
-        """The storage failed in this loop (wait, then try again), or answered (forget it).
-
-        An outage is told once, not at every try nor by every loop. A loop that does not say when it is answered is
-        held for well again when it has not failed for a while.
-        """
-        if error is None:
-            if self.failures and self.failures.pop(name, (0, 0.0))[0]:
-                log.warning("worker %s: the storage answers again", self.worker.name)
-            return
-        now = self.loop.time()
-        if self.give_up_at is not None and now > self.give_up_at:
-            raise error
-        self.failures = {each: (times, until) for each, (times, until) in self.failures.items() if until > now}
-        if not self.failures:
-            log.warning("worker %s: the storage does not answer; trying on (%s)", self.worker.name, error)
-            self.worker._tell("worker.error", error)
-        times = self.failures.get(name, (0, 0.0))[0] + 1
-        wait = self.worker._recovery.delay(min(times, 30), self.worker.app.chance())
-        self.failures[name] = times, now + wait + WELL_AFTER
-        await asyncio.sleep(wait)
 
     async def run_ids(self, ids: Sequence[str]) -> None:
         """Returns when it was tried once. A lost answer may have made them ours, so it is asked again, beside."""
@@ -301,13 +304,14 @@ class _Running:
                     records = (await self.storage.claim(ask)).records
                 except StorageError as error:
                     _done(tried)
-                    await self.degraded("inline", error)
+                    await self.outage.failed("inline", error)
         except Exception as error:
             if tried.done():
                 log.exception("claiming inline jobs failed; they wait for any worker")
             else:
                 tried.set_exception(error)
         finally:
+            self.outage.answered("inline")  # or given up, which is as much as this one will say
             self.slots.asking -= 1
             self.slots.free += room - len(records or ())
             if records:
@@ -325,7 +329,7 @@ class _Running:
         slots.wake.set()
         for run in list(slots.running.values()):
             run.tell()
-        self.give_up_at = self.loop.time() + grace + self.worker.lease
+        self.outage.give_up_at = self.loop.time() + grace + self.worker.lease
         done = asyncio.gather(*self.loops, return_exceptions=True)
         hurry = asyncio.create_task(self.hurry.wait())
         either: list[asyncio.Future[Any]] = [done, hurry]

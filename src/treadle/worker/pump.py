@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from treadle import defaults, judge
@@ -21,6 +21,7 @@ from treadle.model import EXPIRED, Claim, Claimed, Outcome, Record, Settled, Sta
 from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, Runner
 from treadle.storage.contract import Fused, Storage
+from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots, Timers
 
 log = logging.getLogger("treadle")
@@ -36,14 +37,13 @@ class Pump:
     def __init__(
         self, number: int, share: int, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
         ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
-        accept: Callable[[Record], Any] | None, degraded: Callable[[str, BaseException | None], Awaitable[None]],
-        results: Results,
+        accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
     ) -> None:  # fmt: skip
         self._number, self._share, self._results = number, share, results
         self._label = f"pump {number}"
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
-        self._accept, self._degraded = accept, degraded
+        self._accept, self._outage = accept, outage
         self._fused = storage if isinstance(storage, Fused) else None
         self._rules: dict[str, judge.Rules] = {}
 
@@ -110,12 +110,12 @@ class Pump:
                     asked = room > 0
                     answer = settled, await self._storage.claim(ask) if room else NOTHING
             except StorageError as error:
-                await self._degraded(self._label, error)
+                await self._outage.failed(self._label, error)
                 # What was claimed by a call whose answer was lost is ours all the same: ask on, to hand it back.
                 if not self._slots.claiming and not asked:
                     room = 0
             else:
-                await self._degraded(self._label, None)
+                self._outage.answered(self._label)
                 return answer
 
     async def _wait_for_work(self, next_in: float | None) -> None:

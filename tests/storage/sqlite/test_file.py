@@ -47,7 +47,7 @@ async def test_an_empty_file_is_taken(tmp_path: Path) -> None:
 
 
 async def test_no_folder(tmp_path: Path) -> None:
-    await refused(tmp_path / "nowhere" / "jobs.db", StorageUnavailable, "does not exist")
+    await refused(tmp_path / "nowhere" / "jobs.db", NotADatabase, "does not exist")
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -86,7 +86,7 @@ async def test_a_newer_schema(tmp_path: Path) -> None:
 
 async def test_refused_once_it_may_be_opened_later(tmp_path: Path) -> None:
     storage = SqliteStorage(str(tmp_path / "later" / "jobs.db"))
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(NotADatabase):
         await storage.open()
     (tmp_path / "later").mkdir()
     await storage.open()

@@ -34,7 +34,7 @@ def open_file(path: str, synchronous: str, now: clock.Clock) -> Opened:
     if path.endswith(":memory:"):
         raise BadUrl("SQLite's :memory: cannot be shared by two connections; use memory://")
     if not os.path.isdir(folder):
-        raise StorageUnavailable(f"the folder {folder} does not exist; make it, or name another file")
+        raise NotADatabase(f"the folder {folder} does not exist; make it, or name another file")
     _check_header(path)
     try:
         lock = LockFile(path + "-lock")

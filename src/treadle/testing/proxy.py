@@ -1,0 +1,293 @@
+"""A TCP proxy that fails as it is told: between your program and its server, for tests of what a network does.
+
+Without it nobody could lose the answer to one request of a real driver on a real connection. It knows nothing of what
+it carries: any server that speaks TCP will do.
+
+    async with Proxy("127.0.0.1", 6379) as proxy:
+        app = App(f"redis://127.0.0.1:{proxy.port}/0")
+        cut = proxy.lose_answer()  # of the next request: the server acts on it, and the caller never hears
+        ...
+        assert cut.done
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import ssl as tls
+import struct
+from typing import Literal, Self
+
+CHUNK = 65_536
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: closing says "reset" instead of "end"
+PORTS = range(12_000, 32_000)  # below those that systems give to outgoing connections, see free_port
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on.
+
+    Not one that the system gives to outgoing connections: while nobody listens on it, one of those could take it, or be
+    connected to itself.
+    """
+    while True:
+        port = random.SystemRandom().choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class Cut:
+    """What is to happen to one request, once.
+
+    how       "request": it is not delivered, and the connection ends
+              "answer": it is delivered; the connection ends when `after` bytes of the answer have come through
+              "silence": it is delivered, and nothing comes back over that connection any more
+    matching  bytes that the request contains; b"": any request
+    call      the how manieth such request from now on; 1 is the next
+
+    `done` says whether it has happened, `happened()` waits for it. A request is what a client sends at once; on a
+    connection that is not waiting for an answer the two cannot be told apart.
+    """
+
+    def __init__(self, how: Literal["request", "answer", "silence"], matching: bytes, call: int, after: int) -> None:
+        self.how, self.matching, self.call, self.after = how, matching, call, after
+        self._left = call
+        self._done = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Cut {self.how} {self.matching!r}, call {self.call}, after {self.after}, done {self.done}>"
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    async def happened(self) -> None:
+        await self._done.wait()
+
+    def meets(self, seen: bytes) -> bool:
+        """Whether this request is the one."""
+        if self.done or self._left <= 0 or self.matching not in seen:
+            return False
+        self._left -= 1
+        return self._left == 0
+
+    def finish(self) -> None:
+        self._done.set()
+
+
+class Link:
+    """One connection through the proxy. `silent`: what it carries is taken, and not passed on."""
+
+    def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._proxy, self._reader, self._writer = proxy, reader, writer
+        self._beyond: asyncio.StreamWriter | None = None
+        self._cut: Cut | None = None  # what happens to the answer that is on its way
+        self._let_through = 0
+        self.silent = False
+
+    def reset(self) -> None:
+        """End it at once, both ways; the client is told "reset by peer"."""
+        _abort(self._writer)
+        if self._beyond is not None:
+            _abort(self._beyond)
+
+    async def serve(self) -> None:
+        proxy = self._proxy
+        try:
+            await proxy.flowing()
+            reader, self._beyond = await asyncio.open_connection(proxy.host, proxy.to)
+        except OSError:
+            self.reset()
+            return
+        ways = [asyncio.create_task(self._requests()), asyncio.create_task(self._answers(reader))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for writer in (self._beyond, self._writer):
+                with contextlib.suppress(OSError, RuntimeError):
+                    writer.close()
+
+    async def _requests(self) -> None:
+        assert self._beyond is not None
+        tail = b""
+        while data := await self._read(self._reader):
+            seen = tail + data
+            cut = self._proxy.cut_for(seen)
+            if cut is not None:
+                tail = b""
+                if cut.how == "request":
+                    cut.finish()
+                    return self.reset()
+                self._cut, self._let_through = cut, cut.after
+                if cut.how == "silence":
+                    self.silent = True
+                    cut.finish()
+            else:
+                tail = seen[-self._proxy.longest :] if self._proxy.longest else b""
+            if not self.silent or cut is not None:
+                self._beyond.write(data)
+                await self._beyond.drain()
+        return None
+
+    async def _answers(self, reader: asyncio.StreamReader) -> None:
+        while data := await self._read(reader):
+            if self.silent:
+                continue
+            cut = self._cut
+            if cut is not None:
+                data = data[: self._let_through]
+                self._let_through -= len(data)
+            if data:
+                self._writer.write(data)
+                await self._writer.drain()
+            if cut is not None and not self._let_through:
+                cut.finish()
+                return self.reset()
+        return None
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        """What came, as late as it is to be; b"" at the end."""
+        try:
+            data = await reader.read(CHUNK)
+        except OSError:
+            return b""
+        if self._proxy.delay:
+            await asyncio.sleep(self._proxy.delay)
+        await self._proxy.flowing()
+        return data
+
+
+class Proxy:
+    """Listens on a port of 127.0.0.1, and passes on to `host`:`to` until told otherwise.
+
+    host, to  where the server is; it need not be there yet
+    port      where clients connect; None: a free one
+    ssl       a server's context: clients speak TLS to the proxy, the proxy speaks plainly to the server
+    delay     s by which everything is late, each way; may be changed at any time
+
+    Raises OSError when the port is taken.
+    """
+
+    def __init__(
+        self, host: str, to: int, *, port: int | None = None, ssl: tls.SSLContext | None = None, delay: float = 0.0
+    ) -> None:
+        self.host, self.to, self.delay = host, to, delay
+        self.port = free_port() if port is None else port
+        self.links: list[Link] = []  # the connections there are now, the oldest first
+        self.accepted = 0  # connections there have been
+        self._ssl = ssl
+        self._cuts: list[Cut] = []
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flow = asyncio.Event()
+        self._flow.set()
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        await self.accept()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all connections, and listen no more."""
+        await self.refuse()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- all connections
+
+    async def refuse(self) -> None:
+        """New connections are refused, those there are end."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        self.reset()
+
+    async def accept(self) -> None:
+        """New connections are taken (again), on the same port."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._ssl)
+
+    def reset(self) -> None:
+        """End the connections there are; new ones are taken."""
+        for link in list(self.links):
+            link.reset()
+
+    def swallow(self) -> None:
+        """A black hole: connections are taken, what they bring is kept, and nothing goes on in either direction."""
+        self._flow.clear()
+
+    def flow(self) -> None:
+        """The end of the black hole: what was kept goes on."""
+        self._flow.set()
+
+    async def flowing(self) -> None:
+        """Wait for the end of a black hole."""
+        await self._flow.wait()
+
+    # --- one request
+
+    def lose_request(self, matching: bytes = b"", call: int = 1) -> Cut:
+        """Do not deliver this request, and end its connection: it never happened."""
+        return self._add(Cut("request", matching, call, 0))
+
+    def lose_answer(self, matching: bytes = b"", call: int = 1, *, after: int = 0) -> Cut:
+        """Deliver this request, and end its connection when the answer comes, having let `after` bytes through."""
+        return self._add(Cut("answer", matching, call, after))
+
+    def silence(self, matching: bytes = b"", call: int = 1) -> Cut:
+        """Deliver this request, and never answer: its connection stays, and carries nothing."""
+        return self._add(Cut("silence", matching, call, 0))
+
+    def forget(self) -> None:
+        """Whatever was to happen and has not happened yet will not."""
+        self._cuts.clear()
+
+    def _add(self, cut: Cut) -> Cut:
+        self._cuts.append(cut)
+        return cut
+
+    @property
+    def longest(self) -> int:
+        """How many bytes of the request before may belong to what is looked for."""
+        return max((len(cut.matching) - 1 for cut in self._cuts if cut.matching), default=0)
+
+    def cut_for(self, seen: bytes) -> Cut | None:
+        """What is to happen to this request."""
+        met = [cut for cut in self._cuts if cut.meets(seen)]
+        for cut in met:
+            self._cuts.remove(cut)
+        return met[0] if met else None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        link = Link(self, reader, writer)
+        self.links.append(link)
+        self.accepted += 1
+        try:
+            await link.serve()
+        except asyncio.CancelledError:
+            link.reset()
+        finally:
+            self.links.remove(link)
+            self._tasks.discard(task)
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    transport = writer.transport
+    found = transport.get_extra_info("socket")
+    if found is not None and found.fileno() >= 0:
+        with contextlib.suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    transport.abort()

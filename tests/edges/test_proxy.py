@@ -1,0 +1,187 @@
+"""The TCP proxy that fails as it is told, in front of a server that repeats each line in capitals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from treadle.testing.proxy import Proxy, free_port
+
+LIMIT = 1 << 20  # bytes of a line
+
+
+class Echo:
+    """What was asked, and a proxy before it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.port = free_port()
+        self.clients: list[Client] = []
+        self.proxy = Proxy("127.0.0.1", self.port)
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=LIMIT)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                self.asked.append(line.decode().strip())
+                writer.write(line.upper())
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def link(self) -> Client:
+        self.clients.append(Client(*await asyncio.open_connection("127.0.0.1", self.proxy.port, limit=LIMIT)))
+        return self.clients[-1]
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self, text: str) -> str:
+        self.writer.write(f"{text}\n".encode())
+        async with asyncio.timeout(5):
+            return (await self.reader.readline()).decode().strip()
+
+    async def nothing_comes(self) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                return not await self.reader.read(1)
+        return True
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[Echo]:
+    it = Echo()
+    await it.start()
+    async with it.proxy:
+        yield it
+        for client in it.clients:
+            client.writer.close()
+    await it.stop()
+
+
+async def test_it_passes_on(echo: Echo) -> None:
+    client = await echo.link()
+    assert [await client.ask("a"), await client.ask("b" * 200_000)] == ["A", "B" * 200_000]
+    assert (echo.proxy.accepted, len(echo.proxy.links)) == (1, 1)
+
+
+async def test_a_request_that_is_lost_never_happened(echo: Echo) -> None:
+    client, other = await echo.link(), await echo.link()
+    cut = echo.proxy.lose_request(b"two")
+    assert await client.ask("one") == "ONE"
+    assert not cut.done
+    with pytest.raises(ConnectionResetError):
+        await client.ask("two")
+    await cut.happened()
+    assert await other.ask("two") == "TWO"  # once
+    assert echo.asked == ["one", "two"]
+
+
+async def test_an_answer_that_is_lost_was_given(echo: Echo) -> None:
+    client = await echo.link()
+    cut = echo.proxy.lose_answer(call=2)
+    assert await client.ask("one") == "ONE"
+    with pytest.raises(ConnectionResetError):
+        await client.ask("two")
+    assert cut.done
+    assert echo.asked == ["one", "two"]
+
+
+async def test_an_answer_is_cut_in_its_middle(echo: Echo) -> None:
+    client = await echo.link()
+    echo.proxy.lose_answer(after=3)
+    client.writer.write(b"abcdef\n")
+    got = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := await client.reader.read(1):
+            got += more
+    assert b"ABC".startswith(got)  # a reset may overtake what came before it
+
+
+async def test_what_is_looked_for_may_come_in_two_pieces(echo: Echo) -> None:
+    client = await echo.link()
+    cut = echo.proxy.lose_request(b"needle")
+    client.writer.write(b"hay nee")
+    await client.writer.drain()
+    await asyncio.sleep(0.02)  # a packet of its own
+    client.writer.write(b"dle hay\n")
+    with pytest.raises(ConnectionResetError):
+        await client.ask("")
+    assert cut.done
+    assert echo.asked in ([], ["hay nee"])
+
+
+async def test_silence_is_of_one_connection(echo: Echo) -> None:
+    client = await echo.link()
+    cut = echo.proxy.silence(b"one")
+    client.writer.write(b"one\n")
+    assert await client.nothing_comes()
+    assert cut.done
+    assert echo.asked == ["one"]
+    assert await (await echo.link()).ask("two") == "TWO"
+    echo.proxy.links[0].reset()
+    with pytest.raises(ConnectionResetError):
+        await client.ask("three")
+
+
+async def test_refused_and_taken_again(echo: Echo) -> None:
+    client = await echo.link()
+    assert await client.ask("a") == "A"
+    await echo.proxy.refuse()
+    with pytest.raises(ConnectionError):
+        await client.ask("b")
+    with pytest.raises(ConnectionRefusedError):
+        await echo.link()
+    await echo.proxy.accept()
+    assert await (await echo.link()).ask("c") == "C"
+
+
+async def test_a_black_hole_keeps_what_it_swallows(echo: Echo) -> None:
+    client = await echo.link()
+    assert await client.ask("a") == "A"
+    echo.proxy.swallow()
+    asking = asyncio.create_task(client.ask("b"))
+    fresh = asyncio.create_task((await echo.link()).ask("c"))
+    done, _ = await asyncio.wait([asking, fresh], timeout=0.02)
+    assert not done
+    assert echo.asked == ["a"]
+    echo.proxy.flow()
+    assert [await asking, await fresh] == ["B", "C"]
+
+
+async def test_delays_add_up(echo: Echo) -> None:
+    client = await echo.link()
+    loop = asyncio.get_running_loop()
+    echo.proxy.delay = 0.05
+    before = loop.time()
+    assert await client.ask("a") == "A"
+    assert loop.time() - before >= 0.1 - 0.001  # there and back
+
+
+async def test_a_server_that_is_not_there_is_a_reset(echo: Echo) -> None:
+    await echo.stop()
+    with pytest.raises(ConnectionResetError):
+        await (await echo.link()).ask("a")
+    await echo.start()
+    assert await (await echo.link()).ask("a") == "A"
+
+
+async def test_forgotten_is_not_done(echo: Echo) -> None:
+    client = await echo.link()
+    cut = echo.proxy.lose_answer()
+    echo.proxy.forget()
+    assert await client.ask("a") == "A"
+    assert not cut.done
