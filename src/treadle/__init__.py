@@ -18,6 +18,7 @@ from treadle.errors import (
     BadOption,
     BadResult,
     BadSession,
+    BadStep,
     BadTask,
     BadUrl,
     JobCancelled,
@@ -30,7 +31,9 @@ from treadle.errors import (
     ProcessDied,
     RemoteFailure,
     SchemaTooNew,
+    Signalled,
     Stale,
+    StepMismatch,
     StorageError,
     StorageFull,
     StorageMoved,
@@ -53,10 +56,10 @@ from treadle.worker import Worker
 __version__ = "0.1.0"
 
 __all__ = [
-    "Abort", "App", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadSession", "BadTask", "BadUrl", "Defer",
-    "Event", "Job", "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone", "JobSpec", "JobUnknown",
-    "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase", "ProcessDied", "Record", "RemoteFailure", "Retry",
-    "SchemaTooNew", "Sizes", "Stale", "State", "StorageError", "StorageFull", "StorageMoved", "StorageUnavailable",
-    "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownTask", "Unsupported", "Worker", "all_done",
-    "all_succeeded", "at_least", "current",
+    "Abort", "App", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadSession", "BadStep", "BadTask", "BadUrl",
+    "Defer", "Event", "Job", "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone", "JobSpec",
+    "JobUnknown", "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase", "ProcessDied", "Record", "RemoteFailure",
+    "Retry", "SchemaTooNew", "Signalled", "Sizes", "Stale", "State", "StepMismatch", "StorageError", "StorageFull",
+    "StorageMoved", "StorageUnavailable", "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownTask",
+    "Unsupported", "Worker", "all_done", "all_succeeded", "at_least", "current",
 ]  # fmt: skip

@@ -102,7 +102,7 @@ class App:
         self._inline: Worker | None = None
         self.sync = Portal(self)
         self._starting: asyncio.Task[Worker] | None = None
-        self.jobs = Jobs(self.client, self._opened, self.tasks, self.now)
+        self.jobs = Jobs(self.client, self._opened, self.tasks, self.now, self.sizes.step)
         self.dead = Dead(self.jobs)
         self.queues = Queues(self._opened)
         self.limits = Limits(self._opened)

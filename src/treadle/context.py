@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
 
+from treadle import defaults
 from treadle.clock import moment
+from treadle.durable import Durable, Home, Once
 from treadle.errors import BadOption, TreadleError
-from treadle.model import Record
+from treadle.model import Outcome, Record
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class NotRunning(TreadleError, RuntimeError):
@@ -30,10 +35,20 @@ Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
 class Context:
     """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
 
-    __slots__ = ("_cancelled", "_noted", "_results", "note", "record", "why", "worker")
+    __slots__ = (
+        "_cancelled", "_home", "_noted", "_results", "began", "durable", "leaving", "note", "place", "record", "why",
+        "worker",
+    )  # fmt: skip
 
-    def __init__(self, record: Record, worker: str, noted: Callable[[], None], results: Results | None = None) -> None:
-        self.record, self.worker, self._results = record, worker, results
+    def __init__(
+        self, record: Record, worker: str, noted: Callable[[], None], results: Results | None = None,
+        home: Home | None = None,
+    ) -> None:  # fmt: skip
+        self.record, self.worker, self._results, self._home = record, worker, results, home
+        self.durable: Durable | None = None  # made when it is first asked for
+        self.leaving: Outcome | None = None  # what becomes of it, once its function was left to sleep or wait
+        self.began = 0.0  # set when it runs, by our clock
+        self.place: object = None  # where the function runs, if it is async: the asyncio task
         self.note: str | None = None
         self.why: str | None = None  # why it is to stop: timeout, deadline, lost, stop
         self._noted = noted
@@ -116,6 +131,75 @@ class Context:
             if self._cancelled is not None:
                 self._cancelled.set()
 
+    # --- durable code
+
+    @overload
+    def step(
+        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Run a function once in the life of this job: `await current().step("charge", charge, order)`. Later runs are
+        answered what it returned. When this returns, that is stored; who dies before runs the function again.
+
+        An async function is awaited, a plain one runs in a thread. The answer is what its codec gives back, by the
+        function's return annotation. A function that raises is not remembered. The second step of a name is "name#2".
+        Raises BadStep, StepMismatch, TooLarge, BadResult.
+        """
+        return self._durably().step(name, function, args, kwargs)
+
+    async def sleep(
+        self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
+    ) -> None:
+        """Sleep for so many seconds, or until a moment, without a slot: the function is left here by an exception that
+        `except Exception` does not catch, and runs again from its top when it is time. Raises BadStep, StepMismatch."""
+        durable = self._durably()
+        durable.alone(name)
+        await durable.sleep(durable.memo.ask(f"sleep:{name}"), length, until)
+
+    @overload
+    async def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
+    @overload
+    async def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> T: ...
+    async def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
+        """The value of `app.jobs.signal(id, name, value)`, waited for without a slot, as `sleep` does; it may have come
+        before. `returns` is the type to read it as.
+
+        Raises TimeoutError after `timeout` seconds (the name may be waited for again), BadStep, StepMismatch.
+        """
+        durable = self._durably()
+        durable.alone(name)
+        return await durable.wait_for(name, durable.memo.ask(f"wait:{name}"), timeout, returns)
+
+    def once(self, key: str, keep: float | timedelta = defaults.ONCE) -> Once:
+        """`async with current().once("report:monday") as first:`, in threads `with`. True for one job of all that ask
+        for this key within `keep` seconds; in later runs of that job too. Given back if the block raises or the attempt
+        fails."""
+        return Once(self._durably(), key, keep)
+
+    def step_key(self, name: str | None = None) -> str:
+        """An idempotency key for a step's effects outside: the same in every run, and when a dead job is retried.
+        Without a name, that of the step whose function runs here."""
+        return self._durably().key(name)
+
+    @property
+    def sync(self) -> Synchronous:
+        """`step`, `sleep` and `wait_for` for functions in threads."""
+        return Synchronous(self._durably())
+
+    def _durably(self) -> Durable:
+        if self.durable is None:
+            if self._home is None:
+                raise NotRunning(
+                    "steps, sleeps and waits cannot be used in a process of its own: have an async task, or one in a "
+                    "thread, take the steps, and wait for jobs of this one"
+                )
+            self.durable = Durable(self, self._home, self._home.codec(self.task))
+        return self.durable
+
     async def upstream(self) -> list[Any]:
         """The results of the jobs it waited for, in the order of `after`. In the place of one that did not succeed
         stands the exception its `result()` would raise. Raises StorageError."""
@@ -140,6 +224,36 @@ class Context:
         """Have a note saved by the next heartbeat."""
         self.note = note
         self._noted()
+
+
+class Synchronous:
+    """The durable code of a function in a thread: `current().sync`."""
+
+    def __init__(self, durable: Durable) -> None:
+        self._durable = durable
+
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `current().step`; the function runs in this thread."""
+        found: T = self._durable.step_here(name, function, args, kwargs)
+        return found
+
+    def sleep(
+        self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
+    ) -> None:
+        """As `current().sleep`."""
+        durable = self._durable
+        durable.alone(name, here=True)
+        durable.wait_here(durable.sleep(durable.memo.ask(f"sleep:{name}"), length, until))
+
+    @overload
+    def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
+    @overload
+    def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> T: ...
+    def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
+        """As `current().wait_for`."""
+        durable = self._durable
+        durable.alone(name, here=True)
+        return durable.wait_here(durable.wait_for(name, durable.memo.ask(f"wait:{name}"), timeout, returns))
 
 
 _current: ContextVar[Context] = ContextVar("treadle_job")

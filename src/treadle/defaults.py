@@ -36,3 +36,7 @@ MAX_HEADERS: Final = 8 * 2**10  # bytes, names and values together
 MAX_NAME: Final = 255  # characters: queues, tasks, keys, limits, lanes, labels
 MAX_LABELS: Final = 16
 MAX_DELAY: Final = 100 * 365 * 86_400.0  # s; a hundred years: beyond is a mistake of units
+MAX_STEP: Final = 256 * 2**10  # bytes one step remembers: a result is a fact to go on with, not a file
+MAX_MEMO: Final = 2**20  # bytes all steps of a job remember together: a claim reads them all
+MAX_STEPS: Final = 1_000  # steps of a job
+ONCE: Final = 86_400.0  # s a mark of `once` stays; a day, like the rows of what it guarded

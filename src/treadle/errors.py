@@ -13,6 +13,9 @@ Without this file nobody could tell a job that failed from a storage that is awa
     ├── UnknownJob (LookupError)     `after` names a job nobody knows
     ├── KeyHeld                      an unfinished job holds the key
     ├── Stale                        the job moved on: somebody else settled or claimed it
+    ├── BadStep (ValueError)         durable code used in a way that could not be remembered
+    ├── StepMismatch                 the function takes other steps than the run that began the job
+    ├── Signalled                    the job was given that signal before
     ├── RemoteFailure                what a function in a process of its own raised
     ├── ProcessDied                  the process of such a function died under it
     ├── JobNotDone                   what became of a job that did not succeed
@@ -113,6 +116,38 @@ class Stale(TreadleError):
     def __init__(self, id: str, found: str) -> None:
         self.id, self.found = id, found
         super().__init__(f"job {id} has moved on: it is {found}")
+
+
+class BadStep(TreadleError, ValueError):
+    """Durable code used in a way that a later run could not repeat: `step` is its name, `problem` what is wrong."""
+
+    def __init__(self, step: str, problem: str) -> None:
+        self.step, self.problem = step, problem
+        super().__init__(f"step {step!r}: {problem}")
+
+
+class StepMismatch(TreadleError):
+    """The function asks for other steps, or in another order, than the run that began this job.
+
+    recorded  the step that was taken at this point, or this step with the one before it
+    asked     the step that is asked for now; `after` the one before it ("" for the first)
+    """
+
+    def __init__(self, id: str, asked: str, after: str, recorded: str) -> None:
+        self.id, self.asked, self.after, self.recorded = id, asked, after, recorded
+        place = f"after {after!r}" if after else "first"
+        super().__init__(
+            f"job {id} began with other code: it asks for step {asked!r} {place}, but recorded is {recorded}; "
+            "keep names and order of the steps for jobs under way, and give a changed function a new task name"
+        )
+
+
+class Signalled(TreadleError):
+    """The job was given that signal before; the first value stays, this one was not stored."""
+
+    def __init__(self, id: str, name: str) -> None:
+        self.id, self.name = id, name
+        super().__init__(f"job {id} was given the signal {name!r} before; the first value stays")
 
 
 class RemoteFailure(TreadleError):

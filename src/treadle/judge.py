@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from treadle import defaults
 from treadle.errors import RemoteFailure
-from treadle.model import ABORTED, ERROR, EXPIRED, LOST, Outcome, Pairs, Record, State
+from treadle.model import ABORTED, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
 
 Verdict = RetryNow | Defer | Abort | None
@@ -71,6 +71,21 @@ def ended(record: Record, reason: str, error: str, memo: Pairs = (), note: str |
     return Outcome(
         id=record.job.id, version=record.version, state=State.FAILED, attempt=record.attempt + 1, reason=reason,
         error=error, memo=memo, note=note,
+    )  # fmt: skip
+
+
+def asleep(record: Record, delay: float, now: float) -> Outcome:
+    """Back in so many seconds, uncounted; one that would sleep beyond its deadline has expired."""
+    if _too_late(record, now + delay):
+        return ended(record, EXPIRED, "it would sleep beyond its deadline")
+    return handed_back(record, max(delay, 0.001))
+
+
+def awaiting(record: Record, after: tuple[str, ...], then: tuple[NewJob, ...] = ()) -> Outcome:
+    """Again when these have ended, however; uncounted."""
+    return Outcome(
+        id=record.job.id, version=record.version, state=State.WAITING, attempt=record.attempt, error=record.error,
+        after=after, then=then,
     )  # fmt: skip
 
 

@@ -109,17 +109,25 @@ NAMES = frozenset(Options.__annotations__)
 
 
 class Sizes(Struct, frozen=True):
-    """The largest texts an app accepts, in bytes. May be set lower than the defaults, never higher (BadOption)."""
+    """The largest texts an app accepts, in bytes. May be set lower than the defaults, never higher (BadOption).
+
+    step   what one step of durable code remembers; `memo` what all steps of a job remember together
+    steps  how many steps a job may take: a number, not bytes
+    """
 
     payload: int = defaults.MAX_PAYLOAD
     result: int = defaults.MAX_RESULT
     headers: int = defaults.MAX_HEADERS
+    step: int = defaults.MAX_STEP
+    memo: int = defaults.MAX_MEMO
+    steps: int = defaults.MAX_STEPS
 
     def __post_init__(self) -> None:
-        ceilings = (defaults.MAX_PAYLOAD, defaults.MAX_RESULT, defaults.MAX_HEADERS)
-        for (name, value), most in zip(asdict(self).items(), ceilings, strict=True):
+        for name, value in asdict(self).items():
+            most: int = Sizes.__struct_defaults__[Sizes.__struct_fields__.index(name)]
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
-                raise BadOption(f"sizes.{name}", f"expected 1 to {most:,} bytes, found {value!r}")
+                unit = "" if name == "steps" else " bytes"
+                raise BadOption(f"sizes.{name}", f"expected 1 to {most:,}{unit}, found {value!r}")
 
 
 def name_of(value: object, option: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -16,7 +17,8 @@ from msgspec.structs import replace
 from treadle import defaults, judge, middleware
 from treadle.codec import MISSING
 from treadle.context import Context, enter
-from treadle.errors import BadArgument, JobNotDone, JobUnknown, StorageError, TooLarge
+from treadle.durable import SWALLOWED, Leave, left_by
+from treadle.errors import BadArgument, BadStep, JobNotDone, JobUnknown, StorageError, TooLarge
 from treadle.model import EXPIRED, Outcome, Record
 from treadle.retry import Abort, Defer, RetryNow
 from treadle.task import Task
@@ -57,7 +59,9 @@ class Runner:
         Raises nothing but KeyboardInterrupt.
         """
         # The storage's clock decides; ours may be wrong, so only how far it has moved since the claim counts.
-        began = self._now()
+        began = context.began = self._now()
+        if task.kind == "async":
+            context.place = asyncio.current_task()
         enter(context)
         try:
             text = await self._result(task, context, rules)
@@ -66,11 +70,15 @@ class Runner:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort)):
+            if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort | Leave)):
                 return self._stopped(task, context, rules, error, began)
+            if context.leaving is not None:
+                return self._left(task, context, rules, error, began)
             return self._failed(task, context, rules, error, began)
         if context.why in FIRM:
             return self._stopped(task, context, rules, None, began)
+        if context.leaving is not None:
+            return self._left(task, context, rules, None, began)
         return judge.succeeded(context.record, text, note=context.note)
 
     async def _result(self, task: AnyTask, context: Context, rules: judge.Rules) -> str:
@@ -120,23 +128,13 @@ class Runner:
     async def _in_thread(self, task: AnyTask, context: Context, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """In a thread with this job's context. A thread cannot be cancelled: the slot is free when it has returned."""
         here = contextvars.copy_context()
-        future = self._threads().run(lambda: here.run(task.function, *args, **kwargs))
-        try:
-            value, error = await asyncio.shield(future)
-        except asyncio.CancelledError:
-            # Giving the job back while the function still runs would make two of it.
-            await asyncio.wait([future])
-            value, error = future.result()
-            if error is not None:
-                log.info("%s raised after it was told to stop", task.name, exc_info=error)
-                raise
-            if context.why != "stop":
-                raise
-        if isinstance(error, KeyboardInterrupt):
-            raise RuntimeError("KeyboardInterrupt was raised in a thread") from error  # not meant for the loop
-        if error is not None:
-            raise error
-        return value
+
+        def interrupt() -> None:
+            if context.durable is not None:
+                context.durable.interrupt()
+
+        call = functools.partial(here.run, task.function, *args, **kwargs)
+        return await in_thread(self._threads(), call, task.name, lambda: context.why == "stop", interrupt)
 
     def _stopped(
         self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None, began: float
@@ -154,6 +152,18 @@ class Runner:
         if why == "stop":
             return judge.handed_back(record, note=context.note)
         return self._failed(task, context, rules, error or asyncio.CancelledError(), began)
+
+    def _left(
+        self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None, began: float
+    ) -> Outcome:
+        """It went to sleep, or waits; unless it has caught what was to take it there, and done who knows what since."""
+        assert context.leaving is not None
+        if left_by(error):
+            return replace(context.leaving, note=context.note)
+        swallowed = BadStep("sleep", SWALLOWED)
+        swallowed.__cause__ = error
+        log.error("%s %s: %s", task.name, context.id, swallowed)
+        return self._failed(task, context, rules, swallowed, began)
 
     def _failed(
         self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException, began: float
@@ -187,6 +197,32 @@ class Runner:
         except (Exception, SystemExit):
             log.exception("on_error failed for %s %s; the default is taken", record.job.task, record.job.id)
             return None
+
+
+async def in_thread(
+    threads: Threads, call: Callable[[], Any], name: str, counts: Callable[[], bool],
+    interrupt: Callable[[], None] = lambda: None,
+) -> Any:  # fmt: skip
+    """What `call` answers in a thread. Cancelled, it tells (`interrupt`) and waits all the same; `counts` says then
+    whether the answer does."""
+    future = threads.run(call)
+    try:
+        value, error = await asyncio.shield(future)
+    except asyncio.CancelledError:
+        interrupt()
+        # Giving the job back while the function still runs would make two of it.
+        await asyncio.wait([future])
+        value, error = future.result()
+        if error is not None:
+            log.info("%s raised after it was told to stop", name, exc_info=error)
+            raise
+        if not counts():
+            raise
+    if isinstance(error, KeyboardInterrupt):
+        raise RuntimeError("KeyboardInterrupt was raised in a thread") from error  # not meant for the loop
+    if error is not None:
+        raise error
+    return value
 
 
 async def _passed(task: AnyTask, context: Context) -> object:

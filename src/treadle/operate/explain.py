@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from treadle.clock import moment
 from treadle.model import Record, State, Stats
+from treadle.promises import signal_name
 
 
 def explain(row: Record, upstreams: Mapping[str, Record | None], ahead: int | None, stats: Stats, now: float) -> str:
@@ -72,6 +73,11 @@ def _waiting(row: Record, upstreams: Mapping[str, Record | None]) -> str:
         return "It is a promise: it waits for somebody to settle it."
     open_ = [id for id, up in upstreams.items() if up is None or not up.state.final]
     unknown = [id for id in open_ if upstreams[id] is None]
+    signals = [(id, name) for id in open_ if (up := upstreams[id]) and (name := signal_name(up)) is not None]
+    if signals and len(open_) == 1:
+        up = upstreams[open_[0]]
+        until = f", until {_at(up.due_at)} at most" if up is not None and up.due_at is not None else ""
+        return f"It waits for the signal {signals[0][1]!r}{until}."
     named = ", ".join(open_[:3]) + (f" and {len(open_) - 3} more" if len(open_) > 3 else "")
     until = f", until {_at(row.due_at)} at most" if row.due_at is not None else ""
     strangers = f"; nobody knows {', '.join(unknown[:3])} yet" if unknown else ""

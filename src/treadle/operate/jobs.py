@@ -6,14 +6,16 @@ version it saw: what a worker did meanwhile is never overwritten.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from treadle import codec
+from treadle import codec, defaults, promises
 from treadle.client import Client
-from treadle.errors import BadOption, JobUnknown, KeyHeld, Stale, TreadleError
+from treadle.errors import BadOption, JobUnknown, KeyHeld, Stale, TooLarge, TreadleError
 from treadle.job import Job
+from treadle.memo import check_name
 from treadle.model import ASKED, Outcome, Page, Query, Record, State
 from treadle.operate.explain import explain
 from treadle.options import HasId
@@ -38,9 +40,9 @@ class Jobs:
 
     def __init__(
         self, client: Client, storage: Callable[[], Awaitable[Storage]], tasks: Mapping[str, Task[..., Any, Any]],
-        now: Callable[[], float],
+        now: Callable[[], float], most: int = defaults.MAX_STEP,
     ) -> None:  # fmt: skip
-        self._client, self._storage, self._tasks, self._now = client, storage, tasks, now
+        self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
 
     # --- looking
 
@@ -120,15 +122,26 @@ class Jobs:
         for row in rows:
             if tree:
                 done += await self._cancel_children(row)
-            done += await self._act(row, _cancelled)
+            done += await self._cancel_one(row)
         return done
 
     async def _cancel_children(self, row: Record) -> int:
         done = 0
         async for child in self.iterate(parent=row.job.id):
+            if not child.job.task:
+                continue  # a signal's row, which goes with its job
             done += await self._cancel_children(child)
             if not child.state.final:
-                done += await self._act(child, _cancelled)
+                done += await self._cancel_one(child)
+        return done
+
+    async def _cancel_one(self, row: Record) -> int:
+        done = await self._act(row, _cancelled)
+        if done and row.state is State.WAITING:
+            # Not before it: the job would come in line, and wait for the signal anew. Nor left: nobody else ends them.
+            async for child in self.iterate(parent=row.job.id):
+                if promises.signal_name(child) is not None and not child.state.final:
+                    await self._act(child, _cancelled)
         return done
 
     async def retry(self, job: HasId | str | None = None, **filters: Filter) -> int:
@@ -144,6 +157,25 @@ class Jobs:
             row = await self.get(job)
             raise Stale(row.job.id, f"{row.state}: only failed and cancelled jobs are reopened")
         return sum([await self._act(row, _reopened, raising=job is not None) for row in rows])
+
+    async def signal(self, job: HasId | str, name: str, value: object = None) -> None:
+        """Give a job the value its `current().wait_for(name)` waits for; it may come before the job does. Stored when
+        this returns.
+
+        Raises JobUnknown; Stale for a job that has ended; Signalled for the second one of a name; BadStep, BadOption
+        for a name or a value that cannot be stored.
+        """
+        check_name(name)
+        row = await self.get(job)
+        if row.state.final:
+            raise Stale(row.job.id, f"{row.state}: nobody waits for {name!r} any more")
+        try:
+            text = codec.encode_any(value)
+        except codec.Unstorable as error:
+            raise BadOption("signal", f"{name!r}: {error}") from None
+        if (size := len(text.encode())) > self._most:
+            raise TooLarge(f"the value of the signal {name!r}", size, self._most)
+        await promises.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"')
 
     async def run_now(self, job: HasId | str | None = None, **filters: Filter) -> int:
         """Bring scheduled jobs (and those waiting for their next try) into line at once.
@@ -176,7 +208,7 @@ class Jobs:
             raise BadOption("job", "give a job or an id, or else at least one filter")
         if job is not None:
             return [row for row in [await self.get(job)] if fits(row)]
-        return [row async for row in self.iterate(**filters) if fits(row)]
+        return [row async for row in self.iterate(**filters) if row.job.task and fits(row)]
 
     async def _act(self, row: Record, outcome: Callable[[Record], Outcome | None], raising: bool = False) -> int:
         """Settle from outside. A job that moved on meanwhile is looked at again; one that no longer fits is left."""

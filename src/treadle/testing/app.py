@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from treadle.runner import AnyTask
 
 STEP = 0.001  # s; the least the clock moves from one due moment to the next
+STUCK = 20  # moves of the clock, twice as far each time, after which what is due and does not run never will
 
 
 class Call(Struct, frozen=True):
@@ -112,6 +113,20 @@ class Testing:
             ran += now_ran
         clock.moment = end
         return ran + await self.drain(raise_errors=raise_errors)
+
+    async def finish(self, *, limit: int = 10_000, raise_errors: bool = False) -> int:
+        """Run everything to its end, in no time: when nothing is due, the clock moves to the next moment at which
+        something is, over sleeps, delays, retries and timeouts. What waits for a signal without a timeout waits on.
+        Answers how many runs that were; raises Endless beyond `limit`.
+        """
+        ran = await drain(self.app, limit=limit, raise_errors=raise_errors)
+        idle = 0  # moves in a row after which nothing ran: what is due and cannot run must not keep us here
+        while (wait := await self._next_in()) is not None and idle < STUCK:
+            self.clock.advance(max(wait, STEP * 2**idle))
+            more = await drain(self.app, limit=limit - ran, raise_errors=raise_errors)
+            idle = 0 if more or wait > 0 else idle + 1
+            ran += more
+        return ran
 
     async def _next_in(self) -> float | None:
         """In how many seconds something is due."""

@@ -55,27 +55,34 @@ class Keeper:
         shortest = min((run.lease for run in self._slots.running.values() if run.lease), default=self._lease)
         return min(shortest, self._lease) / 3
 
-    async def beat_once(self, gone: bool = False) -> None:
+    def presence(self, gone: bool = False) -> Presence:
+        """This worker as it describes itself."""
         slots = self._slots
-        presence = Presence(
+        return Presence(
             worker=slots.name, host=platform.node(), pid=os.getpid(), queues=self._queues,
             tasks=tuple(self._tasks()), slots=slots.concurrency, running=len(slots.running),
             uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
         )  # fmt: skip
+
+    def lease_of(self, run: Run) -> float:
+        return run.lease or self._lease
+
+    async def beat_once(self, gone: bool = False) -> None:
+        slots, presence = self._slots, self.presence(gone)
         by_lease: dict[float, list[Run]] = {self._lease: []}
         # Also what waits to be settled: an outage longer than the lease must not have it run again. Of a job that is
         # here twice only the later run has a lease, and the answer names jobs, not runs.
         waiting = [run for run in slots.unsettled() if run.record.job.id not in slots.running]
         for run in (*slots.running.values(), *waiting):
-            by_lease.setdefault(run.lease or self._lease, []).append(run)
+            by_lease.setdefault(self.lease_of(run), []).append(run)
         for lease, runs in by_lease.items():
             holds = [Hold(run.record.job.id, run.record.version, note=run.context.note) for run in runs]
             lost = await self._storage.heartbeat(presence, holds, lease)
             for run in runs:
                 if run.record.job.id in lost and not run.ended:
-                    self._lose(run)
+                    self.lose(run)
 
-    def _lose(self, run: Run) -> None:
+    def lose(self, run: Run) -> None:
         """It was cancelled, settled or claimed by somebody else: nothing it writes will be taken."""
         if not run.cut and self._emitter.wants("lost"):
             job = run.record.job

@@ -23,6 +23,7 @@ from treadle.options import Sizes, name_of
 from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask, Runner
 from treadle.storage.contract import Storage
+from treadle.worker.home import DurableHome
 from treadle.worker.keeper import Keeper
 from treadle.worker.outage import Outage
 from treadle.worker.pump import Pump
@@ -238,14 +239,15 @@ class _Running:
         )
         pumps = 1 if worker.concurrency == 1 else PUMPS
         share = -(-worker.concurrency // pumps)
-        self.pumps = [
-            Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter,
-                 worker.poll, worker._accept, outage, app.results)
-            for number in range(pumps)
-        ]  # fmt: skip
         self.keeper = Keeper(
             self.slots, storage, app.emitter, list(self.queues), worker.lease, worker.tasks, outage.answered
         )
+        home = DurableHome(self.slots, storage, self.keeper, app, worker.threads, outage)
+        self.pumps = [
+            Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter,
+                 worker.poll, worker._accept, outage, app.results, home)
+            for number in range(pumps)
+        ]  # fmt: skip
         self.loops: list[asyncio.Task[None]] = []
         self.beside: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()  # a second signal: no grace

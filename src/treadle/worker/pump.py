@@ -15,6 +15,7 @@ from typing import Any
 
 from treadle import defaults, judge
 from treadle.context import Context, Results
+from treadle.durable import Home
 from treadle.errors import StorageError, UnknownTask
 from treadle.events import Emitter, Event
 from treadle.model import EXPIRED, Claim, Claimed, Outcome, Record, Settled, State
@@ -37,9 +38,9 @@ class Pump:
     def __init__(
         self, number: int, share: int, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
         ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
-        accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
+        accept: Callable[[Record], Any] | None, outage: Outage, results: Results, home: Home | None = None,
     ) -> None:  # fmt: skip
-        self._number, self._share, self._results = number, share, results
+        self._number, self._share, self._results, self._home = number, share, results, home
         self._label = f"pump {number}"
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
@@ -166,7 +167,7 @@ class Pump:
             self._not_started(record, judge.handed_back(record, 5.0))
             return
         rules = self._rules_for(task, record)
-        context = Context(record, slots.name, slots.noted, self._results)
+        context = Context(record, slots.name, slots.noted, self._results, self._home)
         run = Run(record, task, context, rules, record.job.lease or task.lease or 0.0)
         slots.begin(run)
         if rules.timeout is not None:
@@ -195,6 +196,8 @@ class Pump:
                 if self._emitter.wants("started"):
                     self._emitter.emit(_event("started", run, self._slots.name))
                 outcome = await self._runner.run(run.task, run.context, run.rules)
+                if outcome is not None and run.context.durable is not None:
+                    outcome = await run.context.durable.concluded(outcome)
         except asyncio.CancelledError:
             outcome = None if run.context.why == "lost" else judge.handed_back(run.record)
         except Exception as error:

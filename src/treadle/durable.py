@@ -1,0 +1,373 @@
+"""Durable code: steps that run once, sleeps and waits that free the slot, marks that one job in the fleet wins.
+
+Without it a function that was interrupted would begin again from its first line, and one that waits for a person would
+hold a slot for days.
+
+The promise: when `step` returns, its result is stored. Who dies between the function's end and that moment runs the
+function again. A sleep or a wait leaves the function by an exception of our own (`Leave`); the run that goes on begins
+at the top and finds its steps remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import inspect
+import logging
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from treadle import judge
+from treadle.codec import Codec, Signature, TaggedCodec, decode_any
+from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
+from treadle.memo import Asked, Entry, Memo, running_step, valued
+from treadle.model import ASKED, NewJob, Outcome, Record, State
+from treadle.options import Sizes
+from treadle.promises import SEEN_AT_ONCE, mark, signal_id, signal_row, usable, winner
+from treadle.retry import seconds, until
+
+if TYPE_CHECKING:
+    from treadle.context import Context
+
+log = logging.getLogger("treadle")
+
+EARLY = 0.001  # s; what is left of a sleep below this is no reason to go to sleep again
+
+
+class Home(Protocol):
+    """What durable code needs of the worker it runs in. Every call is made again until the storage answers."""
+
+    loop: asyncio.AbstractEventLoop
+    sizes: Sizes
+
+    def now(self) -> float: ...
+    def codec(self, task: str) -> Codec | None: ...
+    async def save(self, run: Context) -> None: ...
+    async def get(self, ids: Sequence[str]) -> Sequence[Record | None]: ...
+    async def store(self, job: NewJob) -> Record: ...
+    async def settle(self, outcomes: Sequence[Outcome]) -> None: ...
+    async def call(self, run: Context, function: Callable[[], Any]) -> Any: ...
+
+
+class Leave(BaseException):
+    """Unwinds the function of a job that goes to sleep or waits. Not an Exception: `except Exception` lets it pass."""
+
+
+class Stopped(BaseException):
+    """Ends a function in a thread that waited for the storage when its run was cut short."""
+
+
+class Durable:
+    """The durable code of one run."""
+
+    def __init__(self, run: Context, home: Home, codec: Codec | None) -> None:
+        self.run, self.home = run, home
+        self.memo = Memo(run.record.job.id, run.record.memo, home.sizes, run.place)
+        self._codec = None if type(codec) is TaggedCodec else codec
+        self._waited: dict[str, int] = {}  # signals this run has received or given up -> the last turn of theirs
+        self._received: set[str] = set()
+        self._marks: dict[str, Record] = {}
+        self._pending: concurrent.futures.Future[Any] | None = None
+        self._interrupted = False
+
+    # --- steps
+
+    def step(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """The place of a step in the order is where it is asked for, not where it is awaited."""
+        self._stay(name)
+        return self._step(self.memo.ask(name), function, args, kwargs)
+
+    async def _step(self, asked: Asked, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._on_loop(asked.key)
+        signature = self._signature(asked.key, function)
+        if asked.entry is not None:
+            return signature.decode_result(self._recorded(asked))
+        with self.memo.within(asked):
+            if _is_async(function):
+                value = await function(*args, **kwargs)
+            else:
+                value = await self.home.call(self.run, lambda: function(*args, **kwargs))
+                value = await value if inspect.isawaitable(value) else value
+        text = self._keep(asked, signature, value)
+        await self.home.save(self.run)
+        return signature.decode_result(text)
+
+    def step_here(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The same in a thread: the function runs in it."""
+        self._stay(name)
+        if _is_async(function):
+            raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
+        asked = self.memo.ask(name)
+        signature = self._signature(asked.key, function)
+        if asked.entry is not None:
+            return signature.decode_result(self._recorded(asked))
+        with self.memo.within(asked):
+            value = function(*args, **kwargs)
+        text = self._keep(asked, signature, value)
+        self.wait_here(self.home.save(self.run))
+        return signature.decode_result(text)
+
+    def _keep(self, asked: Asked, signature: Signature, value: object) -> str:
+        """What is returned is what a later run will read, so a value that changes on the way is seen at once."""
+        text = signature.encode_result(value)
+        self.memo.keep(asked, valued(asked, text, self._codec is not None))
+        return text
+
+    def _recorded(self, asked: Asked) -> str:
+        assert asked.entry is not None
+        text = asked.entry.result
+        if text is None:
+            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "a sleep or a wait of that name")
+        return text
+
+    def _signature(self, name: str, function: Callable[..., Any]) -> Signature:
+        if not callable(function):
+            raise BadStep(name, f"expected a function and its arguments, found {function!r}")
+        return signature_of(function, f"{self.run.record.job.task}: step {name!r}", self._codec)
+
+    def key(self, name: str | None) -> str:
+        """The idempotency key of a step: the same in every run, also after the job was dead and reopened."""
+        if name is not None:
+            return f"{self.run.record.job.id}:{name}"
+        found = running_step()
+        if found is None:
+            raise BadStep("step_key", "give the step's name, or ask from within the step's function")
+        return found
+
+    # --- sleeping and waiting
+
+    async def sleep(self, asked: Asked, length: float | timedelta | None, moment: datetime | None) -> None:
+        now, entry = self._moment(), asked.entry
+        if (length is None) == (moment is None):
+            raise BadOption("sleep", "give either seconds or until=")
+        if entry is None:
+            wake = now + (seconds(length, "sleep") if length is not None else until(moment, "sleep", now))
+        elif isinstance(entry.until, float):
+            wake = entry.until
+        else:
+            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
+        if wake - now <= EARLY:
+            return
+        if entry is None:
+            self.memo.keep(asked, Entry(asked.after, until=wake))
+        self._leave(judge.asleep(self.run.record, wake - now, now))
+
+    async def wait_for(self, name: str, asked: Asked, timeout: float | timedelta | None, kind: Any) -> Any:
+        entry = asked.entry
+        if entry is None:
+            entry = await self._arrived(name, asked, None if timeout is None else seconds(timeout, "timeout"))
+            self.memo.keep(asked, entry)
+            await self.home.save(self.run)
+        if isinstance(entry.turn, int):
+            self._waited[name] = entry.turn
+        if entry.gave_up:
+            raise TimeoutError(f"nobody gave the signal {name!r} to {self.run.record.job.task} in time")
+        self._received.add(name)
+        text = entry.result
+        if text is None:
+            raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
+        return decode_any(text) if kind is Any else _signature_of_kind(kind).decode_result(text)
+
+    async def _arrived(self, name: str, asked: Asked, timeout: float | None) -> Entry:
+        """What has come of the signal, if anything has. Raises Leave to wait for it."""
+        if name in self._received:
+            raise BadStep(
+                name, f"this signal was received already, and comes once; wait for another name, such as '{name}:2'"
+            )
+        row, used = self.run.record, self._waited.get(name, 0)
+        turn, found = await self._row(name, used)
+        if found is None and timeout != 0:
+            left = None if row.deadline_at is None else max(EARLY, row.deadline_at - self._moment())
+            limits = [each for each in (timeout, left) if each is not None]
+            new = signal_row(row, name, turn, min(limits, default=None))
+            self._leave(judge.awaiting(row, (new.id,), (new,)))
+        if found is not None and found.state is State.SUCCEEDED:
+            return valued(asked, found.result or "null", False, turn)
+        if found is not None and not found.state.final and timeout != 0:
+            self._leave(judge.awaiting(row, (found.id,)))
+        return Entry(asked.after, gave_up=True, turn=turn if found is not None and found.state.final else used)
+
+    async def _row(self, name: str, used: int) -> tuple[int, Record | None]:
+        """The row where this wait and the signal meet."""
+        row, start = self.run.record, used + 1
+        while True:
+            turns = range(start, start + SEEN_AT_ONCE)
+            rows = await self.home.get([signal_id(row.job.id, name, turn) for turn in turns])
+            for turn, found in zip(turns, rows, strict=True):
+                if found is None or usable(found, row):
+                    return turn, found
+            start += SEEN_AT_ONCE
+
+    def _moment(self) -> float:
+        """Now by the storage's clock, as far as the last claim tells: ours may be wrong, and only its steps count."""
+        now = self.home.now()
+        claimed = self.run.record.started_at
+        return now if claimed is None else claimed + max(0.0, now - self.run.began)
+
+    def _leave(self, outcome: Outcome) -> None:
+        self.run.leaving = outcome
+        raise Leave
+
+    def alone(self, what: str, here: bool = False) -> None:
+        """Raises BadStep unless this is the function itself: from a branch the others could not be put to sleep."""
+        self._stay(what)
+        if here:
+            return
+        self._on_loop(what)
+        if self.run.place is not None and asyncio.current_task() is not self.run.place:
+            raise BadStep(
+                what, "the whole function goes to sleep, so await it in the function itself: not in a task of gather, "
+                "wait_for or a TaskGroup, and not in a batch"
+            )  # fmt: skip
+
+    def _stay(self, step: str) -> None:
+        """Raises BadStep in a function that should have been left."""
+        if self.run.leaving is not None:
+            raise BadStep(step, SWALLOWED)
+
+    # --- marks
+
+    async def win(self, key: str, keep: float | timedelta) -> bool:
+        """Whether this job holds the mark."""
+        job = self.run.record.job.id
+        id = f"treadle:once:{os.urandom(8).hex()}"
+        found = await self.home.store(mark(id, job, key, seconds(keep, "once.keep")))
+        if winner(found) != job:
+            return False
+        self._marks[key] = found
+        await self.home.save(self.run)  # who has lost his lease is told here, not after the effect
+        return True
+
+    async def give_back(self, *keys: str) -> None:
+        """Let others win these; without keys, all that this run has won."""
+        rows = [self._marks.pop(key) for key in keys or tuple(self._marks) if key in self._marks]
+        if rows:
+            await self.home.settle([
+                Outcome(id=row.id, version=row.version, state=State.CANCELLED, reason=ASKED, error="given back")
+                for row in rows
+            ])  # fmt: skip
+
+    async def concluded(self, outcome: Outcome) -> Outcome:
+        """The outcome with what this run remembers and is not known to be stored. Marks won by an attempt that failed
+        are given back first: were that done after it, a crash in between would keep them from everybody."""
+        failed = outcome.state is State.FAILED
+        if (
+            self._marks
+            and (failed or outcome.attempt > self.run.record.attempt)
+            and outcome.state is not State.SUCCEEDED
+        ):
+            try:
+                await self.give_back()
+            except (asyncio.CancelledError, StorageError):
+                log.warning("marks of job %s are not given back; they are over after their time", outcome.id)
+        pairs = tuple(self.memo.unsaved.items())
+        return replace(outcome, memo=pairs) if pairs else outcome
+
+    # --- threads
+
+    def wait_here(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """In a thread: have the worker's loop do it, and wait."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            work.close()
+            raise BadStep("sync", "current().sync is for functions in threads; here, await the same of current()")
+        self._pending = future = asyncio.run_coroutine_threadsafe(work, self.home.loop)
+        if self._interrupted:
+            future.cancel()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Stopped from None
+        finally:
+            self._pending = None
+
+    def interrupt(self) -> None:
+        """The run is cut short: a thread that waits for the storage waits no more."""
+        self._interrupted = True
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def _on_loop(self, what: str) -> None:
+        if asyncio.get_running_loop() is not self.home.loop:
+            raise BadStep(what, "was awaited on another event loop; in a thread use current().sync")
+
+
+SWALLOWED = (
+    "the function went on after sleep() or wait_for(), which leave it by an exception: an `except BaseException`, a "
+    "bare `except` or a `return` in a `finally` has caught that; catch Exception instead, or raise it again"
+)
+
+
+class Once(AbstractAsyncContextManager[bool]):
+    """`async with current().once(key) as first`; in threads `with`."""
+
+    def __init__(self, durable: Durable, key: str, keep: float | timedelta) -> None:
+        self._durable, self._key, self._keep = durable, key, keep
+
+    async def __aenter__(self) -> bool:
+        return await self._durable.win(self._key, self._keep)
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, tb: Any) -> None:
+        if isinstance(error, Exception):
+            await self._durable.give_back(self._key)
+
+    def __enter__(self) -> bool:
+        found: bool = self._durable.wait_here(self._durable.win(self._key, self._keep))
+        return found
+
+    def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> None:
+        if isinstance(error, Exception):
+            self._durable.wait_here(self._durable.give_back(self._key))
+
+
+def left_by(error: BaseException | None) -> bool:
+    """Whether this is our own leaving, or a group of nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(left_by(each) for each in error.exceptions)
+    return isinstance(error, Leave)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__wrapped__", function)  # a task stands for its function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _untyped() -> Any: ...
+
+
+_known: WeakKeyDictionary[Any, dict[Codec | None, Signature]] = WeakKeyDictionary()
+
+
+def signature_of(function: Callable[..., Any], name: str, codec: Codec | None) -> Signature:
+    """How a step's result becomes text: by the function's return annotation, if it has one."""
+    own: Any = getattr(function, "signature", None)
+    if isinstance(own, Signature):
+        return own
+    if "return" not in getattr(inspect.unwrap(function), "__annotations__", ()):
+        return Signature(name, _untyped, codec)
+    try:
+        known = _known.setdefault(function, {})
+    except TypeError:  # it cannot be hashed or referred to weakly
+        return Signature(name, function, codec)
+    if codec not in known:
+        known[codec] = Signature(name, function, codec)
+    return known[codec]
+
+
+def _signature_of_kind(kind: Any) -> Signature:
+    def given() -> Any: ...
+
+    given.__annotations__["return"] = kind
+    return Signature("wait_for", given)

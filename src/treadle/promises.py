@@ -1,0 +1,111 @@
+"""Signals and marks: rows that nobody runs. A signal's row is settled by whoever gives the signal; a mark is won by
+whoever stores it first.
+
+Without it a job could only wait for jobs, not for a person; and nobody could say "I do this, the others need not".
+
+A signal of a name to a job has rows in turn, each under an id made of job, name and turn. The first that is not used
+up is where a wait and a signal meet, whichever comes first. A row is used up when a wait's time ran out on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from itertools import count
+
+import msgspec
+from msgspec import Struct
+
+from treadle import defaults
+from treadle.errors import BadOption, Signalled
+from treadle.model import EXPIRED, NewJob, Outcome, Record, State
+from treadle.storage.contract import Storage
+
+SEEN_AT_ONCE = 8  # turns looked at in one trip
+
+
+class Wanted(Struct, frozen=True):
+    """The payload of a signal's row: for people who look at it, and for telling rounds apart."""
+
+    job: str
+    signal: str
+    round: int = 0
+
+
+class Won(Struct, frozen=True):
+    """The payload of a mark: who has won it."""
+
+    job: str
+    once: str
+
+
+_read_won = msgspec.json.Decoder(Won).decode
+_read_wanted = msgspec.json.Decoder(Wanted).decode
+
+
+def signal_id(job: str, name: str, turn: int) -> str:
+    """Where the signal is found; no longer than an id may be, whatever the job's own is."""
+    return f"treadle:signal:{hashlib.sha256(f'{job} {name}'.encode()).hexdigest()[:40]}:{turn}"
+
+
+def signal_row(row: Record, name: str, turn: int, deadline: float | None = None) -> NewJob:
+    """The row of a signal to this job. It belongs to the workflow, so it stays for as long as that is not over."""
+    return NewJob(
+        id=signal_id(row.job.id, name, turn), task="", queue=row.job.queue, root=row.job.root or row.job.id,
+        parent=row.job.id, deadline=deadline, keep_failed=0.0,
+        payload=msgspec.json.encode(Wanted(row.job.id, name, row.round)).decode(),
+    )  # fmt: skip
+
+
+def signal_name(row: Record) -> str | None:
+    """Which signal this row stands for; None if it is no signal's."""
+    if row.job.task or not row.job.id.startswith("treadle:signal:"):
+        return None
+    return _read_wanted(row.job.payload).signal
+
+
+def usable(found: Record, row: Record, used: Collection[int] = (), turn: int = 0) -> bool:
+    """Whether a wait of this job may end with this row of a signal: it is open, given, or its time ran out on this
+    very wait. Rows of an earlier round, or taken away by hand, are nobody's any more."""
+    if not found.state.final or found.state is State.SUCCEEDED:
+        return True
+    mine = found.reason == EXPIRED and _read_wanted(found.job.payload).round == row.round
+    return mine and turn not in used
+
+
+async def give(storage: Storage, row: Record, name: str, text: str, nonce: str) -> None:
+    """Settle the first row of this signal that is not used up, and make it first if the job does not wait yet.
+
+    Raises Signalled if it was given before.
+    """
+    for start in count(1, SEEN_AT_ONCE):
+        turns = range(start, start + SEEN_AT_ONCE)
+        rows: Sequence[Record | None] = await storage.get([signal_id(row.job.id, name, turn) for turn in turns])
+        for turn, found in zip(turns, rows, strict=True):
+            if found is None:
+                [found] = await storage.enqueue([signal_row(row, name, turn)])
+            while not found.state.final:
+                # `value` is compared when an outcome is repeated: two givers are never both told that they were first.
+                out = Outcome(id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce)
+                [answer] = await storage.settle([out])
+                if answer.status == "applied":
+                    return
+                [again] = await storage.get([found.id])
+                if again is None:
+                    break
+                found = again
+            if found.state is State.SUCCEEDED:
+                raise Signalled(row.job.id, name)
+
+
+def mark(id: str, job: str, key: object, keep: float) -> NewJob:
+    """The row by which `job` claims a key of `once`: unfinished while it holds, and over after `keep` seconds."""
+    if not isinstance(key, str) or not 0 < len(key) <= defaults.MAX_NAME or not key.isprintable():
+        raise BadOption("once", f"expected a key of 1-{defaults.MAX_NAME} printable characters, found {key!r}")
+    payload = msgspec.json.encode(Won(job, key)).decode()
+    return NewJob(id=id, task="", key=f"treadle.once {key}", payload=payload, deadline=keep, keep=0.0, keep_failed=0.0)
+
+
+def winner(found: Record) -> str:
+    """The job that has won the mark."""
+    return _read_won(found.job.payload).job

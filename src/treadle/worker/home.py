@@ -1,0 +1,118 @@
+"""Where durable code lives: what its steps, waits and marks need of the storage, through the worker they run in.
+
+Without it each step would be a call of its own, and an outage of the storage a failure of the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from treadle.client import Batcher
+from treadle.codec import Codec
+from treadle.context import Context, NotRunning
+from treadle.errors import StorageError
+from treadle.model import Hold, NewJob, Outcome, Record
+from treadle.options import Sizes
+from treadle.runner import AnyTask, Threads, in_thread
+from treadle.storage.contract import Storage
+from treadle.worker.keeper import Keeper
+from treadle.worker.outage import Outage
+from treadle.worker.slots import Run, Slots
+
+T = TypeVar("T")
+
+LABEL = "steps"  # what an outage calls us
+SAVED_AT_ONCE = 256  # runs whose steps ride on one call: bounds its size
+
+
+class Host(Protocol):
+    tasks: dict[str, AnyTask]
+    sizes: Sizes
+
+    def now(self) -> float: ...
+
+
+class DurableHome:
+    """One for all runs of a worker. Steps that end at the same time are stored in one call."""
+
+    def __init__(
+        self, slots: Slots, storage: Storage, keeper: Keeper, app: Host, threads: Callable[[], Threads],
+        outage: Outage,
+    ) -> None:  # fmt: skip
+        self._slots, self._storage, self._keeper, self._app = slots, storage, keeper, app
+        self._threads, self._outage = threads, outage
+        self.loop, self.sizes, self.now = slots.loop, app.sizes, app.now
+        self._saves: Batcher[Run, bool] = Batcher(self._store_steps, SAVED_AT_ONCE)
+
+    def codec(self, task: str) -> Codec | None:
+        found = self._app.tasks.get(task)
+        return None if found is None else found.signature._codec
+
+    async def save(self, run: Context) -> None:
+        """Store what this run remembers, and hear whether the job is still ours. Returns when it is stored; a run that
+        is cut short, or whose job is somebody else's by now, ends here."""
+        found = self._slots.running.get(run.record.job.id)
+        if found is None or found.context is not run:
+            raise NotRunning(f"job {run.record.job.id} has ended: what it left running takes no more steps")
+        if found.cut:
+            raise asyncio.CancelledError
+        [held] = await self._saves([found])
+        if not held:
+            raise asyncio.CancelledError
+
+    async def _store_steps(self, runs: list[Run]) -> Sequence[bool]:
+        by_lease: dict[float, dict[int, Run]] = {}
+        for run in runs:
+            by_lease.setdefault(self._keeper.lease_of(run), {})[id(run)] = run  # two steps of a run are one hold
+        gone: set[int] = set()
+        for lease, group in by_lease.items():
+            holds = [_hold(run) for run in group.values()]
+            presence = self._keeper.presence()
+            lost = await self._answer(functools.partial(self._storage.heartbeat, presence, holds, lease))
+            for (number, run), hold in zip(group.items(), holds, strict=True):
+                if hold.id in lost:
+                    gone.add(number)
+                    if not run.ended:
+                        self._keeper.lose(run)
+                elif run.context.durable is not None:
+                    run.context.durable.memo.saved(hold.memo)
+        return [id(run) not in gone for run in runs]
+
+    async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
+        return await self._answer(lambda: self._storage.get(ids))
+
+    async def store(self, job: NewJob) -> Record:
+        [row] = await self._answer(lambda: self._storage.enqueue([job]))
+        return row
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> None:
+        await self._answer(lambda: self._storage.settle(outcomes))
+
+    async def call(self, run: Context, function: Callable[[], Any]) -> Any:
+        """A plain function in a thread. If the run is cut short meanwhile, its answer is remembered all the same."""
+        here = contextvars.copy_context()
+        return await in_thread(self._threads(), lambda: here.run(function), run.record.job.task, lambda: True)
+
+    async def _answer(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Again and again while the storage is away: that is not the job's fault, and every call may be repeated."""
+        failed = False
+        try:
+            while True:
+                try:
+                    return await call()
+                except StorageError as error:
+                    failed = True
+                    await self._outage.failed(LABEL, error)
+        finally:
+            if failed:
+                self._outage.answered(LABEL)  # or cut short, which is as much as this one will say
+
+
+def _hold(run: Run) -> Hold:
+    durable = run.context.durable
+    memo = () if durable is None else tuple(durable.memo.unsaved.items())
+    return Hold(run.record.job.id, run.record.version, memo=memo, note=run.context.note)

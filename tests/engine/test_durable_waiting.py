@@ -1,0 +1,394 @@
+"""Sleeps and signals: the slot is free meanwhile, and a later run goes on behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.engine.durable_kit import AGAIN, Ledger, Receipt, error_of
+from tests.engine.kit import Spy, Told, work
+from treadle import (
+    App,
+    BadOption,
+    BadStep,
+    JobExpired,
+    JobUnknown,
+    Middleware,
+    Retry,
+    Signalled,
+    Stale,
+    State,
+    TooLarge,
+    current,
+)  # fmt: skip
+from treadle.testing import HandClock, drain
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+async def test_a_sleep_frees_the_slot_and_goes_on_in_time(
+    app: App, clock: HandClock, told: Told, ledger: Ledger
+) -> None:
+    @app.task
+    async def t() -> str:
+        first = await current().step("a", ledger.do, "a")
+        await current().sleep(3600)
+        await current().sleep(timedelta(hours=1))
+        return first
+
+    job = await t.enqueue()
+    assert await drain(app) == 1
+    row = await app.jobs.get(job)
+    assert (row.state, row.attempt, row.due_at) == (State.READY, 0, clock.moment + 3600)
+    clock.advance(3599)
+    assert await drain(app) == 0
+    clock.advance(1)
+    assert await drain(app) == 1
+    assert (await app.jobs.get(job)).due_at == clock.moment + 3600
+    clock.advance(3600)
+    assert await drain(app) == 1
+    assert await job.result(0) == "a 1"
+    assert (await app.jobs.get(job)).attempt == 1
+    assert [(event.name, event.delay) for event in told.events if event.name == "deferred"] == [
+        ("deferred", 3600.0)
+    ] * 2
+
+
+async def test_until_a_moment_and_what_is_over_does_not_sleep(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> None:
+        await current().sleep(0)
+        await current().sleep(until=datetime.fromtimestamp(clock.moment - 5, UTC))
+        await current().sleep(until=datetime.fromtimestamp(clock.moment + 60, UTC))
+
+    moment = clock.moment
+    job = await t.enqueue()
+    assert await drain(app) == 1
+    assert (await app.jobs.get(job)).due_at == pytest.approx(moment + 60)
+
+
+async def test_who_is_woken_too_early_sleeps_on(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> None:
+        await current().sleep(60)
+
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(20)
+    await app.jobs.run_now(job)
+    assert await drain(app) == 1
+    row = await app.jobs.get(job)
+    assert (row.state, row.due_at) == (State.READY, pytest.approx(clock.moment + 40))
+
+
+async def test_threads_sleep_too(app: App, clock: HandClock) -> None:
+    @app.task
+    def t() -> str:
+        current().sync.sleep(60)
+        return "slept"
+
+    job = await t.enqueue()
+    assert await drain(app) == 1
+    clock.advance(60)
+    assert await drain(app) == 1
+    assert await job.result(0) == "slept"
+
+
+async def test_a_sleep_beyond_the_deadline_has_expired_at_once(app: App) -> None:
+    @app.task(expires=60)
+    async def t() -> None:
+        await current().sleep(61)
+
+    job = await t.enqueue()
+    await drain(app)
+    with pytest.raises(JobExpired, match="sleep beyond its deadline"):
+        await job.result(0)
+
+
+@pytest.mark.parametrize("how", ["bare", "finally", "other"])
+async def test_who_catches_the_sleep_is_told_loudly(app: App, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> str:
+        if how == "finally":
+            try:
+                await current().sleep(60)
+            finally:
+                return "slept"  # noqa: B012
+        try:
+            await current().sleep(60)
+        except BaseException as error:
+            if how == "other":
+                raise ValueError("mine") from error
+        with pytest.raises(BadStep, match="went on after sleep"):
+            await current().sleep(60)
+        return "slept"
+
+    job = await t.enqueue()
+    await drain(app)
+    assert "the function went on after sleep() or wait_for()" in await error_of(app, job)
+    assert "went on after sleep" in caplog.text
+
+
+async def test_ordinary_except_and_middleware_let_it_pass(app: App, clock: HandClock) -> None:
+    seen: list[str] = []
+
+    class Layer(Middleware):
+        async def run(self, context: Any, proceed: Any) -> Any:
+            try:
+                return await proceed()
+            except Exception as error:
+                seen.append(repr(error))
+                raise
+
+    app.middleware(Layer)
+
+    @app.task
+    async def t() -> str:
+        try:
+            async with asyncio.TaskGroup():
+                await current().sleep(60)
+        except Exception as error:
+            seen.append(repr(error))
+        return "slept"
+
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert (await job.result(0), seen) == ("slept", [])
+
+
+async def test_a_branch_cannot_sleep(app: App) -> None:
+    @app.task
+    async def t() -> str:
+        found = await asyncio.gather(
+            current().sleep(60), current().wait_for("x"), current().sleep(5), return_exceptions=True
+        )
+        assert all(isinstance(each, BadStep) for each in found)
+        with pytest.raises(BadOption, match="seconds or until"):
+            await current().sleep()
+        return "refused"
+
+    job = await t.enqueue()
+    await drain(app)
+    assert await job.result(0) == "refused"
+
+
+async def test_a_signal_after_the_wait(app: App, ledger: Ledger) -> None:
+    @app.task
+    async def t() -> Any:
+        await current().step("ask", ledger.do, "ask")
+        answer = await current().wait_for("approved")
+        return [answer, await current().step("done", ledger.do, "done")]
+
+    job = await t.enqueue()
+    assert await drain(app) == 1
+    assert (await app.jobs.get(job)).state is State.WAITING
+    assert await app.jobs.explain(job) == "It waits for the signal 'approved'."
+    await app.jobs.signal(job, "approved", {"by": "Ada"})
+    assert await drain(app) == 1
+    assert await job.result(0) == [{"by": "Ada"}, "done 1"]
+    assert ledger.ran["ask"] == 1
+
+
+async def test_a_signal_before_the_wait_and_before_the_first_run(app: App) -> None:
+    @app.task
+    async def t() -> list[Any]:
+        return [await current().wait_for("a"), await current().wait_for("b")]
+
+    job = await t.options(delay=0).enqueue()
+    await app.jobs.signal(job, "b", 2)
+    await app.jobs.signal(job.id, "a", 1)
+    assert await drain(app) == 1
+    assert await job.result(0) == [1, 2]
+
+
+async def test_a_second_signal_says_so(app: App) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("a")
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "a", 1)
+    for value in (1, 2):
+        with pytest.raises(Signalled, match="the first value stays"):
+            await app.jobs.signal(job, "a", value)
+    await drain(app)
+    assert await job.result(0) == 1
+    with pytest.raises(Stale, match="succeeded: nobody waits for 'a' any more"):
+        await app.jobs.signal(job, "a")
+    with pytest.raises(JobUnknown):
+        await app.jobs.signal("nobody", "a")
+    other = await t.enqueue()
+    with pytest.raises(BadStep):
+        await app.jobs.signal(other, "a#2")
+    with pytest.raises(BadOption, match="signal"):
+        await app.jobs.signal(other, "a", object())
+    with pytest.raises(TooLarge):
+        await app.jobs.signal(other, "a", "x" * 300_000)
+
+
+async def test_a_wait_that_is_given_up_may_be_waited_for_again(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task
+    async def t() -> Any:
+        while True:
+            try:
+                return await current().wait_for("approved", timeout=3600)
+            except TimeoutError:
+                await current().step("remind", ledger.do, "remind")
+
+    job = await t.enqueue()
+    await drain(app)
+    for _ in range(12):
+        clock.advance(3601)
+        assert await drain(app) == 1
+    assert ledger.ran["remind"] == 12
+    await app.jobs.signal(job, "approved", "yes")
+    await drain(app)
+    assert await job.result(0) == "yes"
+    assert (await app.jobs.list(workflow=job.id, state="waiting")).records == ()
+
+
+async def test_a_wait_of_no_time_only_looks(app: App) -> None:
+    @app.task
+    async def t() -> list[Any]:
+        found: list[Any] = []
+        for name in ("a", "b"):
+            try:
+                found.append(await current().wait_for(name, timeout=0))
+            except TimeoutError:
+                found.append(None)
+        return found
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "b", 2)
+    assert await drain(app) == 1
+    assert await job.result(0) == [None, 2]
+
+
+async def test_a_given_up_wait_stays_given_up_in_later_runs(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task(retry=AGAIN)
+    async def t() -> str:
+        try:
+            await current().wait_for("approved", timeout=60)
+        except TimeoutError:
+            ledger.plain("end")
+            return "given up"
+        return "approved"
+
+    ledger.fail["end"] = 1
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(61)
+
+    @app.on("retrying")
+    async def late(_: Any) -> None:
+        await app.jobs.signal(job, "approved", True)
+
+    await drain(app)
+    assert await job.result(0) == "given up"
+
+
+async def test_a_signal_is_received_once(app: App) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> None:
+        await current().wait_for("a")
+        await current().wait_for("a")
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "a")
+    await drain(app)
+    assert "received already" in await error_of(app, job)
+
+
+async def test_a_signal_read_as_a_type(app: App) -> None:
+    @app.task
+    async def t() -> int:
+        found = await current().wait_for("paid", returns=Receipt)
+        return found.number
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "paid", {"number": 7, "at": "2026-01-02T00:00:00Z"})
+    await drain(app)
+    assert await job.result(0) == 7
+
+
+async def test_threads_wait_too(app: App) -> None:
+    @app.task
+    def t() -> Any:
+        return current().sync.wait_for("a", timeout=60)
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.jobs.signal(job, "a", 3)
+    await drain(app)
+    assert await job.result(0) == 3
+
+
+async def test_a_job_that_is_cancelled_while_it_waits_leaves_nothing_behind(app: App) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("a")
+
+    jobs = await app.enqueue(t.job(), t.job())
+    await drain(app)
+    assert await app.jobs.cancel(jobs[0]) == 1
+    assert await app.jobs.cancel(jobs[1], tree=False) == 1
+    assert await drain(app) == 0
+    assert (await app.jobs.list(state=["waiting", "ready"], count=True)).total == 0
+    await app.jobs.retry(jobs[0])
+    await drain(app)
+    await app.jobs.signal(jobs[0], "a", "after all")
+    await drain(app)
+    assert await jobs[0].result(0) == "after all"
+
+
+async def test_a_deadline_ends_the_wait_and_its_row(app: App, clock: HandClock) -> None:
+    @app.task(expires=60)
+    async def t() -> Any:
+        return await current().wait_for("a")
+
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(61)
+    assert await drain(app) == 0
+    with pytest.raises(JobExpired):
+        await job.result(0)
+    assert (await app.jobs.list(state=["waiting", "ready"], count=True)).total == 0
+
+
+async def test_the_rows_of_signals_stay_as_long_as_the_workflow(app: App, clock: HandClock, spy: Spy) -> None:
+    @app.task
+    async def t() -> Any:
+        await current().sleep(timedelta(days=90))
+        return await current().wait_for("a")
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "a", 1)
+    await drain(app)
+    clock.advance(90 * 86_400)
+    await spy.inner.prune(100)
+    await drain(app)
+    assert await job.result(0) == 1
+    clock.advance(2 * 86_400)
+    assert await spy.inner.prune(100) == 2
+
+
+async def test_a_signal_that_races_with_the_wait(app: App) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("go")
+
+    async with work(app, concurrency=8):
+        jobs = await app.enqueue([t.job() for _ in range(40)])
+        for turn, job in enumerate(jobs):
+            for _ in range(turn % 7):
+                await asyncio.sleep(0)
+            await app.jobs.signal(job, "go", turn)
+        assert [await job.result(10) for job in jobs] == list(range(40))
