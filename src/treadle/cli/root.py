@@ -16,6 +16,9 @@ from treadle.cli.say import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, c
 
 COMMANDS = {
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in as many processes as you like."),
+    "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
+    "up": ("treadle.cli.server", "The server and a worker for an app, in one process."),
+    "token": ("treadle.cli.tokens", "Make a token for the server, or list them."),
     "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
     "jobs": ("treadle.cli.jobs", "List, show, cancel, retry, explain jobs."),
     "queues": ("treadle.cli.queues", "What is in each queue; pause and resume them."),

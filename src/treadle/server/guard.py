@@ -24,7 +24,7 @@ from treadle.server.tokens import ANYBODY, Token, holder
 log = logging.getLogger("treadle.server")
 access = logging.getLogger("treadle.access")
 
-OPEN: Final = ("/healthz", "/readyz", "/ping")  # for load balancers, which hold no token
+OPEN: Final = ("/healthz", "/readyz", "/ping", "/docs")  # for load balancers and readers, who hold no token
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MOST_CALLERS: Final = 10_000  # whose rate is remembered at once; bounds the memory a flood of addresses can take
 
@@ -115,7 +115,7 @@ class Guard:
 
     def _check(self, scope: Scope, loop: asyncio.AbstractEventLoop) -> Response | None:
         """Who it is, and whether there is room. Answers the refusal, if it is one."""
-        if scope["path"] in OPEN or scope["method"] == "OPTIONS":
+        if scope["path"].removeprefix(scope.get("root_path", "")) in OPEN or scope["method"] == "OPTIONS":
             return None
         token = self._holder(scope)
         if token is None:

@@ -41,7 +41,10 @@ def check(report: Report) -> bool:
 
 def judged(report: Report, row: Record, retry: Retry, max_lost: int, now: float, chance: float) -> Outcome:
     """The outcome of a run that was reported in a word."""
-    record = replace(row, version=report.version)
+    # A report repeated after a lost answer finds the row one transition on: judged as it was the first time, it is
+    # the same outcome again, and the storage says applied.
+    again = row.version == report.version + 1 and row.attempt > 0 and report.defer is None
+    record = replace(row, version=report.version, attempt=row.attempt - 1 if again else row.attempt)
     rules = judge.rules_for(record, retry, None, max_lost)
     if report.succeed is not UNSET:
         outcome = judge.succeeded(record, bytes(report.succeed).decode(), report.memo, report.note)

@@ -20,6 +20,10 @@ from starlette.routing import BaseRoute, Route
 from treadle.errors import StorageError
 from treadle.server.faults import Refused, refusal
 from treadle.server.guard import Guard
+from treadle.server.jobs import JobRoom
+from treadle.server.openapi import description
+from treadle.server.operate import OperatorRoom
+from treadle.server.operations import routes as made_of
 from treadle.server.settings import Settings
 from treadle.server.verbs import Verbs
 from treadle.server.waiting import Waiting
@@ -55,11 +59,18 @@ def make_site(app: App, settings: Settings, more: Sequence[BaseRoute] = ()) -> S
             raise Refused(503, "storage_unavailable", str(error), {"Retry-After": "1"}) from error
         return PlainTextResponse("ok")
 
+    operations = [
+        *JobRoom(app, settings).operations(),
+        *OperatorRoom(app).operations(),
+        *Verbs(app, waiting, settings).operations(),
+    ]
+    if settings.docs:
+        more = [*more, *description(operations, bool(settings.tokens))]
     routes: list[BaseRoute] = [
         Route("/healthz", healthz),
         Route("/readyz", readyz),
-        *Verbs(app, waiting, settings).routes(),
         *more,
+        *made_of(operations, settings.max_body),
     ]
     layers = [Middleware(Guard, settings=settings)]
     if settings.origins:

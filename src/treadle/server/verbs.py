@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from treadle import defaults, wire
 from treadle.clock import Clock
 from treadle.model import Claim, Claimed, Outcome, Page, Query, Record, Settled, Stats
 from treadle.retry import Retry
 from treadle.server import reports
-from treadle.server.body import body
-from treadle.server.faults import Refused, json
-from treadle.server.guard import allowed, caller
+from treadle.server.faults import Refused
+from treadle.server.guard import allowed
+from treadle.server.operations import Call, Operation
 from treadle.server.settings import Settings
 from treadle.server.tokens import Token
 from treadle.server.waiting import Waiting
 from treadle.storage.contract import Fused, Storage
-
-T = TypeVar("T")
 
 MOST: Final = 10_000  # jobs of one claim, ids of one look: bounds the answer
 
@@ -52,44 +47,37 @@ class Verbs:
     def __init__(self, app: Keeper, waiting: Waiting, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
 
-    def routes(self) -> list[Route]:
-        """One for each verb, with the scope it needs and the shape it takes."""
+    def operations(self) -> list[Operation]:
+        """One for each verb, with the scope it needs and the shapes it takes and gives."""
         return [
-            self._route("hello", "", wire.Nothing, self.hello),
-            self._route("enqueue", "enqueue", wire.Enqueue, self.enqueue),
-            self._route("claim", "work", wire.ClaimCall, self.claim),
-            self._route("heartbeat", "work", wire.Beat, self.heartbeat),
-            self._route("settle", "work", wire.Settle, self.settle),
-            self._route("settle_claim", "work", wire.SettleClaim, self.settle_claim),
-            self._route("get", "read", wire.Ids, self.get),
-            self._route("find", "read", Query, self.find),
-            self._route("stats", "read", wire.Nothing, self.stats),
-            self._route("set_limits", "operate", wire.Limits, self.set_limits),
-            self._route("prune", "operate", wire.Prune, self.prune),
-            self._route("watch", "read", wire.Watch, self.watch),
+            _verb(self.hello, wire.Nothing, wire.Nothing, "", "That this is a Treadle server, and knows the token"),
+            _verb(self.enqueue, wire.Enqueue, wire.Records, "enqueue", "Store jobs, all or none"),
+            _verb(self.claim, wire.ClaimCall, Claimed, "work", "Lease jobs; with `wait`, wait for the first"),
+            _verb(self.heartbeat, wire.Beat, wire.Ids, "work", "Lengthen leases; answers those that are lost"),
+            _verb(self.settle, wire.Settle, wire.AllSettled, "work", "Say what became of jobs, each for itself"),
+            _verb(self.settle_claim, wire.SettleClaim, wire.SettledClaimed, "work", "Both in one trip"),
+            _verb(self.get, wire.Ids, wire.Records, "read", "Rows by id, in order"),
+            _verb(self.find, Query, Page, "read", "One page of rows"),
+            _verb(self.stats, wire.Nothing, Stats, "read", "Counts, workers, limits"),
+            _verb(self.set_limits, wire.Limits, wire.Nothing, "operate", "Add, replace or remove limits"),
+            _verb(self.prune, wire.Prune, wire.Number, "operate", "Delete ended rows past their retention"),
+            _verb(self.watch, wire.Watch, wire.Topics, "read", "Wait for a hint"),
         ]
-
-    def _route(
-        self, name: str, scope: str, kind: type[T], verb: Callable[[T, Token, Request], Awaitable[object]]
-    ) -> Route:
-        async def endpoint(request: Request) -> Response:
-            token = caller(request, scope)
-            return json(await verb(await body(request, kind, self._settings.max_body), token, request))
-
-        return Route(f"/v1/work/{name}", endpoint, methods=["POST"])
 
     # --- the life of a job
 
-    async def hello(self, _: wire.Nothing, token: Token, request: Request) -> wire.Nothing:
+    async def hello(self, call: Call[wire.Nothing, wire.Nothing]) -> wire.Nothing:
         """That this is a Treadle server, and that the token is known to it."""
         return wire.Nothing()
 
-    async def enqueue(self, asked: wire.Enqueue, token: Token, request: Request) -> wire.Records:
+    async def enqueue(self, call: Call[wire.Enqueue, wire.Nothing]) -> wire.Records:
+        asked, token = call.body, call.token
         allowed(token, (job.queue for job in asked.jobs))
         return wire.Records(tuple(await self._app.storage.enqueue(asked.jobs)))
 
-    async def claim(self, asked: wire.ClaimCall, token: Token, request: Request) -> Claimed:
+    async def claim(self, call: Call[wire.ClaimCall, wire.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
+        asked, token = call.body, call.token
         queues = [name for name, _ in asked.queues]
         allowed(token, queues)
         await self._own(token, asked.ids)
@@ -107,7 +95,7 @@ class Verbs:
                 if found.records or asyncio.get_running_loop().time() >= until:
                     return found
                 await bench.rest(found.next_in, until)
-                if await request.is_disconnected():
+                if await call.request.is_disconnected():
                     bench.call_one()
                     raise Refused(400, "gone", "the runner went away while it waited")
 
@@ -120,13 +108,15 @@ class Verbs:
         gone = {outcome.id for outcome in over}
         return Claimed(tuple(row for row in found.records if row.id not in gone), found.next_in)
 
-    async def heartbeat(self, asked: wire.Beat, token: Token, request: Request) -> wire.Ids:
+    async def heartbeat(self, call: Call[wire.Beat, wire.Nothing]) -> wire.Ids:
+        asked, token = call.body, call.token
         await self._own(token, [hold.id for hold in asked.holds])
         lost = await self._app.storage.heartbeat(asked.worker, asked.holds, asked.lease)
         return wire.Ids(tuple(sorted(lost)))
 
-    async def settle(self, asked: wire.Settle, token: Token, request: Request) -> wire.AllSettled:
+    async def settle(self, call: Call[wire.Settle, wire.Nothing]) -> wire.AllSettled:
         """Word for word, or judged here; each outcome stands for itself."""
+        asked, token = call.body, call.token
         open_ones = [report.id for report in asked.outcomes if reports.check(report)]
         rows = {row.id: row for row in await self._app.storage.get(open_ones) if row is not None} if open_ones else {}
         outcomes: list[Outcome] = []
@@ -143,7 +133,8 @@ class Verbs:
             tuple(next(said) if report.state is not None or report.id in rows else unknown for report in asked.outcomes)
         )
 
-    async def settle_claim(self, asked: wire.SettleClaim, token: Token, request: Request) -> wire.SettledClaimed:
+    async def settle_claim(self, call: Call[wire.SettleClaim, wire.Nothing]) -> wire.SettledClaimed:
+        asked, token = call.body, call.token
         ask = asked.claim.ask()
         allowed(token, (name for name, _ in ask.queues))
         await self._own(token, ask.ids)
@@ -157,19 +148,22 @@ class Verbs:
 
     # --- looking
 
-    async def get(self, asked: wire.Ids, token: Token, request: Request) -> wire.Records:
+    async def get(self, call: Call[wire.Ids, wire.Nothing]) -> wire.Records:
+        asked, token = call.body, call.token
         rows = await self._app.storage.get(asked.ids)
         return wire.Records(tuple(row if row is None or _sees(token, row) else None for row in rows))
 
-    async def find(self, asked: Query, token: Token, request: Request) -> Page:
+    async def find(self, call: Call[Query, wire.Nothing]) -> Page:
         """One page. A token of some queues must name one of them."""
+        asked, token = call.body, call.token
         if token.queues:
             if asked.queue is None:
                 raise Refused(403, "forbidden", f"the token {token.name!r} may look into {', '.join(token.queues)}")
             allowed(token, (asked.queue,))
         return await self._app.storage.find(asked)
 
-    async def stats(self, asked: wire.Nothing, token: Token, request: Request) -> Stats:
+    async def stats(self, call: Call[wire.Nothing, wire.Nothing]) -> Stats:
+        token = call.token
         found = await self._app.storage.stats()
         if not token.queues:
             return found
@@ -177,16 +171,18 @@ class Verbs:
 
     # --- tending
 
-    async def set_limits(self, asked: wire.Limits, token: Token, request: Request) -> wire.Nothing:
+    async def set_limits(self, call: Call[wire.Limits, wire.Nothing]) -> wire.Nothing:
+        asked, token = call.body, call.token
         if token.queues:
             raise Refused(403, "forbidden", f"the token {token.name!r} is bound to queues; limits are everybody's")
         await self._app.storage.set_limits(asked.limits)
         return wire.Nothing()
 
-    async def prune(self, asked: wire.Prune, token: Token, request: Request) -> wire.Number:
-        return wire.Number(await self._app.storage.prune(asked.limit))
+    async def prune(self, call: Call[wire.Prune, wire.Nothing]) -> wire.Number:
+        return wire.Number(await self._app.storage.prune(call.body.limit))
 
-    async def watch(self, asked: wire.Watch, token: Token, request: Request) -> wire.Topics:
+    async def watch(self, call: Call[wire.Watch, wire.Nothing]) -> wire.Topics:
+        asked, token = call.body, call.token
         allowed(token, (topic[6:] for topic in asked.topics if topic.startswith("queue:")))
         heard = await self._app.storage.watch(asked.topics, max(0.0, min(asked.timeout, self._settings.max_wait)))
         return wire.Topics(tuple(sorted(heard)))
@@ -203,6 +199,16 @@ class Verbs:
             outcomes = list(outcomes)
             allowed(token, (job.queue for outcome in outcomes for job in outcome.then))
             await self._own(token, [outcome.id for outcome in outcomes])
+
+
+def _verb(
+    run: Callable[[Call[Any, Any]], Awaitable[object]], takes: Any, gives: Any, scope: str, summary: str
+) -> Operation:
+    name = run.__name__
+    return Operation(
+        method="POST", path=f"/v1/work/{name}", run=run, summary=summary, tag="work", scope=scope, takes=takes,
+        gives=gives,
+    )  # fmt: skip
 
 
 def _sees(token: Token, row: Record) -> bool:

@@ -1,0 +1,144 @@
+"""`treadle server` and `treadle up`: jobs over HTTP, with a worker in the same process or without.
+
+Without it a server would need a script of its own, and each would bind, log and stop in another way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treadle.cli.say import USAGE, Stop, masked, note, seconds
+from treadle.cli.target import Target, targeted
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.server import Settings
+
+
+def serving(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of everything that listens."""
+    options = [
+        click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on."),
+        click.option("--port", type=click.IntRange(0, 65535), help="The port [7373]; 0: any free one."),
+        click.option("--tokens", type=click.Path(dir_okay=False, path_type=Path), envvar="TREADLE_TOKENS",
+                     metavar="FILE", help="Who may do what; `treadle token` makes it."),
+        click.option("--open", "open_", is_flag=True, help="Listen beyond this machine without tokens."),
+        click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second for each token."),
+        click.option("--max-body", type=click.IntRange(1_000), help="Bytes of one request [33554432]."),
+        click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds for one answer [30]."),
+        click.option("--origin", "origins", multiple=True, help="Web pages of this origin may call it."),
+        click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Speak TLS: the certificate."),
+        click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="... and its key."),
+        click.option("--no-docs", is_flag=True, help="No /docs and no /v1/openapi.json."),
+        click.option("--quiet", is_flag=True, help="No line for each request."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@targeted
+@serving
+def server(target: Target, **options: Any) -> int:
+    """Serve jobs over HTTP: the API and the worker protocol under /v1, its description at /docs.
+
+    Programs elsewhere use it as their storage: App("http://host:7373"). Ctrl-C or SIGTERM: finish what is being
+    answered, then stop.
+    """
+    return _run(target, options, None)
+
+
+@click.command()
+@click.argument("app")
+@click.option("--concurrency", "-c", type=click.IntRange(1), default=20, show_default=True, help="Jobs at once.")
+@serving
+def up(app: str, concurrency: int, **options: Any) -> int:
+    """The server and a worker for MODULE:APP in one process: the whole system on one machine."""
+    return _run(Target(None, app), options, concurrency)
+
+
+def _run(target: Target, options: dict[str, Any], concurrency: int | None) -> int:
+    try:
+        import starlette  # noqa: F401  # an extra: said in one line if it is not there
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise Stop(USAGE, f"the server needs its extra: pip install 'treadle[server]' ({error})") from None
+    settings = _settings(options)
+    if bool(options["tls_cert"]) != bool(options["tls_key"]):
+        raise Stop(USAGE, "--tls-cert and --tls-key go together")
+    if not settings.tokens and not options["open_"] and not _is_loopback(options["host"]):
+        words = "anybody who reaches it could do anything: give --tokens FILE (`treadle token` makes it), or --open"
+        raise Stop(USAGE, f"--host {options['host']} is open to other machines; {words}")
+    _log(options["quiet"])
+    target.check_there(make=True)
+    runner = asyncio.run
+    if sys.platform != "win32":
+        import uvloop
+
+        runner = uvloop.run
+    runner(_serve(target.app, settings, options, concurrency))
+    return 0
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    from treadle.cli.tokens import read_tokens
+    from treadle.server import Settings
+
+    given = {name: options[name] for name in ("rate", "max_body", "timeout") if options[name] is not None}
+    tokens = read_tokens(options["tokens"]) if options["tokens"] is not None else ()
+    if options["tokens"] is not None and not tokens:
+        raise Stop(USAGE, f"{options['tokens']} has no tokens; make one: `treadle token NAME`")
+    return Settings(tokens=tokens, origins=options["origins"], docs=not options["no_docs"], **given)
+
+
+async def _serve(app: App, settings: Settings, options: dict[str, Any], concurrency: int | None) -> None:
+    from treadle.server import Serving, make_site
+    from treadle.server.settings import PORT
+    from treadle.worker import Worker
+    from treadle.worker.signals import Signals
+
+    stop, port = asyncio.Event(), PORT if options["port"] is None else options["port"]
+    serving = Serving(
+        make_site(app, settings), host=options["host"], port=port, certificate=options["tls_cert"],
+        key=options["tls_key"],
+    )  # fmt: skip
+    with Signals(asyncio.get_running_loop(), stop.set):
+        async with app, serving:  # the app first: a storage that is away is said in one line
+            who = (
+                "tokens: " + ", ".join(each.name for each in settings.tokens) if settings.tokens else "open: no tokens"
+            )
+            note(f"treadle: {serving.url} ({who}); jobs live in {masked(app.url or 'a storage of the app')}")
+            if concurrency is None:
+                await stop.wait()
+            else:
+                async with Worker(app, concurrency=concurrency) as worker:
+                    note(f"treadle: a worker of {concurrency} slots for {', '.join(worker.queues())}")
+                    await stop.wait()
+            note("treadle: stopping")
+    note("treadle: stopped")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _log(quiet: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("treadle.access").setLevel(logging.WARNING if quiet else logging.INFO)

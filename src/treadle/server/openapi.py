@@ -1,0 +1,123 @@
+"""The API described by itself: OpenAPI 3.1 made from the operations and their types.
+
+Without it clients in other languages would be written by reading our source.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from treadle import wire
+from treadle.server.guard import caller
+from treadle.server.operations import NO_BODY, Operation
+
+WORDS: Final = {
+    200: "Done.", 201: "Stored.", 400: "The body is not JSON, or was cut short.", 401: "The token is not known.",
+    403: "The token has no such right.", 404: "There is no such thing.", 405: "The method is not for this path.",
+    409: "It has moved on, or is held by another.", 413: "The body is too large.",
+    415: "The body is not application/json.", 422: "It is JSON, but not what is expected.",
+    429: "Too many requests; Retry-After says when.", 503: "The storage is away; nothing is known to be done.",
+}  # fmt: skip
+ALWAYS: Final = (401, 403, 422, 429, 503)
+WITH_BODY: Final = (400, 413, 415)
+REF: Final = "#/components/schemas/{name}"
+
+
+def description(operations: Sequence[Operation], tokens: bool) -> list[Route]:
+    """The document and a page that shows it; neither needs anything from elsewhere."""
+
+    @functools.cache
+    def document() -> bytes:
+        return msgspec.json.encode(describe(operations, version(), tokens))
+
+    async def openapi(request: Request) -> Response:
+        caller(request)
+        return Response(document(), media_type="application/json")
+
+    async def page(request: Request) -> Response:
+        text = resources.files("treadle.server").joinpath("viewer.html").read_bytes()
+        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+    return [Route("/v1/openapi.json", openapi), Route("/docs", page)]
+
+
+def version() -> str:
+    return importlib.metadata.version("treadle")
+
+
+def describe(operations: Sequence[Operation], release: str, tokens: bool) -> dict[str, Any]:
+    """The document. `tokens`: whether calls need one."""
+    kinds = [kind for each in operations for kind in (each.takes, each.query, each.gives) if kind is not NO_BODY]
+    schemas, components = msgspec.json.schema_components([*kinds, wire.Problem], ref_template=REF)
+    of = dict(zip(map(id, [*kinds, wire.Problem]), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, of, components)
+    found: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Treadle", "version": release, "description": "Background jobs that cannot be lost."},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+    if tokens:
+        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"token": []}]
+    return found
+
+
+def _operation(operation: Operation, of: dict[int, Any], components: dict[str, Any]) -> dict[str, Any]:
+    statuses = {operation.status, *operation.others, *ALWAYS}
+    name = re.sub(r"\W+", "_", f"{operation.method.lower()}{operation.path.removeprefix('/v1')}").strip("_")
+    found: dict[str, Any] = {"operationId": name, "summary": operation.summary, "tags": [operation.tag]}
+    if operation.scope:
+        found["description"] = f"Needs the scope `{operation.scope}`."
+    parameters = [
+        {"name": part, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for part in re.findall(r"\{(\w+)\}", operation.path)
+    ]
+    parameters += _query(of[id(operation.query)], components)
+    if parameters:
+        found["parameters"] = parameters
+    if operation.takes is not NO_BODY:
+        statuses |= set(WITH_BODY)
+        content = {"application/json": {"schema": of[id(operation.takes)]}}
+        found["requestBody"] = {"required": operation.empty is None, "content": content}
+    found["responses"] = {
+        str(status): _response(status, operation, of) for status in sorted(statuses)
+    }  # fmt: skip
+    return found
+
+
+def _response(status: int, operation: Operation, of: dict[int, Any]) -> dict[str, Any]:
+    if status >= 400:
+        return {"description": WORDS[status], "content": {"application/json": {"schema": of[id(wire.Problem)]}}}
+    schema = of[id(operation.gives)] if operation.media == "application/json" else {"type": "string"}
+    return {"description": WORDS[status], "content": {operation.media: {"schema": schema}}}
+
+
+def _query(schema: dict[str, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+    """The fields of a query type as parameters."""
+    named = components.get(schema.get("$ref", "").rpartition("/")[2], schema)
+    return [
+        {"name": name, "in": "query", "required": False, "schema": _given(each)}
+        for name, each in named.get("properties", {}).items()
+    ]
+
+
+def _given(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a parameter that is there: "null" means it was left out."""
+    choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if not choices:
+        return schema
+    return choices[0] if len(choices) == 1 else {**schema, "anyOf": choices}

@@ -1,0 +1,153 @@
+"""The room of whoever operates: queues, limits, workers, counts. Without it they would need a shell on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from treadle import wire
+from treadle.model import Count, Limit, LimitUse, Presence, State, Stats
+from treadle.server.faults import Refused
+from treadle.server.operations import Call, Operation
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+
+class QueueView(Struct, frozen=True, kw_only=True):
+    """What is in one queue.
+
+    in_line  due, and standing in line; the rest of the ready ones is scheduled for later or stands aside
+    parked   stand aside for a limit
+    oldest   s the first in line has stood there
+    """
+
+    name: str
+    paused: bool
+    waiting: int = 0
+    ready: int = 0
+    in_line: int = 0
+    parked: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    oldest: float | None = None
+
+
+class QueueViews(Struct, frozen=True):
+    queues: Sequence[QueueView]
+
+
+class Workers(Struct, frozen=True):
+    workers: Sequence[Presence]
+
+
+class LimitViews(Struct, frozen=True):
+    """Each rule, and each partition of it that is in use."""
+
+    limits: Sequence[LimitUse]
+
+
+class LimitAsked(Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule; `slots` or `rate` must be given. Slots 0 is a pause."""
+
+    slots: Annotated[int, Meta(ge=0)] | None = None
+    rate: Annotated[int, Meta(ge=1)] | None = None
+    per: Annotated[float, Meta(gt=0)] = 1.0
+    how: Literal["window", "bucket"] = "window"
+    burst: Annotated[int, Meta(ge=1)] | None = None
+    hold: Literal["running", "ended"] = "running"
+
+
+class OperatorRoom:
+    """What one does to a whole storage."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def operations(self) -> list[Operation]:
+        made = Operation
+        return [
+            made(method="GET", path="/v1/queues", run=self.queues, summary="Queues and what is in them", tag="operate",
+                 scope="read", gives=QueueViews),
+            made(method="POST", path="/v1/queues/{name}/pause", run=self.pause, tag="operate", scope="operate",
+                 summary="Claim nothing more from a queue"),
+            made(method="POST", path="/v1/queues/{name}/resume", run=self.resume, tag="operate", scope="operate",
+                 summary="Claim from it again"),
+            made(method="GET", path="/v1/limits", run=self.limits, summary="Limits and their use", tag="operate",
+                 scope="read", gives=LimitViews),
+            made(method="PUT", path="/v1/limits/{name}", run=self.set_limit, summary="Add or replace a limit",
+                 tag="operate", scope="operate", takes=LimitAsked),
+            made(method="DELETE", path="/v1/limits/{name}", run=self.drop_limit, summary="Remove a limit",
+                 tag="operate", scope="operate"),
+            made(method="GET", path="/v1/workers", run=self.workers, summary="The workers heard of lately",
+                 tag="operate", scope="read", gives=Workers),
+            made(method="GET", path="/v1/stats", run=self.stats, tag="operate", scope="read", gives=Stats,
+                 summary="Counts by queue, task and state; workers; limits"),
+        ]  # fmt: skip
+
+    async def queues(self, call: Call[None, wire.Nothing]) -> QueueViews:
+        stats = await self._app.storage.stats()
+        paused = {use.key.partition(":")[2] for use in stats.limits if use.rule.slots == 0 and use.key[:6] == "queue:"}
+        found: dict[str, dict[str, Any]] = {name: {} for name in paused}
+        for count in stats.counts:
+            _add(found.setdefault(count.queue, {}), count)
+        return QueueViews(
+            [
+                QueueView(name=name, paused=name in paused, **parts)
+                for name, parts in sorted(found.items())
+                if call.token.serves([name]) is None
+            ]
+        )
+
+    async def pause(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
+        call.allowed([call.part("name")])
+        await self._app.queues.pause(call.part("name"))
+        return wire.Nothing()
+
+    async def resume(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
+        call.allowed([call.part("name")])
+        await self._app.queues.resume(call.part("name"))
+        return wire.Nothing()
+
+    async def limits(self, call: Call[None, wire.Nothing]) -> LimitViews:
+        return LimitViews(await self._app.limits.list())
+
+    async def set_limit(self, call: Call[LimitAsked, wire.Nothing]) -> wire.Nothing:
+        _for_everybody(call)
+        asked = call.body
+        if asked.slots is None and asked.rate is None:
+            raise Refused(422, "wrong_shape", "a limit needs slots, rate, or both; DELETE removes it")
+        rule = Limit(call.part("name"), asked.slots, asked.rate, asked.per, asked.how, asked.burst, asked.hold)
+        await self._app.limits.set(rule)
+        return wire.Nothing()
+
+    async def drop_limit(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
+        _for_everybody(call)
+        await self._app.limits.set(Limit(call.part("name")))
+        return wire.Nothing()
+
+    async def workers(self, call: Call[None, wire.Nothing]) -> Workers:
+        return Workers((await self._app.storage.stats()).workers)
+
+    async def stats(self, call: Call[None, wire.Nothing]) -> Stats:
+        found = await self._app.storage.stats()
+        counts = tuple(each for each in found.counts if call.token.serves([each.queue]) is None)
+        return Stats(counts=counts, workers=found.workers, limits=found.limits)
+
+
+def _add(parts: dict[str, Any], count: Count) -> None:
+    """One line of the counts onto its queue's."""
+    for name, jobs in ((str(count.state), count.jobs), ("in_line", count.in_line), ("parked", count.parked)):
+        parts[name] = parts.get(name, 0) + jobs
+    if count.state is State.READY and count.oldest is not None:
+        parts["oldest"] = max(parts.get("oldest") or 0.0, count.oldest)
+
+
+def _for_everybody(call: Call[Any, Any]) -> None:
+    if call.token.queues:
+        words = f"the token {call.token.name!r} is bound to queues; limits are everybody's"
+        raise Refused(403, "forbidden", words)

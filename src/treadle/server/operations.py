@@ -1,0 +1,101 @@
+"""One call of the API as data: its path, the right it needs, what it takes and gives.
+
+Routes and OpenAPI are made of it. Without it the description and the behaviour would be two things that drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from treadle import wire
+from treadle.server.body import body
+from treadle.server.faults import Refused, json
+from treadle.server.guard import allowed, caller
+from treadle.server.tokens import Token
+
+B = TypeVar("B")
+Q = TypeVar("Q")
+
+NO_BODY: Final = UNSET
+
+
+class Call(Generic[B, Q]):
+    """A request that was let in: the typed body and query, who sent it, and the parts of the path."""
+
+    __slots__ = ("body", "query", "request", "token")
+
+    def __init__(self, request: Request, token: Token, body: B, query: Q) -> None:
+        self.request, self.token, self.body, self.query = request, token, body, query
+
+    def part(self, name: str) -> str:
+        """A part of the path, such as the id."""
+        found: str = self.request.path_params[name]
+        return found
+
+    def allowed(self, queues: Sequence[str]) -> None:
+        """Raises Refused (403) unless the caller's token has a right to all of these queues."""
+        allowed(self.token, queues)
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One method on one path.
+
+    run     answers a value of `gives`, or a Response
+    scope   the right its caller needs; "": any known token
+    takes   the type of the JSON body; NO_BODY: there is none
+    empty   what a request without a body means; None: it is refused
+    query   the type of the query parameters, all optional
+    others  further statuses it may answer, beside those every call may (see openapi.py)
+    """
+
+    method: str
+    path: str
+    run: Callable[[Call[Any, Any]], Awaitable[object]]
+    summary: str
+    tag: str
+    scope: str = ""
+    takes: Any = NO_BODY
+    empty: bytes | None = None
+    query: Any = wire.Nothing
+    gives: Any = wire.Nothing
+    status: int = 200
+    others: tuple[int, ...] = ()
+    media: str = "application/json"
+
+
+def routes(operations: Sequence[Operation], most: int) -> list[Route]:
+    """Starlette's routes, one for each path, so that a wrong method is told apart from a wrong path."""
+    paths: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = operation
+    return [Route(path, _endpoint(methods, most), methods=list(methods)) for path, methods in paths.items()]
+
+
+def _endpoint(methods: dict[str, Operation], most: int) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        operation = methods["GET" if request.method == "HEAD" else request.method]
+        token = caller(request, operation.scope)
+        query = _query(request, operation.query)
+        given: object = None
+        if operation.takes is not NO_BODY:
+            given = await body(request, operation.takes, most, operation.empty)
+        answer = await operation.run(Call(request, token, given, query))
+        return answer if isinstance(answer, Response) else json(answer, operation.status)
+
+    return endpoint
+
+
+def _query(request: Request, kind: Any) -> object:
+    if not request.url.query:
+        return kind()
+    try:
+        return msgspec.convert(dict(request.query_params), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused(422, "wrong_query", f"the query does not fit: {error}") from None

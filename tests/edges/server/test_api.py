@@ -1,0 +1,281 @@
+"""The native API as a client in any language sees it: plain HTTP, JSON in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.served import memory_url
+from treadle.server import Settings, Token
+from treadle.server.tokens import digest
+from treadle.testing import HandClock
+
+
+class Client:
+    """One client; answers (status, JSON)."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url, self.session = url, session
+
+    async def __call__(
+        self, method: str, path: str, body: Any = None, token: str | None = None, raw: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:  # fmt: skip
+        sent = dict(headers or {})
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        data = raw
+        if raw is None and body is not None:
+            data, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
+        async with self.session.request(method, self.url + path, data=data, headers=sent) as answer:
+            content = await answer.read()
+            assert answer.headers["x-request-id"]
+            is_json = answer.headers.get("content-type", "").startswith("application/json")
+            return answer.status, json.loads(content) if is_json else content.decode()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def call(session: aiohttp.ClientSession, clock: HandClock) -> Client:
+    return Client(memory_url(clock), session)
+
+
+async def claim(call: Client, **more: Any) -> Any:
+    status, answer = await call("POST", "/v1/work/claim", {"worker": "r#1", "queues": [["default", 1]], **more})
+    assert status == 200, answer
+    return answer["records"]
+
+
+async def test_a_job_is_sent_run_elsewhere_and_its_result_waited_for(call: Client) -> None:
+    status, job = await call("POST", "/v1/jobs", {"task": "add", "args": [1, 2], "labels": {"user": "7"}})
+    assert (status, job["state"], job["args"], job["labels"]) == (201, "ready", [1, 2], ["user=7"])
+    waiting = asyncio.create_task(call("GET", f"/v1/jobs/{job['id']}/wait?timeout=5"))
+    [row] = await claim(call)
+    assert json.loads(row["job"]["payload"]) == [1, 2]
+    report = {"id": row["job"]["id"], "version": row["version"], "succeed": {"sum": 3}}
+    for _ in range(2):  # repeated after a lost answer it says the same
+        assert await call("POST", "/v1/work/settle", {"outcomes": [report]}) == (
+            200, {"settled": [{"status": "applied", "reason": None}]},
+        )  # fmt: skip
+    status, ended = await waiting
+    assert (status, ended["state"], ended["result"], ended["attempt"]) == (200, "succeeded", {"sum": 3}, 1)
+
+
+async def test_a_plain_fail_is_judged_by_the_policy_of_the_row(call: Client, clock: HandClock) -> None:
+    _, job = await call("POST", "/v1/jobs", {"task": "t", "retry": {"attempts": 2, "base": 10, "jitter": 0}})
+    [row] = await claim(call)
+    fail = {"id": job["id"], "version": row["version"], "fail": "no luck"}
+    await call("POST", "/v1/work/settle", {"outcomes": [fail]})
+    _, seen = await call("GET", f"/v1/jobs/{job['id']}")
+    assert (seen["state"], seen["attempt"], seen["error"]) == ("ready", 1, "no luck")
+    assert seen["due_at"] == pytest.approx(clock() + 10)
+    clock.advance(11)
+    [row] = await claim(call)
+    await call("POST", "/v1/work/settle", {"outcomes": [{**fail, "version": row["version"]}]})
+    _, seen = await call("GET", f"/v1/jobs/{job['id']}")
+    assert (seen["state"], seen["attempt"], seen["reason"]) == ("failed", 2, "error")
+
+
+async def test_abort_and_defer(call: Client) -> None:
+    _, jobs = await call("POST", "/v1/jobs/batch", {"jobs": [{"task": "a"}, {"task": "b"}]})
+    first, second = jobs["jobs"]
+    rows = {row["job"]["id"]: row["version"] for row in await claim(call, limit=2)}
+    outcomes = [
+        {"id": first["id"], "version": rows[first["id"]], "abort": "bad input"},
+        {"id": second["id"], "version": rows[second["id"]], "defer": 60},
+    ]
+    await call("POST", "/v1/work/settle", {"outcomes": outcomes})
+    _, seen = await call("GET", f"/v1/jobs/{first['id']}")
+    assert (seen["state"], seen["reason"], seen["error"]) == ("failed", "aborted", "bad input")
+    _, seen = await call("GET", f"/v1/jobs/{second['id']}")
+    assert (seen["state"], seen["attempt"]) == ("ready", 0)
+
+
+async def test_what_was_abandoned_too_often_is_ended_instead_of_handed_out(call: Client, clock: HandClock) -> None:
+    _, job = await call("POST", "/v1/jobs", {"task": "poison"})
+    for number in range(3):
+        assert await claim(call, worker=f"r{number}#1", lease=10, max_lost=3)
+        clock.advance(11)
+    assert await claim(call, worker="r9#1", max_lost=3) == []
+    _, seen = await call("GET", f"/v1/jobs/{job['id']}")
+    assert (seen["state"], seen["reason"], seen["lost"]) == ("failed", "lost", 3)
+
+
+async def test_a_long_poll_is_answered_when_a_job_comes(call: Client) -> None:
+    polls = [asyncio.create_task(claim(call, worker=f"r{n}#1", wait=5)) for n in range(3)]
+    await call("POST", "/v1/jobs/batch", {"jobs": [{"task": "t"} for _ in range(3)]})
+    found = await asyncio.gather(*polls)
+    assert sorted(len(rows) for rows in found) == [1, 1, 1]
+    assert len({row["job"]["id"] for rows in found for row in rows}) == 3
+
+
+async def test_an_idempotency_key_stores_once_and_refuses_another_request(call: Client) -> None:
+    headers = {"Idempotency-Key": "order-7"}
+    first = await call("POST", "/v1/jobs", {"task": "t", "args": [1]}, headers=headers)
+    again = await call("POST", "/v1/jobs", {"task": "t", "args": [1]}, headers=headers)
+    assert (first[0], again[0]) == (201, 200)
+    assert first[1]["id"] == again[1]["id"]
+    status, problem = await call("POST", "/v1/jobs", {"task": "t", "args": [2]}, headers=headers)
+    assert (status, problem["error"]) == (422, "idempotency_key_reused")
+
+
+async def test_events_follow_a_job_to_its_ending(call: Client) -> None:
+    _, job = await call("POST", "/v1/jobs", {"task": "t"})
+    seen: list[tuple[str, str]] = []
+    async with call.session.get(f"{call.url}/v1/jobs/{job['id']}/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        name = ""
+        async for raw in stream.content:
+            line = raw.decode().strip()
+            if line.startswith("event:"):
+                name = line[7:]
+            if line.startswith("data:"):
+                seen.append((name, json.loads(line[6:])["state"]))
+                if len(seen) == 1:
+                    assert (await call("POST", f"/v1/jobs/{job['id']}/cancel"))[1] == {"jobs": 1}
+    assert seen == [("changed", "ready"), ("ended", "cancelled")]
+
+
+async def test_find_cancel_retry_run_now_delete_explain(call: Client) -> None:
+    _, job = await call("POST", "/v1/jobs", {"task": "t", "queue": "q", "delay": 60, "labels": ["x"]})
+    id = job["id"]
+    _, page = await call("GET", "/v1/jobs?state=ready,running&queue=q&label=x&count=true")
+    assert ([each["id"] for each in page["jobs"]], page["total"]) == ([id], 1)
+    _, said = await call("GET", f"/v1/jobs/{id}/explain")
+    assert "due" in said["text"]
+    assert await call("POST", f"/v1/jobs/{id}/run_now") == (200, {"jobs": 1})
+    assert await call("POST", f"/v1/jobs/{id}/cancel", {"tree": False}) == (200, {"jobs": 1})
+    assert await call("POST", f"/v1/jobs/{id}/retry") == (200, {"jobs": 1})
+    status, problem = await call("DELETE", f"/v1/jobs/{id}")
+    assert (status, problem["error"], problem["details"]["id"]) == (409, "stale", id)
+    await call("POST", f"/v1/jobs/{id}/cancel")
+    assert await call("DELETE", f"/v1/jobs/{id}") == (200, {"jobs": 1})
+
+
+async def test_queues_and_limits(call: Client) -> None:
+    await call("POST", "/v1/jobs", {"task": "t", "queue": "mail"})
+    await call("POST", "/v1/queues/mail/pause")
+    _, found = await call("GET", "/v1/queues")
+    [queue] = found["queues"]
+    assert (queue["name"], queue["paused"], queue["ready"], queue["in_line"]) == ("mail", True, 1, 1)
+    assert await claim(call, queues=[["mail", 1]]) == []
+    await call("POST", "/v1/queues/mail/resume")
+    assert len(await claim(call, queues=[["mail", 1]])) == 1
+    assert await call("PUT", "/v1/limits/smtp", {"slots": 2}) == (200, {})
+    _, found = await call("GET", "/v1/limits")
+    assert [(use["key"], use["rule"]["slots"]) for use in found["limits"]] == [("smtp", 2)]
+    assert (await call("PUT", "/v1/limits/smtp", {}))[0] == 422
+    assert await call("DELETE", "/v1/limits/smtp") == (200, {})
+    assert (await call("GET", "/v1/limits"))[1] == {"limits": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "raw", "kind", "status", "error"),
+    [
+        ("POST", "/v1/jobs", b"{", "application/json", 400, "malformed"),
+        ("POST", "/v1/jobs", b"", "application/json", 400, "malformed"),
+        ("POST", "/v1/jobs", b"\xff\xfe", "application/json", 400, "malformed"),
+        ("POST", "/v1/jobs", b"[]", "application/json", 422, "wrong_shape"),
+        ("POST", "/v1/jobs", b"{}", "application/json", 422, "wrong_shape"),
+        ("POST", "/v1/jobs", b'{"task": "t", "dealy": 3}', "application/json", 422, "wrong_shape"),
+        ("POST", "/v1/jobs", b'{"task": "t", "delay": -1}', "application/json", 422, "wrong_shape"),
+        ("POST", "/v1/jobs", b'{"task": "t", "after": ["nobody"]}', "application/json", 422, "unknown_job"),
+        ("POST", "/v1/jobs", b'{"task": "t"}', "text/plain", 415, "wrong_type"),
+        ("POST", "/v1/jobs", b'{"task": "t", "args": ["' + b"x" * 3_000 + b'"]}', "application/json", 413, "too_large"),
+        ("GET", "/v1/jobs/nobody", None, None, 404, "no_such_job"),
+        ("GET", "/v1/jobs?limit=many", None, None, 422, "wrong_query"),
+        ("GET", "/v1/jobs?state=lost", None, None, 422, "bad_option"),
+        ("GET", "/v1/nothing", None, None, 404, "not_found"),
+        ("PATCH", "/v1/jobs", None, None, 405, "wrong_method"),
+    ],
+)  # fmt: skip
+async def test_what_is_refused_is_refused_in_one_shape_and_stores_nothing(
+    session: aiohttp.ClientSession, method: str, path: str, raw: bytes | None, kind: str | None, status: int, error: str
+) -> None:
+    call = Client(memory_url(None, Settings(max_body=2_000)), session)
+    found = await call(method, path, raw=raw, headers={"Content-Type": kind} if kind else None)
+    assert found[0] == status, found
+    assert found[1]["error"] == error
+    assert found[1]["message"]
+    assert (await call("GET", "/v1/jobs?count=true"))[1]["total"] == 0
+
+
+def token(name: str, *scopes: str, queues: tuple[str, ...] = ()) -> Token:
+    return Token(name=name, digest=digest(name), scopes=scopes, queues=queues)
+
+
+async def test_tokens_have_scopes_and_queues(session: aiohttp.ClientSession) -> None:
+    tokens = (token("sender", "enqueue", queues=("mail",)), token("reader", "read"), token("runner", "work"))
+    call = Client(memory_url(None, Settings(tokens=tokens)), session)
+    send = {"task": "t", "queue": "mail"}
+    assert (await call("POST", "/v1/jobs", send))[0] == 401
+    assert (await call("POST", "/v1/jobs", send, token="guess"))[0] == 401
+    assert (await call("POST", "/v1/jobs", send, token="reader"))[0] == 403
+    assert (await call("POST", "/v1/jobs", send, token="sender"))[0] == 201
+    assert (await call("POST", "/v1/jobs", {**send, "queue": "bulk"}, token="sender"))[0] == 403
+    status, page = await call("GET", "/v1/jobs?count=true", token="reader")
+    assert (status, page["total"]) == (200, 1)
+    assert (await call("POST", "/v1/work/claim", {"worker": "r#1"}, token="reader"))[0] == 403
+    assert (await call("POST", "/v1/work/claim", {"worker": "r#1"}, token="runner"))[0] == 200
+    assert (await call("GET", "/healthz"))[0] == 200
+
+
+async def test_a_token_of_some_queues_sees_no_others(session: aiohttp.ClientSession) -> None:
+    mine = token("mine", "enqueue", "work", "read", "operate", queues=("mine",))
+    call = Client(
+        memory_url(None, Settings(tokens=(mine, token("all", "enqueue", "work", "read", "operate")))), session
+    )
+    _, other = await call("POST", "/v1/jobs", {"task": "t", "queue": "other"}, token="all")
+    await call("POST", "/v1/jobs", {"task": "t", "queue": "mine"}, token="mine")
+    for path in ("", "/explain", "/wait?timeout=0"):
+        assert (await call("GET", f"/v1/jobs/{other['id']}{path}", token="mine"))[0] == 404
+    assert (await call("POST", f"/v1/jobs/{other['id']}/cancel", token="mine"))[0] == 404
+    assert (await call("GET", "/v1/jobs", token="mine"))[0] == 403
+    assert len((await call("GET", "/v1/jobs?queue=mine", token="mine"))[1]["jobs"]) == 1
+    assert [q["name"] for q in (await call("GET", "/v1/queues", token="mine"))[1]["queues"]] == ["mine"]
+    assert (await call("PUT", "/v1/limits/x", {"slots": 0}, token="mine"))[0] == 403
+    ids = {"ids": [other["id"]]}
+    assert (await call("POST", "/v1/work/get", ids, token="mine"))[1] == {"records": [None]}
+    wanted = {"worker": "r#1", "queues": [], "ids": [other["id"]]}
+    assert (await call("POST", "/v1/work/claim", wanted, token="mine"))[0] == 403
+    outcome = {"outcomes": [{"id": other["id"], "version": 0, "abort": "no"}]}
+    assert (await call("POST", "/v1/work/settle", outcome, token="mine"))[0] == 403
+
+
+async def test_a_rate_is_kept_for_each_token(session: aiohttp.ClientSession) -> None:
+    tokens = (token("a", "read"), token("b", "read"))
+    call = Client(memory_url(None, Settings(tokens=tokens, rate=0.001)), session)
+    assert (await call("GET", "/v1/stats", token="a"))[0] == 200
+    status, problem = await call("GET", "/v1/stats", token="a")
+    assert (status, problem["error"]) == (429, "too_many")
+    assert (await call("GET", "/v1/stats", token="b"))[0] == 200
+
+
+async def test_the_request_id_is_the_clients_own_if_it_is_a_clean_one(call: Client) -> None:
+    async with call.session.get(f"{call.url}/healthz", headers={"X-Request-Id": "abc-1"}) as answer:
+        assert answer.headers["x-request-id"] == "abc-1"
+    async with call.session.get(f"{call.url}/healthz", headers={"X-Request-Id": "a b;c"}) as answer:
+        assert answer.headers["x-request-id"] != "a b;c"
+
+
+async def test_no_web_page_may_call_it_unless_its_origin_is_named(session: aiohttp.ClientSession) -> None:
+    asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    for origins, expected in (((), None), (("https://a.example",), "https://a.example")):
+        url = memory_url(None, Settings(origins=origins))
+        async with session.options(f"{url}/v1/jobs", headers=asked) as answer:
+            assert answer.headers.get("Access-Control-Allow-Origin") == expected
