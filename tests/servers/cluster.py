@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import time
 from collections.abc import Callable
 from typing import Self
@@ -26,6 +28,11 @@ class Cluster:
     @property
     def urls(self) -> list[str]:
         return [node.url for node in self.nodes]
+
+    @property
+    def url(self) -> str:
+        """Of all of it."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def start(self) -> Self:
         """Start the nodes, make them one cluster if they are not, and return when it answers."""
@@ -88,3 +95,11 @@ def until(true: Callable[[], bool], otherwise: str) -> None:
         if time.monotonic() > give_up:
             raise ServerFailed(f"{otherwise} within {PATIENCE:g} s")
         time.sleep(0.02)
+
+
+@functools.cache
+def shared() -> Cluster:
+    """The cluster that all tests of this process share; each takes a namespace of its own."""
+    cluster = Cluster()
+    atexit.register(cluster.close)
+    return cluster.start()

@@ -126,9 +126,12 @@ class Sentinels:
         wanted = ["127.0.0.1", str(new.port)]
 
         def all_know() -> bool:
-            return new.info("replication")["role"] == "master" and all(
-                watcher.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER) == wanted for watcher in self.watchers
-            )
+            try:
+                return new.info("replication")["role"] == "master" and all(
+                    watcher.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER) == wanted for watcher in self.watchers
+                )
+            except redis.ConnectionError:  # a server that changes its role lets go of everybody
+                return False
 
         until(all_know, "the replica was not promoted")
 

@@ -10,12 +10,15 @@ from treadle.storage.contract import Storage
 
 KNOWN = ("sqlite:///file.db", "redis://host:6379/0", "http://host:7373", "memory://")
 
+REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+
 
 def connect(url: str, *, now: clock.Clock | None = None, token: str | None = None) -> Storage:
     """The storage a URL names; nothing is opened yet. Raises BadUrl.
 
     sqlite:///relative.db, sqlite:////absolute.db; ?synchronous=full (default) | normal
     redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart
+    redis+sentinel://host:26379,host:26379/service, redis+cluster://host:6379,host:6379; rediss+... for TLS
     http://host:7373, https://: a Treadle server; its token as `token`, or ?token=...; ?ca=file.pem
     memory://
     """
@@ -37,7 +40,7 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
             raise BadUrl(f"synchronous: expected full or normal, found {synchronous!r} in {url!r}")
         _no_others(url, options)
         return SqliteStorage(path, now=now or clock.wall, synchronous=synchronous)
-    if parts.scheme in ("redis", "rediss", "unix"):
+    if parts.scheme in REDIS:
         return _redis(url, now)
     if parts.scheme in ("http", "https"):
         return _http(url, token)

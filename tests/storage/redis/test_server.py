@@ -123,7 +123,7 @@ async def test_a_full_server(own: str) -> None:
     assert b is None
     await storage._pool.command("CONFIG", "SET", "maxmemory", "0")
     await storage._pool.command("REPLICAOF", "127.0.0.1", "1")
-    with pytest.raises(StorageFull):
+    with pytest.raises(StorageUnavailable, match="replica"):
         await storage.enqueue([job("d")])
     await storage.close()
 

@@ -7,76 +7,57 @@ and each verb would have an idea of its own of what may be repeated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
 
 import hiredis
-from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as Broken
-from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from treadle.errors import BadUrl
-from treadle.storage.redis.faults import translated
+from treadle.storage.redis.faults import says, translated
+from treadle.storage.redis.places import Place
 from treadle.storage.redis.scripts import Script
 
 Command = tuple[Any, ...]
+Call = tuple[Script, Command]
 MOST: Final = 16  # connections at once; further calls wait for one of them
 TIMEOUT: Final = 15.0  # s for the answer of one trip
-CONNECT: Final = 5.0  # s
-
-OPTIONS: Final = frozenset({
-    "db", "client_name", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cert_reqs",
-    "ssl_check_hostname",
-})  # fmt: skip
-
-Kind = type[Connection | SSLConnection | UnixDomainSocketConnection]
-
-
-def address(url: str) -> tuple[Kind, dict[str, Any]]:
-    """What the driver makes of a URL. Raises BadUrl."""
-    others = sorted({name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True)} - OPTIONS)
-    if others:
-        raise BadUrl(f"{', '.join(others)}: no such option for this storage, found in {shown(url)!r}")
-    try:
-        words: dict[str, Any] = dict(parse_url(url))
-    except (ValueError, TypeError) as error:
-        raise BadUrl(f"{error}, found {shown(url)!r}") from error
-    kind: Kind = words.pop("connection_class", Connection)
-    return kind, words
-
-
-def shown(url: str) -> str:
-    """The URL without its password, for messages."""
-    scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+PATIENCE: Final = 4.0  # s a server that may be found elsewhere is looked for, before the caller is told
+PAUSE: Final = 0.05  # s between two looks
+ELSEWHERE: Final = (AskError, ClusterDownError, MovedError, ReadOnlyError, TryAgainError)  # said before anything ran
 
 
 class Pool:
-    """The connections to one server, and the trips over them."""
+    """The connections to one server, and the trips over them.
 
-    def __init__(self, url: str) -> None:
-        self.where = shown(url)
-        self._kind, self._words = address(url)
+    What goes wrong is tried again where that can help: once on a new connection, if an old one turned out dead; for
+    `PATIENCE` seconds where the server may be found elsewhere. Every script may be repeated.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.where = place.where
+        self._place = place
         self._free: list[Any] = []
         self._places = asyncio.Semaphore(MOST)
         self._closed = False
 
     async def connect(self) -> Any:
         """A new connection; the caller has it for itself."""
-        made: Any = self._kind(
-            **self._words, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None,
-            socket_connect_timeout=CONNECT,
-        )  # fmt: skip
         try:
-            async with asyncio.timeout(CONNECT):
-                await made.connect()
+            return await self._place.connect()
         except BaseException as error:
-            await made.disconnect(nowait=True)
             raise translated(error, self.where) from error
-        return made
 
     async def close(self) -> None:
         self._closed = True
@@ -84,69 +65,104 @@ class Pool:
             await connection.disconnect()
         self._free.clear()
 
-    async def run(self, *calls: tuple[Script, Command]) -> list[Any]:
-        """Several scripts in one trip; the answers in order. Repeated once if an old connection turns out dead: every
-        script may be repeated."""
-        async with self._places:
-            if self._free:
-                try:
-                    return await self._trip(self._free.pop(), calls)
-                except TimeoutError as error:
-                    raise translated(error, self.where) from error
-                except (Broken, OSError):
-                    self._drop_idle()
-            connection = await self.connect()
-            try:
-                return await self._trip(connection, calls)
-            except (RedisError, OSError) as error:
-                raise translated(error, self.where) from error
+    async def run(self, *calls: Call) -> list[Any]:
+        """Several scripts in one trip; the answers in order."""
+
+        async def trip(connection: Any) -> list[Any]:
+            return await _scripts(connection, calls)
+
+        found: list[Any] = await self._repeated(trip)
+        return found
 
     async def command(self, *words: Any) -> Any:
-        """One plain command, which changes nothing."""
-        connection = self._free.pop() if self._free else await self.connect()
-        try:
-            async with asyncio.timeout(TIMEOUT):
-                await connection.send_packed_command(hiredis.pack_command(words), check_health=False)
-                answer = await self._answer(connection)
-        except BaseException as error:
-            connection._close()
-            raise translated(error, self.where) from error
-        self._free.append(connection)
-        if isinstance(answer, ResponseError):
-            raise translated(answer, self.where) from answer
+        """One plain command, which changes nothing when it is repeated."""
+
+        async def trip(connection: Any) -> list[Any]:
+            await connection.send_packed_command(hiredis.pack_command(words), check_health=False)
+            return [await _answer(connection)]
+
+        [answer] = await self._repeated(trip)
         return answer
 
+    async def _repeated(self, trip: Callable[[Any], Coroutine[Any, Any, list[Any]]]) -> list[Any]:
+        """The answers, none of which is an error."""
+        async with self._places:
+            clock = asyncio.get_running_loop().time
+            give_up, was_idle = clock() + PATIENCE, bool(self._free)
+            while True:
+                try:
+                    return await self._trip(trip)
+                except TimeoutError as error:
+                    raise translated(error, self.where) from error
+                except (RedisError, OSError) as error:
+                    again = was_idle and isinstance(error, (Broken, OSError))
+                    pause = 0.0 if again or isinstance(error, MovedError) else PAUSE
+                    if not again and not (self._place.moves and clock() < give_up and _elsewhere(error)):
+                        raise translated(error, self.where) from error
+                    was_idle = False
+                self._drop_idle()
+                if pause:
+                    await asyncio.sleep(pause)
+
+    async def _trip(self, trip: Callable[[Any], Coroutine[Any, Any, list[Any]]]) -> list[Any]:
+        connection = self._free.pop() if self._free else await self._connected()
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                answers = await trip(connection)
+        except BaseException as error:
+            connection._close()  # an answer may still be on its way
+            if isinstance(error, (Broken, OSError)) and not isinstance(error, TimeoutError):
+                self._place.lost()
+            raise
+        wrong = next((answer for answer in answers if isinstance(answer, ResponseError)), None)
+        if wrong is not None and _elsewhere(wrong):
+            connection._close()
+            self._drop_idle()
+            if isinstance(wrong, MovedError):
+                self._place.moved((wrong.host, wrong.port))
+            elif not isinstance(wrong, (AskError, TryAgainError)):
+                self._place.lost()
+        elif self._closed or len(self._free) >= MOST:
+            await connection.disconnect()
+        else:
+            self._free.append(connection)
+        if wrong is not None:
+            raise wrong
+        return answers
+
+    async def _connected(self) -> Any:
+        try:
+            return await self._place.connect()
+        except TimeoutError as error:  # of one address; the next look may find another
+            raise Broken("the connection took too long") from error
+
     def _drop_idle(self) -> None:
-        """Those that idled beside a dead one are dead too, most likely."""
+        """Those that idled beside a dead one are dead too, most likely; and those to whom it was before, no use."""
         idle, self._free = self._free, []
         for connection in idle:
             connection._close()
 
-    async def _trip(self, connection: Any, calls: Sequence[tuple[Script, Command]]) -> list[Any]:
-        try:
-            async with asyncio.timeout(TIMEOUT):
-                packed = [hiredis.pack_command((b"EVALSHA", script.sha, *words)) for script, words in calls]
-                await connection.send_packed_command(b"".join(packed), check_health=False)
-                answers = [await self._answer(connection) for _ in calls]
-                for number, (script, words) in enumerate(calls):
-                    if isinstance(answers[number], NoScriptError):  # nothing ran: a new server, or one that forgot
-                        await connection.send_packed_command(hiredis.pack_command((b"EVAL", script.text, *words)))
-                        answers[number] = await self._answer(connection)
-        except BaseException:
-            connection._close()  # an answer may still be on its way
-            raise
-        if self._closed or len(self._free) >= MOST:
-            await connection.disconnect()
-        else:
-            self._free.append(connection)
-        for answer in answers:
-            if isinstance(answer, ResponseError):
-                raise translated(answer, self.where) from answer
-        return answers
 
-    @staticmethod
-    async def _answer(connection: Any) -> Any:
-        try:
-            return await connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
+def _elsewhere(error: Exception) -> bool:
+    """Whether another server may answer, or this one in a moment."""
+    if isinstance(error, (AuthenticationError, AuthorizationError)):
+        return False
+    return isinstance(error, (Broken, OSError, *ELSEWHERE)) or says(error, ("READONLY",))
+
+
+async def _scripts(connection: Any, calls: Sequence[Call]) -> list[Any]:
+    packed = [hiredis.pack_command((b"EVALSHA", script.sha, *words)) for script, words in calls]
+    await connection.send_packed_command(b"".join(packed), check_health=False)
+    answers = [await _answer(connection) for _ in calls]
+    for number, (script, words) in enumerate(calls):
+        if isinstance(answers[number], NoScriptError):  # nothing ran: a new server, or one that forgot
+            await connection.send_packed_command(hiredis.pack_command((b"EVAL", script.text, *words)))
+            answers[number] = await _answer(connection)
+    return answers
+
+
+async def _answer(connection: Any) -> Any:
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error

@@ -30,6 +30,7 @@ from treadle.model import (
 from treadle.storage.hints import Hub
 from treadle.storage.redis import look
 from treadle.storage.redis.connection import Command, Pool
+from treadle.storage.redis.places import place_of
 from treadle.storage.redis.rows import (
     encode,
     is_plain,
@@ -50,7 +51,8 @@ GROUP: Final = 1_000  # plain jobs of one queue and priority the script stores a
 class RedisStorage:
     """Jobs on one server, shared by any number of machines.
 
-    url   redis://, rediss:// or unix://, as redis-py reads it
+    url   redis://, rediss:// or unix://, as redis-py reads it; redis+sentinel://host:port,host:port/service and
+          redis+cluster://host:port,host:port, and both with rediss+ for TLS
     ns    which of the programs sharing the server; the keys begin with {treadle:<ns>}
     now   a clock for tests; None: the server's own
     """
@@ -58,18 +60,19 @@ class RedisStorage:
     def __init__(self, url: str, *, ns: str = "default", now: clock.Clock | None = None) -> None:
         if not re.fullmatch(r"[A-Za-z0-9._:-]{1,100}", ns):
             raise BadUrl(f"ns: expected letters, digits, . _ : or -, found {ns!r}")
-        self._url, self._now = url, now
+        self._now = now
         self._tag = f"{{treadle:{ns}}}"
         self._scripts = load()
         self._hub = Hub()
-        self._pool = Pool(url)
+        self._place = place_of(url, self._tag)
+        self._pool = Pool(self._place)
         self._ear: Ear | None = None
 
     async def open(self) -> None:
         """Connect. Raises StorageUnavailable, SchemaTooNew."""
         if self._ear is not None:
             return
-        self._pool = Pool(self._url)
+        self._pool = Pool(self._place)
         await self._pool.command("SET", f"{self._tag}:schema", SCHEMA, "NX")
         found = int(await self.read("GET", "schema"))
         if found > SCHEMA:
@@ -89,7 +92,9 @@ class RedisStorage:
 
     def _words(self, verb: str, words: Sequence[Any]) -> tuple[Script, Command]:
         now = "" if self._now is None else repr(self._now())
-        return self._scripts[verb], (1, self._tag, now, *words)
+        # The second key is there for a cluster that moves our slot: one of the two is missing wherever one asks then,
+        # and the script is refused before it runs, where it would otherwise see half of the keys.
+        return self._scripts[verb], (2, self._tag, f"{self._tag}:schema", now, *words)
 
     async def call(self, verb: str, *words: Any) -> Any:
         """Run a script."""

@@ -14,7 +14,8 @@ import hiredis
 import msgspec
 
 from treadle.storage.hints import Hub
-from treadle.storage.redis.connection import CONNECT, Pool
+from treadle.storage.redis.connection import Pool
+from treadle.storage.redis.places import CONNECT
 
 AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
 IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left

@@ -1,0 +1,244 @@
+"""Where the server is: at an address, wherever the Sentinels say, or whichever node of a cluster has our slot.
+
+Without it a fail-over or a slot that moves would need a restart of every program. All keys of a storage have one hash
+tag, so a cluster's whole map comes down to one address; the driver's own cluster client packs commands in Python and
+repeats them by rules of its own, and is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError as Broken
+from redis.exceptions import RedisError
+
+from treadle.errors import BadUrl
+
+CONNECT: Final = 5.0  # s
+PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
+
+OPTIONS: Final = frozenset({
+    "db", "client_name", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cert_reqs",
+    "ssl_check_hostname",
+})  # fmt: skip
+WATCHERS: Final = ("sentinel_username", "sentinel_password")
+
+Kind = type[Connection | SSLConnection | UnixDomainSocketConnection]
+Address = tuple[str, int]
+
+
+class Place:
+    """A server at the address its URL names; those below find theirs."""
+
+    moves = False  # whether another address may be worth a try
+
+    def __init__(self, url: str, kind: Kind, words: dict[str, Any]) -> None:
+        self.where = shown(url)
+        self._kind, self._words = kind, words
+
+    async def connect(self) -> Any:
+        """A new connection to whom it is now."""
+        return await self._to(self._words)
+
+    def moved(self, to: Address) -> None:
+        """A node said who has our keys."""
+
+    def lost(self) -> None:
+        """Whom we knew is away, or is no longer the one to ask."""
+
+    async def _to(self, words: dict[str, Any]) -> Any:
+        made: Any = self._kind(
+            **words, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None, socket_connect_timeout=CONNECT
+        )
+        try:
+            async with asyncio.timeout(CONNECT):
+                await made.connect()
+        except BaseException:
+            await made.disconnect(nowait=True)
+            raise
+        return made
+
+    async def _at(self, address: Address) -> Any:
+        return await self._to({**self._words, "host": address[0], "port": address[1]})
+
+
+class Watched(Place):
+    """The primary of a service, as the Sentinels name it."""
+
+    moves = True
+
+    def __init__(self, url: str, kind: Kind, words: dict[str, Any], watchers: Sequence[Address], service: str) -> None:
+        own = {name.partition("_")[2]: words.pop(name) for name in WATCHERS if name in words}
+        super().__init__(url, kind, words)
+        self._watchers, self._service = list(watchers), service
+        safe = {name: value for name, value in words.items() if name.startswith("ssl_")}
+        self._watcher_words = {**safe, **own}
+
+    async def connect(self) -> Any:
+        made = await self._at(await self._find())
+        try:
+            async with asyncio.timeout(CONNECT):
+                role = (await _ask(made, "ROLE"))[0]
+        except BaseException:
+            await made.disconnect(nowait=True)
+            raise
+        if role != b"master":  # a Sentinel has not heard yet of what happened
+            await made.disconnect(nowait=True)
+            raise Broken(f"the server that the Sentinels name is a {role.decode()}, not the primary")
+        return made
+
+    async def _find(self) -> Address:
+        said = []
+        for number, watcher in enumerate(self._watchers):
+            try:
+                found = await self._asked(watcher)
+            except (RedisError, OSError) as error:
+                said.append(f"{watcher[0]}:{watcher[1]}: {str(error) or type(error).__name__}")
+                continue
+            if found:
+                self._watchers.insert(0, self._watchers.pop(number))  # one that answers is asked first
+                return found[0].decode(), int(found[1])
+            said.append(f"{watcher[0]}:{watcher[1]} knows no service {self._service!r}")
+        raise Broken("no Sentinel knows the primary: " + "; ".join(said))
+
+    async def _asked(self, watcher: Address) -> list[bytes] | None:
+        connection = await self._to({**self._watcher_words, "host": watcher[0], "port": watcher[1]})
+        try:
+            async with asyncio.timeout(CONNECT):
+                found: list[bytes] | None = await _ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+                return found
+        finally:
+            await connection.disconnect(nowait=True)
+
+
+class Clustered(Place):
+    """The node of a cluster that has the slot of our hash tag."""
+
+    moves = True
+
+    def __init__(self, url: str, kind: Kind, words: dict[str, Any], nodes: Sequence[Address], tag: str) -> None:
+        super().__init__(url, kind, words)
+        self._nodes, self._named = list(nodes), tuple(nodes)
+        self._slot = key_slot(tag.encode())
+        self._owner: Address | None = None
+
+    def moved(self, to: Address) -> None:
+        self._owner = to
+
+    def lost(self) -> None:
+        self._owner = None
+
+    async def connect(self) -> Any:
+        if self._owner is None:
+            self._owner = await self._find()
+        try:
+            return await self._at(self._owner)
+        except (RedisError, OSError):
+            self._owner = None
+            raise
+
+    async def _find(self) -> Address:
+        said = []
+        for node in list(dict.fromkeys((*self._nodes, *self._named))):
+            try:
+                slots = await self._slots(node)
+            except (RedisError, OSError) as error:
+                said.append(f"{node[0]}:{node[1]}: {str(error) or type(error).__name__}")
+                continue
+            owners = [(_address(entry[2], node), entry[0] <= self._slot <= entry[1]) for entry in slots]
+            if owners:
+                self._nodes = [node, *(owner for owner, _ in owners if owner != node)]
+            for owner, ours in owners:
+                if ours:
+                    return owner
+            said.append(f"{node[0]}:{node[1]} knows nobody who has slot {self._slot}")
+        raise Broken("no node of the cluster could say who has our keys: " + "; ".join(said))
+
+    async def _slots(self, node: Address) -> list[Any]:
+        connection = await self._at(node)
+        try:
+            async with asyncio.timeout(CONNECT):
+                found: list[Any] = await _ask(connection, "CLUSTER", "SLOTS")
+                return found
+        finally:
+            await connection.disconnect(nowait=True)
+
+
+def _address(told: Sequence[Any], asked: Address) -> Address:
+    """A node that does not know its own name is the one we asked."""
+    host = told[0].decode() if told[0] else ""
+    return (host if host not in ("", "?") else asked[0]), int(told[1])
+
+
+async def _ask(connection: Any, *words: Any) -> Any:
+    await connection.send_command(*words)
+    return await connection.read_response(disable_decoding=True)
+
+
+# --- URLs
+
+
+def place_of(url: str, tag: str) -> Place:
+    """What a URL names, for the keys of one hash tag. Raises BadUrl."""
+    parts = urlsplit(url)
+    scheme, _, how = parts.scheme.partition("+")
+    allowed = OPTIONS | (frozenset(WATCHERS) if how == "sentinel" else frozenset())
+    others = sorted({name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - allowed)
+    if others:
+        raise BadUrl(f"{', '.join(others)}: no such option for this storage, found in {shown(url)!r}")
+    if not how:
+        return Place(url, *_read(url, url))
+    who, _, where = parts.netloc.rpartition("@")
+    hosts = _addresses(where, SENTINEL_PORT if how == "sentinel" else PORT, url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    mine: dict[str, Any] = {name: query.pop(name) for name in WATCHERS if name in query}
+    plain = f"{scheme}://{who}{'@' if who else ''}{where.split(',')[0]}{'?' if query else ''}{urlencode(query)}"
+    kind, words = _read(plain, url)
+    path = unquote(parts.path.strip("/"))
+    if how == "sentinel":
+        if not path or "/" in path:
+            raise BadUrl(
+                f"expected {parts.scheme}://host:port,host:port/service (the name that the Sentinels know), "
+                f"found {shown(url)!r}"
+            )
+        return Watched(url, kind, {**words, **mine}, hosts, path)
+    if path not in ("", "0") or words.get("db"):
+        raise BadUrl(f"a cluster has the database 0 only, found {shown(url)!r}")
+    return Clustered(url, kind, words, hosts, tag)
+
+
+def _read(url: str, told: str) -> tuple[Kind, dict[str, Any]]:
+    """What the driver makes of a URL."""
+    try:
+        words: dict[str, Any] = dict(parse_url(url))
+    except (ValueError, TypeError) as error:
+        raise BadUrl(f"{error}, found {shown(told)!r}") from error
+    kind: Kind = words.pop("connection_class", Connection)
+    return kind, words
+
+
+def _addresses(text: str, port: int, url: str) -> list[Address]:
+    found = []
+    for each in text.split(","):
+        try:
+            parts = urlsplit(f"//{each}")
+            if not parts.hostname:
+                raise ValueError("a host is missing")
+            found.append((parts.hostname, parts.port or port))
+        except ValueError as error:
+            raise BadUrl(f"expected host:port,host:port, found {shown(url)!r} ({error})") from error
+    return found
+
+
+def shown(url: str) -> str:
+    """The URL without its password, for messages."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
