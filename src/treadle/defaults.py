@@ -23,6 +23,10 @@ PRUNE_EVERY: Final = 30.0  # s between two looks for rows past their retention
 PRUNE_STEP: Final = 500  # rows per prune call: bounds the time one call holds the storage
 TEND_STEP: Final = 1_000  # due rows one claim moves: bounds the time a claim takes after a night off
 
+OWN_QUEUE: Final = "treadle"  # where Treadle's own jobs stand, such as schedules; every worker serves it
+OWN_EVERY: Final = 0.1  # s between two looks at it while there is other work
+TICKS_STEP: Final = 500  # ticks one settle makes, of a schedule that catches up with all it missed
+
 RETRY_ATTEMPTS: Final = 5  # the first one included
 RETRY_BASE: Final = 1.0  # s
 RETRY_FACTOR: Final = 2.0

@@ -1,0 +1,218 @@
+"""When a schedule fires: cron lines, intervals and functions, in any zone, over the days the clocks change. Pure.
+
+Without it an hour that happens twice would send the nightly mail twice, and an hour that never happens, not at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+from msgspec import Struct
+
+from treadle import defaults
+from treadle.clock import moment
+from treadle.errors import BadOption
+from treadle.retry import seconds
+
+Next = Callable[[datetime], datetime | None]
+"""From a moment to the next one after it; None: never again."""
+
+MACROS: Final = {
+    "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
+}  # fmt: skip
+DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_LAST = re.compile(rf"\b({'|'.join(DAYS)})L\b", re.IGNORECASE)
+LEAST_EVERY: Final = 0.1  # s; a tick is a stored job: closer together it is a loop, not a schedule
+WINDOWS: Final = (60.0, 3600.0, 86_400.0, 40 * 86_400.0, 370 * 86_400.0)  # s looked back for the newest tick
+SHIFT: Final = timedelta(hours=26)  # more than any clock was ever moved
+LATE: Final = 60.0  # s a tick may be late and still counts as on time, for catch_up="skip"
+
+
+class Cron(Struct, frozen=True, tag="cron"):
+    """A cron line of 5 fields, or of 6 with seconds first, in a zone."""
+
+    line: str
+    tz: str = "UTC"
+
+    def after(self, at: float) -> Iterator[float]:
+        """The moments after `at`, one by one."""
+        zone, line = zone_of(self.tz), expanded(self.line)
+        if _at_fixed_times(line) and zone is not UTC:
+            return _by_the_wall(line, zone, at)
+        return (each.timestamp() for each in CronSim(line, moment(at).astimezone(zone)))
+
+    def __str__(self) -> str:
+        return self.line if self.tz == "UTC" else f"{self.line} ({self.tz})"
+
+
+class Every(Struct, frozen=True, tag="every"):
+    """A fixed interval, counted from the last tick, or from when the schedule was made."""
+
+    seconds: float
+
+    def after(self, at: float) -> Iterator[float]:
+        """The moments after `at`, one by one."""
+        while True:
+            at += self.seconds
+            yield at
+
+    def __str__(self) -> str:
+        return f"every {self.seconds:g} s"
+
+
+class Asked(Struct, frozen=True, tag="function"):
+    """A function in code, asked each time for the next moment. What is stored is only that there is one."""
+
+    def __str__(self) -> str:
+        return "a function"
+
+
+Timing = Cron | Every | Asked
+
+
+def cron(line: object, tz: object = "UTC") -> Cron:
+    """A checked cron line. Raises BadOption for one that cannot be read, or that never fires, and for unknown zones."""
+    if not isinstance(line, str):
+        raise BadOption("cron", f'expected a line such as "0 3 * * *", found {line!r}')
+    name = tz.key if isinstance(tz, ZoneInfo) else tz
+    if not isinstance(name, str):
+        raise BadOption("tz", f'expected the name of a zone such as "Europe/Paris", found {tz!r}')
+    zone_of(name)
+    found = Cron(" ".join(line.split()), name)
+    try:
+        first = next(found.after(0.0), None)
+    except BadOption:
+        raise
+    except Exception as error:  # what a line can do to its parser is not ours to list
+        fields = '5 fields "minute hour day month weekday", 6 with seconds first'
+        problem = f"{line!r} cannot be read ({error}); expected {fields}, or one of {', '.join(MACROS)}"
+        raise BadOption("cron", problem) from None
+    if first is None:
+        raise BadOption("cron", f"{line!r} never fires: there is no such day")
+    return found
+
+
+def every(interval: object) -> Every:
+    """A checked interval. Raises BadOption below a tenth of a second."""
+    length = seconds(interval, "every")
+    if length < LEAST_EVERY:
+        raise BadOption("every", f"expected at least {LEAST_EVERY:g} s, found {interval!r}")
+    return Every(length)
+
+
+def zone_of(name: str) -> tzinfo:
+    """The zone of that name. Raises BadOption."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # unknown; no name at all; a folder of the zone data
+        raise BadOption("tz", f'expected the name of a zone such as "Europe/Paris", found {name!r}') from None
+
+
+def expanded(line: str) -> str:
+    """The fields a macro stands for; "FRIL", the last Friday, as the parser writes it."""
+    if not line.startswith("@"):
+        return _LAST.sub(lambda found: f"{DAYS.index(found[1].upper())}L", line)
+    found = MACROS.get(line.lower())
+    if found is None:
+        raise BadOption("cron", f"there is no {line!r}; there are {', '.join(MACROS)}")
+    return found
+
+
+def _at_fixed_times(line: str) -> bool:
+    """Whether it names times of day ("30 2 * * *"), which are the wall's, and not a rhythm ("*/5 * * * *")."""
+    fields = line.split()
+    return not any(field.startswith("*") for field in fields[len(fields) - 5 : len(fields) - 3])
+
+
+def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
+    """Times of day as a clock on the wall shows them: one that is skipped fires when the gap ends, one that comes
+    twice fires the first time only."""
+    last = at
+    for wall in CronSim(line, moment(at).astimezone(zone).replace(tzinfo=None) - SHIFT):
+        here = wall.replace(tzinfo=zone, fold=0)
+        found = here.timestamp()
+        if datetime.fromtimestamp(found, zone).replace(tzinfo=None) != wall:
+            found = _end_of_gap(found, zone)
+        if found > last:
+            last = found
+            yield found
+
+
+def _end_of_gap(later: float, zone: tzinfo) -> float:
+    """The first moment after the clocks went forward; `later` is what a time within the gap was read as."""
+    low, high = int(later) - int(SHIFT.total_seconds()), int(later)
+    after = datetime.fromtimestamp(high, zone).utcoffset()
+    while high - low > 1:  # offsets change once in between: the gap we are in
+        middle = (low + high) // 2
+        if datetime.fromtimestamp(middle, zone).utcoffset() == after:
+            high = middle
+        else:
+            low = middle
+    return float(high)
+
+
+def after(timing: Timing, ask: Next | None, at: float) -> Iterator[float]:
+    """The moments after `at`. `ask` is the function of a schedule that has one; raises what it raises."""
+    return timing.after(at) if not isinstance(timing, Asked) else _asked(ask, at)
+
+
+def _asked(ask: Next | None, at: float) -> Iterator[float]:
+    while ask is not None:
+        found: object = ask(moment(at))
+        if found is None:
+            return
+        if not isinstance(found, datetime) or found.utcoffset() is None:
+            raise BadOption("schedule", f"expected the function to answer an aware moment or None, found {found!r}")
+        if found.timestamp() <= at:
+            raise BadOption("schedule", f"expected a moment after {moment(at)}, found {found}")
+        at = found.timestamp()
+        yield at
+
+
+def due(
+    timing: Timing, ask: Next | None, cursor: float, now: float, catch_up: str, most: int = defaults.TICKS_STEP
+) -> tuple[list[float], float]:
+    """The ticks to make now, and the new cursor: every moment up to it has been dealt with.
+
+    At most `most` with "all"; a cursor that is still behind says that there is more.
+    """
+    if catch_up == "all":
+        found: list[float] = []
+        for at in after(timing, ask, cursor):
+            if at > now or len(found) == most:
+                break
+            found.append(at)
+        return found, found[-1] if found else cursor
+    newest = _newest(timing, ask, cursor, now)
+    if newest is None:
+        return [], cursor
+    return [newest] if catch_up == "one" or now - newest <= LATE else [], newest
+
+
+def _newest(timing: Timing, ask: Next | None, cursor: float, now: float) -> float | None:
+    """The last moment after the cursor that has come. A week of seconds is not walked through for it."""
+    if isinstance(timing, Every):
+        steps = int((now - cursor) // timing.seconds)
+        return cursor + steps * timing.seconds if steps > 0 else None
+    for window in (*(each for each in WINDOWS if now - each > cursor), now - cursor):
+        newest = None
+        for at in after(timing, ask, max(cursor, now - window)):
+            if at > now:
+                break
+            newest = at
+        if newest is not None:
+            return newest
+    return None
+
+
+def stamp(at: float) -> str:
+    """A moment as it stands in the id of its tick, to the millisecond."""
+    return moment(at).astimezone(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3].removesuffix(".000") + "Z"
