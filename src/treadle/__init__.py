@@ -41,6 +41,7 @@ from treadle.errors import (
     TooLarge,
     TreadleError,
     UnknownJob,
+    UnknownSchedule,
     UnknownTask,
     Unsupported,
 )  # fmt: skip
@@ -60,6 +61,7 @@ __all__ = [
     "Defer", "Event", "Job", "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone", "JobSpec",
     "JobUnknown", "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase", "ProcessDied", "Record", "RemoteFailure",
     "Retry", "SchemaTooNew", "Signalled", "Sizes", "Stale", "State", "StepMismatch", "StorageError", "StorageFull",
-    "StorageMoved", "StorageUnavailable", "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownTask",
+    "StorageMoved", "StorageUnavailable", "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownSchedule",
+    "UnknownTask",
     "Unsupported", "Worker", "all_done", "all_succeeded", "at_least", "current",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import asyncio
 import difflib
 import logging
 import random as _random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, o
 from treadle import clock as clocks
 from treadle import codec as codecs
 from treadle import config, judge, middleware
+from treadle import cron as crons
 from treadle.client import Client
 from treadle.errors import (
     BadOption,
@@ -35,6 +36,8 @@ from treadle.operate.dead import Dead
 from treadle.operate.jobs import Jobs
 from treadle.operate.limits import Limits
 from treadle.operate.queues import Queues
+from treadle.operate.schedules import Schedules
+from treadle.operate.ticks import CatchUp, Overlap
 from treadle.options import HasId, Options, Seconds, Sizes, When, columns
 from treadle.retry import Policy, Retry
 from treadle.storage import connect
@@ -53,6 +56,7 @@ INLINE = 64  # inline jobs at once; more wait for an ordinary worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
 T = TypeVar("T")
 
 
@@ -106,6 +110,8 @@ class App:
         self.dead = Dead(self.jobs)
         self.queues = Queues(self._opened)
         self.limits = Limits(self._opened)
+        self.schedules = Schedules(self._opened, self.client.send, self._new_id, self.jobs.job_of, self._tell_error)
+        self.own = self.schedules.tasks
 
     # --- declaring tasks
 
@@ -144,6 +150,48 @@ class App:
             return task
 
         return decorate if function is None else decorate(function)
+
+    def cron(
+        self, line: str, *, tz: str = "UTC", name: str | None = None, args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
+    ) -> Scheduled:  # fmt: skip
+        """Run a task (or a function, which becomes one) by a cron line: `@app.cron("0 3 * * *", tz="Europe/Paris")`.
+
+        line      5 fields, 6 with seconds first, or @daily and the like; days and months by name, L for the last
+        tz        a time of day that the clocks skip fires when the gap ends; one that comes twice fires once
+        name      the schedule's own, if a task has several; default: the task's
+        args      what the task is called with, and kwargs
+        catch_up  of the ticks that nobody was there for: "one" (the last), "all", or "skip" (none over a minute late)
+        overlap   "skip": no tick while the job of the last one has not ended
+        Raises BadOption for a line that cannot be read or never fires, BadArgument if the task cannot be called so.
+        """
+        return self._scheduled(crons.cron(line, tz), None, name, args, kwargs, catch_up, overlap)
+
+    def every(
+        self, interval: Seconds, *, name: str | None = None, args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
+    ) -> Scheduled:  # fmt: skip
+        """Run a task each `interval` seconds (0.1 or more), first one interval after it was stored. See `cron`."""
+        return self._scheduled(crons.every(interval), None, name, args, kwargs, catch_up, overlap)
+
+    def schedule(
+        self, ask: crons.Next, *, name: str | None = None, args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
+    ) -> Scheduled:  # fmt: skip
+        """Run a task at the moments a function says: given an aware moment it answers the next one after it, or None
+        for never again. One that raises is reported, and asked again a minute later. See `cron`."""
+        found: object = ask
+        if not callable(found):
+            raise BadOption("schedule", f"expected a function from a moment to the next one, found {ask!r}")
+        return self._scheduled(crons.Asked(), ask, name, args, kwargs, catch_up, overlap)
+
+    def _scheduled(self, timing: crons.Timing, ask: crons.Next | None, *rest: Any) -> Scheduled:
+        def decorate(target: Any) -> Task[..., Any, Any]:
+            task: Task[..., Any, Any] = target if isinstance(target, Task) else self.task(target)
+            self.schedules.declare(task, timing, ask, *rest)
+            return task
+
+        return cast("Scheduled", decorate)
 
     def stub(self, name: str, **options: Unpack[Options]) -> Stub:
         """A task by name, for processes where its code is not installed. Its arguments are not checked here."""
@@ -283,6 +331,17 @@ class App:
         if self._users <= self._own_users():  # a worker that still runs goes on, and closes
             await self.close()
 
+    async def prepare(self) -> None:
+        """Store what is declared in code; every worker does so when it starts."""
+        await self.schedules.store()
+
+    def _new_id(self) -> str:
+        return self._maker.new_id()
+
+    def _tell_error(self, error: BaseException) -> None:
+        if self.emitter.wants("worker.error"):
+            self.emitter.emit(Event(name="worker.error", error=error))
+
     async def _opened(self) -> Storage:
         """The storage, opened at its first use; such an app stays open until `close`."""
         if not self._is_open or self._loop is not asyncio.get_running_loop():
@@ -353,6 +412,21 @@ class App:
 class _Decorator:
     """The type of `@app.task(...)`: keeps parameters and result of what it decorates."""
 
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return function
+
+
+class Scheduled:
+    """The type of `@app.cron(...)` and the like: a task stays what it is, a function becomes one."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a task is a function too
+        self, task: Task[P, R, C], /
+    ) -> Task[P, R, C]: ...
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
     @overload

@@ -10,6 +10,7 @@ Without this file nobody could tell a job that failed from a storage that is awa
     ├── BadTask (ValueError)         a function that cannot be a task, or a name taken twice
     ├── TooLarge (ValueError)        text beyond its size limit
     ├── UnknownTask (LookupError)    no such task in this app
+    ├── UnknownSchedule (LookupError)  no schedule of that name is stored
     ├── UnknownJob (LookupError)     `after` names a job nobody knows
     ├── KeyHeld                      an unfinished job holds the key
     ├── Stale                        the job moved on: somebody else settled or claimed it
@@ -91,6 +92,14 @@ class UnknownTask(TreadleError, LookupError):
         hint = f"; did you mean {like!r}?" if like else ""
         listed = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
         super().__init__(f"no task {name!r} here{hint} (known: {listed or 'none'})")
+
+
+class UnknownSchedule(TreadleError, LookupError):
+    """No schedule of that name is stored. One declared in code is stored when a worker with that code starts."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is no schedule {name!r}; `treadle schedules list` shows those there are")
 
 
 class UnknownJob(TreadleError, LookupError):

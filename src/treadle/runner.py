@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -20,12 +20,34 @@ from treadle.context import Context, enter
 from treadle.durable import SWALLOWED, Leave, left_by
 from treadle.errors import BadArgument, BadStep, JobNotDone, JobUnknown, StorageError, TooLarge
 from treadle.model import EXPIRED, Outcome, Record
-from treadle.retry import Abort, Defer, RetryNow
+from treadle.retry import Abort, Defer, Retry, RetryNow
 from treadle.task import Task
 
 log = logging.getLogger("treadle")
 
 AnyTask = Task[..., Any, Any]
+
+
+class OwnTask:
+    """A task of Treadle's own: it answers its outcome itself, from the row and the storage's moment.
+
+    One that fails was kept from its work by the storage or by a fault of ours; it is tried again without end.
+    """
+
+    __slots__ = ("decide", "name", "serves")
+
+    def __init__(
+        self, name: str, decide: Callable[[Record, float], Awaitable[Outcome]], serves: str | None = None
+    ) -> None:
+        self.name, self.decide = name, decide
+        self.serves = serves  # the task it works for: workers that run only others leave it alone
+
+    retry = Retry(attempts=None)
+    timeout: None = None
+    lease: None = None
+    on_error: None = None
+    max_lost = 0
+
 
 FIRM = ("timeout", "deadline", "lost")  # why a run ends whatever its function still says; "stop" takes its result
 
@@ -52,6 +74,18 @@ class Runner:
         self._layers = middleware.overrides(layers, "run")
         self._on_error, self._chance, self._now, self._result_limit = on_error, chance, now, result_limit
         self._threads, self._processes = threads, processes
+
+    async def run_own(self, task: OwnTask, context: Context, rules: judge.Rules) -> Outcome:
+        """One run of a task of Treadle's own. Raises nothing of Exception's."""
+        record, began = context.record, self._now()
+        try:
+            return await task.decide(record, began if record.started_at is None else record.started_at)
+        except StorageError as error:
+            log.warning("%s %s could not be run now: %s", task.name, record.job.id, error)
+            return judge.handed_back(record, defaults.POLL)
+        except Exception as error:
+            log.exception("%s %s failed", task.name, record.job.id)
+            return judge.failed(record, rules, error, None, record.started_at or began, self._chance())
 
     async def run(self, task: AnyTask, context: Context, rules: judge.Rules) -> Outcome | None:
         """One attempt. None: the job is no longer ours, nothing may be written about it.

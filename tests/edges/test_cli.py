@@ -414,3 +414,44 @@ def test_output_that_nobody_reads_on_is_no_error(here: Path) -> None:
     script = f"{sys.executable} -m treadle jobs list --json | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=here, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_schedules(cli: Run, here: Path) -> None:
+    (here / "scheduled.py").write_text(
+        "from treadle import App\n"
+        "app = App('sqlite:///treadle.db')\n"
+        "@app.cron('0 3 * * *', tz='Europe/Paris', name='nightly')\n"
+        "@app.task(name='report')\n"
+        "async def report() -> None: ...\n"
+    )
+    assert cli("migrate")[0] == 0
+    assert "no schedules" in cli("schedules")[2]
+
+    async def start() -> None:
+        async with App("sqlite:///treadle.db") as app:
+            app.cron("0 3 * * *", tz="Europe/Paris", name="nightly")(app.task(name="report")(report))
+            await app.schedules.store()
+
+    async def report() -> None: ...
+
+    asyncio.run(start())
+    code, out, _ = cli("schedules", "list", "--json")
+    [found] = json.loads(out)
+    assert (code, found["schedule"], found["when"], found["paused"]) == (
+        0,
+        "nightly",
+        "0 3 * * * (Europe/Paris)",
+        False,
+    )
+    assert "nightly" in cli("schedules")[1]
+    assert cli("schedules", "pause", "nightly")[0] == 0
+    assert json.loads(cli("schedules", "list", "--json")[1])[0]["paused"]
+    assert cli("schedules", "resume", "nightly")[0] == 0
+    code, _, err = cli("schedules", "trigger", "nightly")
+    assert (code, "made by code" in err) == (2, True)
+    code, out, _ = cli("schedules", "trigger", "nightly", "--app", "scheduled:app")
+    assert code == 0
+    assert "report" in cli("jobs", "show", out.strip())[1]
+    assert cli("schedules", "delete", "nightly")[0] == 0
+    code, _, err = cli("schedules", "pause", "nightly")
+    assert (code, "there is no schedule" in err) == (1, True)

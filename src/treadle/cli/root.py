@@ -23,6 +23,7 @@ COMMANDS = {
     "jobs": ("treadle.cli.jobs", "List, show, cancel, retry, explain jobs."),
     "queues": ("treadle.cli.queues", "What is in each queue; pause and resume them."),
     "limits": ("treadle.cli.limits", "How many jobs may run at once, or start in a time."),
+    "schedules": ("treadle.cli.schedules", "What runs again and again; pause, resume, run it now."),
     "workers": ("treadle.cli.overview", "The workers that were heard of lately."),
     "stats": ("treadle.cli.overview", "Jobs by task and state."),
     "migrate": ("treadle.cli.migrate", "Bring the storage to the schema of this Treadle."),

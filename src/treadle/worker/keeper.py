@@ -93,7 +93,8 @@ class Keeper:
     async def listen(self) -> None:
         """Be told what is new: a line that has grown, a job of ours that somebody else has settled."""
         slots, told = self._slots, f"worker:{self._slots.name}"
-        topics = [told, *(f"queue:{queue}" for queue in self._queues)]
+        ours = (defaults.OWN_QUEUE,) if self._queues else ()
+        topics = [told, *(f"queue:{queue}" for queue in dict.fromkeys((*self._queues, *ours)))]
         while True:
             patience, self._patience = self._patience, 0.0  # after a failure, only to see whether it answers
             heard = await self._storage.watch(topics, patience)

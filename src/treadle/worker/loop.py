@@ -21,7 +21,7 @@ from treadle.judge import OnError
 from treadle.model import Claim, Record
 from treadle.options import Sizes, name_of
 from treadle.retry import DEFAULT, Retry, seconds
-from treadle.runner import AnyTask, Runner
+from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Storage
 from treadle.worker.home import DurableHome
 from treadle.worker.keeper import Keeper
@@ -42,12 +42,14 @@ class Host(Protocol):
     """What a worker needs of its app."""
 
     tasks: dict[str, AnyTask]
+    own: dict[str, OwnTask]
     emitter: Emitter
     layers: list[middleware.Middleware]
     on_error: OnError | None
     sizes: Sizes
 
     async def open(self) -> Storage: ...
+    async def prepare(self) -> None: ...
     async def release(self) -> None: ...
     async def results(self, ids: Sequence[str]) -> list[Any]: ...
     def chance(self) -> float: ...
@@ -123,12 +125,23 @@ class Worker:
     async def _open(self, outage: Outage) -> Storage:
         while True:
             try:
-                storage = await self.app.open()
+                storage = await self._opened()
             except (StorageUnavailable, StorageFull) as error:
                 await outage.failed("open", error)
             else:
                 outage.answered("open")
                 return storage
+
+    async def _opened(self) -> Storage:
+        """The storage, with what the app's code declares in it."""
+        storage = await self.app.open()
+        try:
+            if self.queues():
+                await self.app.prepare()
+        except BaseException:
+            await self.app.release()
+            raise
+        return storage
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT: the first stops decently, the second at once."""
@@ -208,7 +221,8 @@ class Worker:
 
     def tasks(self) -> dict[str, tuple[int | None, float | None]]:
         names = self.app.tasks if self._asked_tasks is None else self._asked_tasks
-        return {name: (None, self.app.tasks[name].lease) for name in names}
+        found: dict[str, tuple[int | None, float | None]] = {name: (None, self.app.tasks[name].lease) for name in names}
+        return found | {own.name: (None, None) for own in self.app.own.values() if own.serves in (None, *names)}
 
     def threads(self) -> Threads:
         if self._threads is None:
@@ -245,7 +259,7 @@ class _Running:
         home = DurableHome(self.slots, storage, self.keeper, app, worker.threads, outage)
         self.pumps = [
             Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter,
-                 worker.poll, worker._accept, outage, app.results, home)
+                 worker.poll, worker._accept, outage, app.results, app.own, home)
             for number in range(pumps)
         ]  # fmt: skip
         self.loops: list[asyncio.Task[None]] = []
@@ -361,17 +375,21 @@ class _Asks:
         self._worker, self._queues, self._slots = worker, list(queues.items()), slots
         self._total, self._turn = sum(queues.values()), 0
         self._tasks: dict[str, tuple[int | None, float | None]] = {}
-        self._known = -1
+        self._known, self._own_at = -1, 0.0
+        self._own = () if not queues or defaults.OWN_QUEUE in queues else ((defaults.OWN_QUEUE, 1),)
 
     def __call__(self, room: int, pump: int) -> Claim:
-        if self._known != len(self._worker.app.tasks):
-            self._tasks, self._known = self._worker.tasks(), len(self._worker.app.tasks)
+        app, now = self._worker.app, self._slots.loop.time()
+        if self._known != len(app.tasks) + len(app.own):
+            self._tasks, self._known = self._worker.tasks(), len(app.tasks) + len(app.own)
         if len(self._queues) > 1:
             self._turn = (self._turn + 1) % len(self._queues)
             order = self._queues[self._turn :] + self._queues[: self._turn]
             queues = tuple((name, max(1, room * weight // self._total)) for name, weight in order)
         else:
             queues = tuple((name, room) for name, _ in self._queues)
+        if not self._slots.flowing or now >= self._own_at:  # one more line to look at: not each time while jobs flow
+            queues, self._own_at = self._own + queues, now + defaults.OWN_EVERY
         # Nor what another pump is settling: were that answer lost, it would find its job gone.
         holds = (*self._slots.running, *(run.record.job.id for run in self._slots.unsettled(but=pump)))
         return Claim(

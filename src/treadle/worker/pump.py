@@ -20,7 +20,7 @@ from treadle.errors import StorageError, UnknownTask
 from treadle.events import Emitter, Event
 from treadle.model import EXPIRED, Claim, Claimed, Outcome, Record, Settled, State
 from treadle.retry import DEFAULT
-from treadle.runner import AnyTask, Runner
+from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
 from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots, Timers
@@ -38,9 +38,11 @@ class Pump:
     def __init__(
         self, number: int, share: int, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
         ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
-        accept: Callable[[Record], Any] | None, outage: Outage, results: Results, home: Home | None = None,
+        accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
+        own: Mapping[str, OwnTask], home: Home | None = None,
     ) -> None:  # fmt: skip
         self._number, self._share, self._results, self._home = number, share, results, home
+        self._own = own
         self._label = f"pump {number}"
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
@@ -87,8 +89,10 @@ class Pump:
             del slots.settling[self._number]
         self._note_settled(outs, settled, claimed.records)
         if taken:
-            slots.idle = False
+            slots.idle, slots.flowing = False, True
             self.start_all(claimed.records)
+        elif slots.flowing:
+            slots.flowing = False  # our own queue may have been left out of that claim: look again
         elif room:
             await self._wait_for_work(claimed.next_in)
 
@@ -160,7 +164,7 @@ class Pump:
 
     def start(self, record: Record) -> None:
         """Run a claimed job; its slot is taken already."""
-        slots, task = self._slots, self._tasks.get(record.job.task)
+        slots, task = self._slots, self._tasks.get(record.job.task) or self._own.get(record.job.task)
         if task is None:
             # Claims name our tasks, so this is a storage's mistake, or a task taken away meanwhile: back, uncounted.
             log.error("%s", UnknownTask(record.job.task, tuple(self._tasks)))
@@ -190,9 +194,11 @@ class Pump:
                 raise asyncio.CancelledError
             if run.record.lost:
                 outcome = judge.lost_too_often(run.record, run.rules)
+            if isinstance(run.task, OwnTask):
+                outcome = await self._runner.run_own(run.task, run.context, run.rules)
             if outcome is None and self._accept is not None and not await self._accepts(run):
                 outcome = judge.handed_back(run.record, self._poll)
-            if outcome is None:
+            if outcome is None and not isinstance(run.task, OwnTask):
                 if self._emitter.wants("started"):
                     self._emitter.emit(_event("started", run, self._slots.name))
                 outcome = await self._runner.run(run.task, run.context, run.rules)
@@ -219,7 +225,7 @@ class Pump:
                 self._emitter.emit(Event(name="worker.error", worker=self._slots.name, error=error))
             return False
 
-    def _rules_for(self, task: AnyTask, record: Record) -> judge.Rules:
+    def _rules_for(self, task: AnyTask | OwnTask, record: Record) -> judge.Rules:
         if record.job.retry is not None:
             return judge.rules_for(record, task.retry, task.timeout, task.max_lost)
         known = self._rules.get(task.name)

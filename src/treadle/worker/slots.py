@@ -14,7 +14,7 @@ from itertools import count
 from treadle.context import Context
 from treadle.judge import Rules
 from treadle.model import Outcome, Record
-from treadle.runner import AnyTask
+from treadle.runner import AnyTask, OwnTask
 
 SWEEP = 128  # entries: each of an ended run keeps its arguments and result alive
 
@@ -24,7 +24,7 @@ class Run:
 
     __slots__ = ("begun", "context", "cut", "ended", "handle", "lease", "record", "refused", "rules", "task")
 
-    def __init__(self, record: Record, task: AnyTask, context: Context, rules: Rules, lease: float) -> None:
+    def __init__(self, record: Record, task: AnyTask | OwnTask, context: Context, rules: Rules, lease: float) -> None:
         self.record, self.task, self.context, self.rules, self.lease = record, task, context, rules, lease
         self.handle: asyncio.Task[None] | None = None
         self.begun = False  # its first step was taken
@@ -108,6 +108,7 @@ class Slots:
         self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
         self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
         self.idle = False  # the last claim found the line empty
+        self.flowing = False  # the last claim brought jobs
         self.watched = False  # the first pump waits until the line may have something
         self.hinted = False  # something was spoken since
         self.pause = 0.0  # s the throttle asks for

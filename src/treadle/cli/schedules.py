@@ -1,0 +1,92 @@
+"""`treadle schedules`: what runs again and again; pausing, resuming, running it once now, letting it go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from treadle.cli.say import age, as_json, data, document, iso, note, table
+from treadle.cli.target import Target, targeted
+from treadle.clock import wall
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.operate.schedules import Schedule
+
+COLUMNS = ("schedule", "when", "task", "next", "catch up", "overlap", "state", "last")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def schedules(ctx: click.Context) -> None:
+    """What runs again and again."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_)
+
+
+@schedules.command("list")
+@targeted
+@as_json
+def list_(target: Target, json_: bool) -> None:
+    """Each schedule: when it comes next, what its last job was, why one could not be made."""
+    found, now = target.run(lambda app: app.schedules.list()), wall()
+    if json_:
+        document([
+            {"schedule": each.name, "when": each.timing, "task": each.task, "catch_up": each.catch_up,
+             "overlap": each.overlap, "paused": each.paused, "last": each.last, "error": each.error,
+             "next_at": iso(None if each.next_at is None else each.next_at.timestamp())}
+            for each in found
+        ])  # fmt: skip
+        return
+    rows = [
+        (each.name, each.timing, each.task, "" if each.next_at is None else age(each.next_at.timestamp(), now),
+         each.catch_up, each.overlap, _state(each), each.last)
+        for each in found
+    ]  # fmt: skip
+    table(COLUMNS, rows, "no schedules: those of an app are stored when one of its workers starts")
+
+
+def _state(each: Schedule) -> str:
+    if each.error is not None:
+        return f"failed: {each.error.strip().splitlines()[-1]}"
+    return "paused" if each.paused else "on"
+
+
+@schedules.command()
+@targeted
+@click.argument("name")
+def pause(target: Target, name: str) -> None:
+    """No more jobs of it, until it is resumed."""
+    target.run(lambda app: app.schedules.pause(name))
+    note(f"schedule {name!r} is paused; `treadle schedules resume {name}` lets it go on")
+
+
+@schedules.command()
+@targeted
+@click.argument("name")
+def resume(target: Target, name: str) -> None:
+    """Go on from now; what fell into the pause is not made up for."""
+    target.run(lambda app: app.schedules.resume(name))
+    note(f"schedule {name!r} is on")
+
+
+@schedules.command()
+@targeted
+@click.argument("name")
+def trigger(target: Target, name: str) -> None:
+    """Send one job of it now and print its id. One declared in code needs --app."""
+
+    async def act(app: App) -> str:
+        return (await app.schedules.trigger(name)).id
+
+    data(target.run(act))
+
+
+@schedules.command()
+@targeted
+@click.argument("name")
+def delete(target: Target, name: str) -> None:
+    """Let it go; its jobs stay. One that code declares comes back when a worker with that code starts."""
+    target.run(lambda app: app.schedules.delete(name))
+    note(f"schedule {name!r} is gone")

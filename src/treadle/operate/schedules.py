@@ -1,0 +1,251 @@
+"""`app.schedules`: declaring what is to run again and again, looking at it, and changing it while it lives.
+
+Without it a schedule could be written in code only, and stopping the nightly job would need a deploy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle import cron as when
+from treadle import defaults
+from treadle.clock import moment
+from treadle.cron import Next, Timing
+from treadle.errors import BadOption, Stale, UnknownSchedule
+from treadle.job import Job, JobSpec
+from treadle.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
+from treadle.operate import ticks
+from treadle.operate.ticks import CatchUp, Declared, Definition, Entry, Overlap, Ticker
+from treadle.runner import OwnTask
+from treadle.storage.contract import Storage
+from treadle.task import Task
+
+TRIES: Final = 10  # a schedule that ticks between look and change is looked at again this often
+UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
+
+Send = Callable[[Sequence[JobSpec[Any]]], Awaitable[list[Job[Any, Any]]]]
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """A schedule as it is now."""
+
+    name: str
+    timing: str  # its cron line and zone, its interval, or "a function"
+    task: str
+    catch_up: CatchUp
+    overlap: Overlap
+    paused: bool
+    next_at: datetime | None  # None: paused, or a function is still to be asked, or said never again
+    last: str | None  # the id of its last job
+    error: str | None  # why its last job could not be made
+    id: str  # of its row
+
+
+class Schedules:
+    """The schedules of the storage. Those declared in code are stored when a worker with that code starts."""
+
+    def __init__(
+        self, storage: Callable[[], Awaitable[Storage]], send: Send, new_id: Callable[[], str],
+        handle: Callable[[Record], Job[Any, Any]], tell: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        self._storage, self._send, self._new_id, self._handle = storage, send, new_id, handle
+        self._declared: dict[str, Declared] = {}
+        self._ticker = Ticker(storage, self._declared, tell)
+        self.tasks: dict[str, OwnTask] = {ticks.TASK: OwnTask(ticks.TASK, self._ticker.run)}
+
+    # --- declaring
+
+    def declare(
+        self, task: Task[..., Any, Any], timing: Timing, ask: Next | None, name: str | None, args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None, catch_up: CatchUp, overlap: Overlap,
+    ) -> None:  # fmt: skip
+        """Write a schedule down in this process. Raises BadOption, and BadArgument if the task cannot be called so."""
+        found, named = name or task.name, dict(kwargs or {})
+        ticks.check(found, catch_up, overlap)
+        if found in self._declared:
+            raise BadOption("name", f"there is a schedule {found!r} already; give one of them name=")
+        task.signature.encode_call(tuple(args), named)
+        definition = Definition(found, timing, task.name, catch_up, overlap)
+        self._declared[found] = Declared(definition, task, tuple(args), named, ask)
+        own = ticks.task_name(found, declared=True)
+        self.tasks[own] = OwnTask(own, self._ticker.run, serves=task.name)
+
+    async def store(self) -> None:
+        """Store what was declared here, and take over what was declared differently before. Any number of workers
+        may do so at the same time: there is one row per name. Raises StorageError."""
+        if not self._declared:
+            return
+        storage, known = await self._storage(), list(self._declared.values())
+        rows = await storage.enqueue([self._row(each.definition, declared=True) for each in known])
+        for each, row in zip(known, rows, strict=True):
+            await self._take_over(storage, each.definition, row)
+
+    def _row(self, definition: Definition, declared: bool) -> NewJob:
+        return ticks.new_row(self._new_id(), definition, declared)
+
+    async def _take_over(self, storage: Storage, definition: Definition, row: Record) -> None:
+        for _ in range(TRIES):
+            entry, text = Entry(row), definition.text()
+            if row.job.task != ticks.task_name(definition.name, declared=True):  # it was made by `upsert` once
+                out = _replaced(row, self._row(definition, declared=True))
+            elif entry.code != text:
+                memo = {"definition": text, "code": text}
+                same = entry.definition.timing == definition.timing
+                later = defaults.MAX_DELAY if entry.rests else 0.0
+                out = ticks.changed(row, memo if same else memo | {"cursor": ""}, later)
+            else:
+                return
+            [answer] = await storage.settle([out])
+            if answer.status == "applied":
+                return
+            [row] = await storage.enqueue([self._row(definition, declared=True)])  # as it is now
+
+    # --- looking
+
+    async def list(self) -> list[Schedule]:
+        """All of them, by name. Raises StorageError."""
+        return sorted([_shown(Entry(row)) async for row in self._rows()], key=lambda each: each.name)
+
+    async def get(self, name: str) -> Schedule:
+        """One of them. Raises UnknownSchedule."""
+        return _shown(Entry(await self._find(name)))
+
+    async def _rows(self) -> AsyncIterator[Record]:
+        cursor: str | None = None
+        while True:
+            query = Query(queue=defaults.OWN_QUEUE, state=UNFINISHED, order="oldest", limit=500, cursor=cursor)
+            page = await (await self._storage()).find(query)
+            for row in page.records:
+                if row.job.task.partition(":")[0] == ticks.TASK:
+                    yield row
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def _find(self, name: str) -> Record:
+        query = Query(queue=defaults.OWN_QUEUE, state=UNFINISHED, label=ticks.label(name), limit=10)
+        for row in (await (await self._storage()).find(query)).records:
+            if row.job.task.partition(":")[0] == ticks.TASK:
+                return row
+        raise UnknownSchedule(name)
+
+    # --- acting
+
+    async def pause(self, name: str) -> None:
+        """No ticks until it is resumed; deploys do not resume it. Raises UnknownSchedule."""
+        await self._change(name, lambda entry: ticks.changed(entry.row, {"paused": "1"}, defaults.MAX_DELAY))
+
+    async def resume(self, name: str) -> None:
+        """Tick again, from now on: what fell into the pause is not made up for. Raises UnknownSchedule."""
+        await self._change(
+            name, lambda entry: ticks.changed(entry.row, {"paused": "", "cursor": ""}) if entry.rests else None
+        )
+
+    async def delete(self, name: str) -> None:
+        """Let it go; jobs it made stay. One that code declares is stored again when a worker with that code starts.
+        Raises UnknownSchedule."""
+        await self._change(name, lambda entry: _gone(entry.row))
+
+    async def trigger(self, name: str) -> Job[Any, Any]:
+        """One job of it now, beside its ticks, paused or not. Raises UnknownSchedule; BadOption for one whose jobs are
+        made by code that is not here."""
+        entry = Entry(await self._find(name))
+        known, job = self._declared.get(name), entry.definition.job
+        if known is not None:
+            job = known.job()
+        if job is None:
+            raise BadOption("schedule", f"the jobs of {name!r} are made by code; give the app that declares it")
+        spec: JobSpec[Any] = JobSpec(ticks.a_tick(job, name, self._new_id(), None), lambda text: text)
+        [sent] = await self._send([spec])
+        [row] = await (await self._storage()).get([sent.id])
+        return sent if row is None else self._handle(row)
+
+    async def upsert(
+        self, name: str, spec: JobSpec[Any] | None = None, *, cron: str | None = None,
+        every: float | timedelta | None = None, tz: str = "UTC", catch_up: CatchUp | None = None,
+        overlap: Overlap | None = None,
+    ) -> Schedule:  # fmt: skip
+        """Make a schedule, or change the one of that name, at once and everywhere.
+
+        spec        the job each tick is: `task.options(...).job(...)`; needed for a new one, and its task's code only
+                    where it runs. Of a schedule declared in code only the rest can be changed.
+        cron, every one of them, for a new one; not given, the timing stays
+        Raises BadOption.
+        """
+        ticks.check(name, catch_up or "one", overlap or "allow")
+        if cron is not None and every is not None:
+            raise BadOption("every", "give cron= or every=, not both")
+        timing: Timing | None = when.every(every) if every is not None else None
+        if cron is not None:
+            timing = when.cron(cron, tz)
+        for _ in range(TRIES):
+            try:
+                row = await self._find(name)
+            except UnknownSchedule:
+                if spec is None or timing is None:
+                    raise BadOption("upsert", f"{name!r} is new: give the job it makes, and cron= or every=") from None
+                definition = Definition(name, timing, spec.new.task, catch_up or "one", overlap or "allow", spec.new)
+                made = self._row(definition, declared=False)
+                [row] = await (await self._storage()).enqueue([made])
+                if row.job.id == made.id:
+                    return _shown(Entry(row))
+            if await self._settle(self._edited(Entry(row), spec, timing, catch_up, overlap)):
+                return await self.get(name)
+        raise Stale(name, "it is being changed all the time")
+
+    def _edited(
+        self, entry: Entry, spec: JobSpec[Any] | None, timing: Timing | None, catch_up: CatchUp | None,
+        overlap: Overlap | None,
+    ) -> Outcome:  # fmt: skip
+        old = entry.definition
+        if spec is not None and old.job is None:
+            raise BadOption("upsert", f"{old.name!r} is declared in code, which makes its jobs: change the rest only")
+        new = replace(
+            old, timing=timing or old.timing, catch_up=catch_up or old.catch_up, overlap=overlap or old.overlap,
+            job=old.job if spec is None else spec.new, task=old.task if spec is None else spec.new.task,
+        )  # fmt: skip
+        memo = {"definition": new.text()} | ({} if new.timing == old.timing else {"cursor": ""})
+        return ticks.changed(entry.row, memo, defaults.MAX_DELAY if entry.rests else 0.0)
+
+    async def _change(self, name: str, act: Callable[[Entry], Outcome | None]) -> None:
+        for _ in range(TRIES):
+            out = act(Entry(await self._find(name)))
+            if out is None or await self._settle(out):
+                return
+        raise Stale(name, "it is being changed all the time")
+
+    async def _settle(self, out: Outcome) -> bool:
+        [answer] = await (await self._storage()).settle([out])
+        return answer.status == "applied"
+
+
+def _replaced(row: Record, new: NewJob) -> Outcome:
+    return Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason=SUPERSEDED, then=(new,), keep=0.0)
+
+
+def _gone(row: Record) -> Outcome:
+    return Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason=ASKED, keep=0.0)
+
+
+def _shown(entry: Entry) -> Schedule:
+    row, definition = entry.row, entry.definition
+    return Schedule(
+        name=definition.name, timing=str(definition.timing), task=definition.task, catch_up=definition.catch_up,
+        overlap=definition.overlap, paused=entry.rests == "1", next_at=_next_at(entry), last=entry.last,
+        error=row.error, id=row.job.id,
+    )  # fmt: skip
+
+
+def _next_at(entry: Entry) -> datetime | None:
+    """The next moment by its line; of a function, what it said last."""
+    if entry.rests:
+        return None
+    if isinstance(entry.definition.timing, when.Asked):
+        due = entry.row.due_at if entry.row.state is State.READY else None
+        return None if due is None else moment(due)
+    return moment(next(when.after(entry.definition.timing, None, entry.cursor)))

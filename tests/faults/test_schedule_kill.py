@@ -1,0 +1,81 @@
+"""Five workers with one schedule, started and killed -9 at random: each moment has its job, and one only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.faults.scheduled import EVERY, make
+from tests.servers import valkey
+from treadle import App, Worker
+
+ROUNDS = 4
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_each_moment_has_one_job(tmp_path: Path, kind: str) -> None:
+    await each_moment_has_one_job(kind, tmp_path, ROUNDS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_each_moment_has_one_job_for_long(tmp_path: Path, kind: str) -> None:
+    await each_moment_has_one_job(kind, tmp_path, 200)
+
+
+async def many(app: App) -> int:
+    return sum(count.jobs for count in (await app.queues.stats()).counts if count.task == "beat")
+
+
+async def each_moment_has_one_job(kind: str, folder: Path, rounds: int) -> None:
+    name = f"t{os.getpid()}-{random.randrange(10**9)}"
+    url = f"sqlite:///{folder / 'jobs.db'}" if kind == "sqlite" else f"{valkey.url()}?ns={name}"
+    chance, workers, kills = random.Random(os.urandom(4)), list[asyncio.subprocess.Process](), 0
+    app = make(url)
+    await app.open()
+    try:
+        for turn in range(rounds):
+            while len(workers) < 5:
+                workers.append(
+                    await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.faults.scheduled", url)
+                )
+            async with asyncio.timeout(60):
+                while await many(app) < 3 * turn:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(chance.uniform(0.1, 0.5))  # the random moment itself
+            for worker in chance.sample(workers, chance.choice((1, 2, 5))):
+                os.kill(worker.pid, signal.SIGKILL)
+                await worker.wait()
+                workers.remove(worker)
+                kills += 1
+    finally:
+        for worker in workers:
+            worker.kill()
+            await worker.wait()
+    async with app:
+        async with Worker(app, poll=0.1), asyncio.timeout(60):
+            while True:  # what the dead left half done comes back when their leases end
+                left = await app.jobs.list(task="beat", state=("ready", "running", "waiting"), limit=1)
+                [schedule] = await app.schedules.list()
+                assert schedule.next_at is not None
+                [row] = await app.storage.get([schedule.id])
+                assert row is not None
+                if not left.records and row.due_at is not None and row.state == "ready":
+                    break
+                await asyncio.sleep(0.05)
+        made = [row async for row in app.jobs.iterate(task="beat")]
+    moments = [datetime.fromisoformat(dict(row.job.headers)["treadle-moment"]).timestamp() for row in made]
+    assert kills
+    assert len(moments) > 3 * (rounds - 1)
+    gaps = [
+        round((after - before) / EVERY) for before, after in zip(sorted(moments), sorted(moments)[1:], strict=False)
+    ]
+    assert set(gaps) == {1}, f"of {len(moments)} moments some came twice (0) or never (2 and more): {gaps}"
