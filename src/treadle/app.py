@@ -228,27 +228,39 @@ class App:
     @overload
     async def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
         self, spec: JobSpec[T], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None,
+        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
     ) -> Job[T, T]: ...  # fmt: skip
     @overload
     async def enqueue(
         self, specs: Iterable[JobSpec[T]], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None,
+        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
     ) -> list[Job[T, T]]: ...  # fmt: skip
     @overload
     async def enqueue(
         self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None,
+        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
     ) -> list[Job[Any, Any]]: ...  # fmt: skip
     async def enqueue(
         self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None,
+        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
     ) -> Any:  # fmt: skip
         """Store specs, all or none, in one trip; durable when it returns. One spec answers one Job, else a list.
 
         after, when, wait_timeout  make all of them wait, as the options of these names do
-        Raises UnknownJob, KeyHeld, BadOption, StorageError; nothing is stored then.
+        within                     your own open transaction on the storage's database: a connection or a session. The
+                                   jobs are committed or rolled back with it (SQLite, PostgreSQL)
+        Raises UnknownJob, KeyHeld, BadOption, BadSession, Unsupported, StorageError; nothing is stored then.
         """
+        flat, single = self.flatten(specs, after, when, wait_timeout)
+        jobs = await self.client.send(flat, within) if flat else []
+        return jobs[0] if single else jobs
+
+    def flatten(
+        self, specs: Sequence[JobSpec[Any] | Iterable[JobSpec[Any]]],
+        after: HasId | str | Iterable[HasId | str] | None = None, when: When | None = None,
+        wait_timeout: Seconds | None = None,
+    ) -> tuple[list[JobSpec[Any]], bool]:  # fmt: skip
+        """The arguments of `enqueue` as one list of specs, and whether that was one spec by itself."""
         single = len(specs) == 1 and isinstance(specs[0], JobSpec)
         flat = [spec for each in specs for spec in ([each] if isinstance(each, JobSpec) else each)]
         for spec in flat:
@@ -257,8 +269,7 @@ class App:
                 raise BadOption("enqueue", f"expected specs (task.job(...)), found {spec!r}")
         if after is not None or when is not None or wait_timeout is not None:
             flat = self._waiting(flat, after, when, wait_timeout)
-        jobs = await self.client.send(flat) if flat else []
-        return jobs[0] if single else jobs
+        return flat, single
 
     def _waiting(
         self, specs: list[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None, when: When | None,

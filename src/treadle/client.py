@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from treadle import defaults, middleware
-from treadle.errors import JobUnknown, KeyHeld, StorageError, TreadleError
+from treadle import context, defaults, middleware
+from treadle.errors import BadOption, JobUnknown, KeyHeld, StorageError, TreadleError
 from treadle.events import Emitter, Event
 from treadle.job import Job, JobSpec
 from treadle.model import NewJob, Record
 from treadle.retry import seconds
-from treadle.storage.contract import Storage
+from treadle.storage.contract import Bound, Storage
+from treadle.storage.sessions import bound_to
 
 log = logging.getLogger("treadle")
 
@@ -105,19 +106,32 @@ class Client:
     async def _look(self, ids: list[str]) -> Sequence[Record | None]:
         return await (await self._storage()).get(ids)
 
-    async def send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        """Store the specs, all or none; durable when it returns."""
-        if self.layers:
-            jobs: list[Job[Any, Any]] = await middleware.around_enqueue(self.layers, self._send)(specs)
-            return jobs
-        return await self._send(specs)
+    async def send(self, specs: Sequence[JobSpec[Any]], within: Any = None) -> list[Job[Any, Any]]:
+        """Store the specs, all or none; durable when it returns, or when the transaction `within` is committed."""
+        if within is not None:
+            return await self.send_bound(specs, bound_to(await self._storage(), within))
+        context.refuse_to_wait("enqueue")
+        return await self._through(self._send, specs)
+
+    async def send_bound(self, specs: Sequence[JobSpec[Any]], bound: Bound) -> list[Job[Any, Any]]:
+        """The same inside a transaction. Nobody is told "enqueued": whether it will be committed is not known."""
+
+        async def send(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
+            for spec in specs:
+                if spec.inline:
+                    raise BadOption("inline", f"{spec!r} cannot run here before your transaction is committed")
+            return self._jobs(specs, await self._named(bound.enqueue([spec.new for spec in specs])))
+
+        return await self._through(send, specs)
+
+    async def _through(self, send: middleware.Send, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
+        jobs: list[Job[Any, Any]] = (
+            await middleware.around_enqueue(self.layers, send)(specs) if self.layers else (await send(specs))
+        )
+        return jobs
 
     async def _send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        try:
-            rows = await self._enqueue([spec.new for spec in specs])
-        except KeyHeld as error:
-            # The storage knows the key with its task in front; its user does not.
-            raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
+        rows = await self._named(self._enqueue([spec.new for spec in specs]))
         if self._emitter.wants("enqueued"):
             for spec, row in zip(specs, rows, strict=True):
                 if row.job is spec.new or row.job.id == spec.new.id:
@@ -130,6 +144,17 @@ class Client:
             except StorageError as error:
                 # They are stored, so whoever enqueued them must not hear of a failure; any worker will run them.
                 log.warning("inline jobs %s wait for a worker: %s", ", ".join(inline), error)
+        return self._jobs(specs, rows)
+
+    @staticmethod
+    async def _named(rows: Awaitable[Sequence[Record]]) -> Sequence[Record]:
+        """The storage knows a key with its task in front; its user does not."""
+        try:
+            return await rows
+        except KeyHeld as error:
+            raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
+
+    def _jobs(self, specs: Sequence[JobSpec[Any]], rows: Sequence[Record]) -> list[Job[Any, Any]]:
         return [Job(row.job.id, row.job.task, self, spec.decode) for spec, row in zip(specs, rows, strict=True)]
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:

@@ -5,6 +5,7 @@ Without it a task would not know its id, its fencing token, or that it should st
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -17,8 +18,11 @@ import msgspec
 from treadle import defaults
 from treadle.clock import moment
 from treadle.durable import Durable, Home, Once
-from treadle.errors import BadOption, TreadleError
+from treadle.errors import BadOption, NestedTransaction, TreadleError
 from treadle.model import Outcome, Record
+from treadle.retry import seconds
+from treadle.storage.contract import Storage
+from treadle.transaction import Open, Scope
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,8 +40,8 @@ class Context:
     """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
 
     __slots__ = (
-        "_cancelled", "_home", "_noted", "_results", "began", "durable", "leaving", "note", "place", "record", "why",
-        "worker",
+        "_cancelled", "_home", "_noted", "_results", "began", "durable", "leaving", "note", "open", "place", "record",
+        "site", "why", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +57,8 @@ class Context:
         self.why: str | None = None  # why it is to stop: timeout, deadline, lost, stop
         self._noted = noted
         self._cancelled: threading.Event | None = None
+        self.site: tuple[Storage, asyncio.AbstractEventLoop] | None = None  # where the job lives, and its worker's loop
+        self.open: Open | None = None  # its transaction
 
     @property
     def id(self) -> str:
@@ -131,6 +137,22 @@ class Context:
             if self._cancelled is not None:
                 self._cancelled.set()
 
+    def transaction(self, timeout: float | timedelta = defaults.TRANSACTION) -> Scope:
+        """A block whose writes are committed with the job's ending, its children and all, or rolled back.
+
+        `async with current().transaction() as tx:`, in a thread `with`. `tx` is a connection to the database the jobs
+        live in: sqlite3.Connection; psycopg.AsyncConnection, or psycopg.Connection in a thread. Never commit it: that
+        is done when the function has returned. If it raises, if the lease was lost, or `timeout` seconds after the
+        block began, all is rolled back.
+
+        Raises Unsupported on storages without transactions, Stale if the lease was lost, NestedTransaction for a
+        second block in one run, TimeoutError at the end of a block that took too long, StorageUnavailable.
+        """
+        if self.site is None:
+            raise NotRunning("transaction() cannot be used in a process of its own; use a thread or a coroutine")
+        storage, loop = self.site
+        return Scope(storage, self.record, seconds(timeout, "timeout"), loop, self)
+
     # --- durable code
 
     @overload
@@ -191,6 +213,7 @@ class Context:
         return Synchronous(self._durably())
 
     def _durably(self) -> Durable:
+        refuse_to_wait("a step, sleep or wait")
         if self.durable is None:
             if self._home is None:
                 raise NotRunning(
@@ -266,6 +289,16 @@ def current() -> Context:
     if found is None:
         raise NotRunning("current() was called outside a job: there is none running here")
     return found
+
+
+def refuse_to_wait(what: str) -> None:
+    """Raise NestedTransaction where the job that runs here holds a transaction that what is asked would wait for."""
+    here = _current.get(None)
+    if here is not None and here.open is not None and here.open.alone:
+        raise NestedTransaction(
+            f"{what} inside current().transaction() would wait for that transaction, as its storage knows one writer "
+            "at a time: give it within=tx, or do it in a job of its own"
+        )
 
 
 class JobFilter(logging.Filter):

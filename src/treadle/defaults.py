@@ -22,6 +22,7 @@ THROTTLE_EVERY: Final = 0.1  # s between two questions to a throttle that lets c
 PRUNE_EVERY: Final = 30.0  # s between two looks for rows past their retention
 PRUNE_STEP: Final = 500  # rows per prune call: bounds the time one call holds the storage
 TEND_STEP: Final = 1_000  # due rows one claim moves: bounds the time a claim takes after a night off
+TRANSACTION: Final = 5.0  # s from the block to the end of the job; on SQLite every other writer waits meanwhile
 
 OWN_QUEUE: Final = "treadle"  # where Treadle's own jobs stand, such as schedules; every worker serves it
 OWN_EVERY: Final = 0.1  # s between two looks at it while there is other work

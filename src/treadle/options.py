@@ -103,6 +103,7 @@ class Options(TypedDict, total=False):
     labels: Iterable[str] | Mapping[str, object]
     headers: Mapping[str, str]
     id: str
+    within: Any  # a transaction of the user's; not of the job, but of the call that sends it
 
 
 NAMES = frozenset(Options.__annotations__)
@@ -264,6 +265,21 @@ def policy_of(options: Options) -> Policy:
         max_lost=_max_lost(options["max_lost"]) if "max_lost" in options else UNSET,
         pass_result=flag(options, "pass_result"),
     )
+
+
+def split_within(options: Options) -> tuple[Options, Any]:
+    """The options of the job, and the transaction it is to be sent in."""
+    rest = dict(options)
+    within = rest.pop("within")
+    if within is None:
+        raise BadOption("within", "expected a connection or session with an open transaction, found None")
+    return cast("Options", rest), within
+
+
+def refuse_within(within: object) -> None:
+    """A spec is not sent yet, so there is no transaction it could be part of."""
+    if within is not None:
+        raise BadOption("within", "belongs to the call that sends: app.enqueue(task.job(...), within=session)")
 
 
 def merge(below: Options, above: Options) -> Options:

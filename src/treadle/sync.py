@@ -12,8 +12,9 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from treadle.errors import NestedTransaction, StorageError
+from treadle.errors import BadSession, NestedTransaction, StorageError
 from treadle.job import Job, JobSpec
+from treadle.storage.sessions import at_once, bound_to, is_async
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -41,8 +42,21 @@ class Portal:
     @overload
     def enqueue(self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Any) -> list[Job[Any, Any]]: ...
     def enqueue(self, *specs: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy: not all of signature 1 and 2
-        """As `app.enqueue`. One spec answers one Job, anything else a list."""
-        return self.call(self._app.enqueue(*specs, **options))
+        """As `app.enqueue`. One spec answers one Job, anything else a list.
+
+        With `within=` the jobs are stored in this thread, on the connection you give, and on no event loop.
+        """
+        within = options.pop("within", None)
+        if within is None:
+            return self.call(self._app.enqueue(*specs, **options))
+        if is_async(within):
+            raise BadSession(
+                f"a {type(within).__name__}", "it belongs to an event loop: `await app.enqueue(...)` there"
+            )
+        flat, single = self._app.flatten(specs, **options)
+        storage = self.call(self._app._opened())
+        jobs = at_once(self._app.client.send_bound(flat, bound_to(storage, within))) if flat else []
+        return jobs[0] if single else jobs
 
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""

@@ -18,7 +18,19 @@ from treadle.ids import IdFactory
 from treadle.job import Decode, Job, JobSpec, Sender
 from treadle.judge import OnError
 from treadle.model import NewJob
-from treadle.options import Options, Sizes, check_names, columns, completed, flag, merge, name_of, policy_of
+from treadle.options import (
+    Options,
+    Sizes,
+    check_names,
+    columns,
+    completed,
+    flag,
+    merge,
+    name_of,
+    policy_of,
+    refuse_within,
+    split_within,
+)
 from treadle.retry import Policy, Retry
 
 P = ParamSpec("P")
@@ -62,7 +74,7 @@ class Task(Generic[P, R, C]):
         check_names(constants)
         if " " in name_of(name, "name") or name.startswith("treadle."):
             raise BadTask(f"a task name has no spaces and does not begin with 'treadle.', found {name!r}")
-        for once in ("id", "after", "run_at"):
+        for once in ("id", "after", "run_at", "within"):
             if once in constants:
                 raise BadOption(once, "belongs to one job, not to a task; give it with .options()")
         self.name, self.function = name, function
@@ -139,6 +151,8 @@ class Task(Generic[P, R, C]):
         if not isinstance(found, Mapping):
             raise BadOption("options", f"{self.name}: expected a mapping of options to come back, found {found!r}")
         check_names(computed)
+        if "within" in computed:
+            raise BadOption("within", f"{self.name}: belongs to one call; give it with .options() or app.enqueue()")
         return computed
 
     def __repr__(self) -> str:
@@ -149,15 +163,19 @@ class Bound(Generic[P, R]):
     """A task with options for one job."""
 
     def __init__(self, task: Task[P, R, Any], options: Options) -> None:
-        self._task, self._options = task, options
+        self._task, self._options, self._within = task, options, None
+        if "within" in options:
+            self._options, self._within = split_within(options)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R]:
         """A job that is not sent yet."""
+        refuse_within(self._within)
         return self._task._spec(self._options, args, kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, R]:
-        """Store the job; durable when it returns."""
-        [job] = await self._task._maker.sender.send([self.job(*args, **kwargs)])
+        """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
+        spec = self._task._spec(self._options, args, kwargs)
+        [job] = await self._task._maker.sender.send([spec], self._within)
         return job
 
 
@@ -166,23 +184,30 @@ class Stub:
 
     def __init__(self, maker: Maker, name: str, options: Options | None = None) -> None:
         self.name = name_of(name, "name")
-        self._maker, self._options = maker, options or Options()
+        self._maker, self._options, self._within = maker, options or Options(), None
+        if "within" in self._options:
+            self._options, self._within = split_within(self._options)
 
     def options(self, **options: Unpack[Options]) -> Stub:
         """The same task with more options."""
         check_names(options)
-        return Stub(self._maker, self.name, merge(self._options, options))
+        kept = self._options if self._within is None else Options(**self._options, within=self._within)
+        return Stub(self._maker, self.name, merge(kept, options))
 
     def job(self, *args: object, **kwargs: object) -> JobSpec[Any]:
         """A job that is not sent yet."""
+        refuse_within(self._within)
+        return self._spec(args, kwargs)
+
+    def _spec(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JobSpec[Any]:
         payload = codec.encode_foreign_call(args, kwargs)
         options = self._options
         inline = flag(options, "inline")
         return self._maker.spec(self.name, payload, {}, options, policy_of(options), codec.decode_any, inline)
 
     async def enqueue(self, *args: object, **kwargs: object) -> Job[Any, Any]:
-        """Store the job; durable when it returns."""
-        [job] = await self._maker.sender.send([self.job(*args, **kwargs)])
+        """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
+        [job] = await self._maker.sender.send([self._spec(args, kwargs)], self._within)
         return job
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
 from treadle.testing.contract import *  # noqa: F403
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.contract.run import MakeStorage, UserTransaction
 
 
 @pytest.fixture
@@ -25,3 +28,33 @@ def make_storage(tmp_path: Path) -> MakeStorage:
         return storage
 
     return make
+
+
+class ByHand:
+    """A connection of the user's own to the same file."""
+
+    def __init__(self, path: str) -> None:
+        self.given = sqlite3.connect(path)
+
+    async def commit(self) -> None:
+        self.given.commit()
+
+    async def roll_back(self) -> None:
+        self.given.rollback()
+
+    async def close(self) -> None:
+        self.given.close()
+
+
+@pytest.fixture
+def user_transaction() -> UserTransaction:
+    @asynccontextmanager
+    async def opened(storage: Storage) -> AsyncIterator[ByHand]:
+        assert isinstance(storage, SqliteStorage)
+        user = ByHand(storage.path)
+        try:
+            yield user
+        finally:
+            await user.close()
+
+    return opened

@@ -16,7 +16,8 @@ REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+
 def connect(url: str, *, now: clock.Clock | None = None, token: str | None = None) -> Storage:
     """The storage a URL names; nothing is opened yet. Raises BadUrl.
 
-    sqlite:///relative.db, sqlite:////absolute.db; ?synchronous=full (default) | normal
+    sqlite:///relative.db, sqlite:////absolute.db; ?synchronous=full (default) | normal; ?shared=true: a file with
+    tables of your own, for transactions that span both
     redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart
     redis+sentinel://host:26379,host:26379/service, redis+cluster://host:6379,host:6379; rediss+... for TLS
     http://host:7373, https://: a Treadle server; its token as `token`, or ?token=...; ?ca=file.pem
@@ -38,8 +39,11 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
         synchronous = options.pop("synchronous", "full")
         if synchronous not in ("full", "normal"):
             raise BadUrl(f"synchronous: expected full or normal, found {synchronous!r} in {url!r}")
+        shared = options.pop("shared", "false")
+        if shared not in ("true", "false"):
+            raise BadUrl(f"shared: expected true or false, found {shared!r} in {url!r}")
         _no_others(url, options)
-        return SqliteStorage(path, now=now or clock.wall, synchronous=synchronous)
+        return SqliteStorage(path, now=now or clock.wall, synchronous=synchronous, shared=shared == "true")
     if parts.scheme in REDIS:
         return _redis(url, now)
     if parts.scheme in ("http", "https"):

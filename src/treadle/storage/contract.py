@@ -164,12 +164,15 @@ class Transaction(Protocol):
     alone: bool
 
     async def commit(self) -> None:
-        """Make it durable. StorageUnavailable: it is not known whether it is; anything else: it is not, nor will be.
-        Either way the transaction is over."""
+        """Make it durable. StorageUnavailable: it is not known whether it is; anything else: it is not, nor will be."""
         ...
 
     async def roll_back(self) -> None:
-        """Undo it and let go of the connection. Never raises; after `commit` it does nothing."""
+        """Undo it; from now on `raw` refuses every statement. After `commit`, or twice, it does nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the connection, once nobody uses `raw` any more; undoes what is open. Never raises."""
         ...
 
 

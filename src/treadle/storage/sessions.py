@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
-from treadle.errors import BadSession
+from treadle.errors import BadSession, Unsupported
+from treadle.storage.contract import Bound, Storage, Transactional
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -90,6 +91,21 @@ class AsyncpgSession(NamedTuple):
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         return [tuple(row) for row in await self.raw.fetch(statement, *values)]
+
+
+def transactional(storage: Storage, what: str, instead: str) -> Transactional:
+    """The storage as one that can act inside transactions. Raises Unsupported: `what` it cannot do, what to do
+    `instead`."""
+    # Not isinstance, which from Python 3.12 on does not see what a wrapped storage hands on.
+    if getattr(storage, "within", None) is None or getattr(storage, "begin", None) is None:
+        raise Unsupported(type(storage).__name__, what, instead)
+    return cast("Transactional", storage)
+
+
+def bound_to(storage: Storage, given: Any) -> Bound:
+    """The verbs of a storage inside the user's own transaction. Raises Unsupported where there is no such thing."""
+    found = transactional(storage, "within=", "use SQLite or PostgreSQL, or enqueue after your commit")
+    return found.within(given)
 
 
 async def session_of(given: Any, dialect: Dialect, storage: str) -> Session:

@@ -60,7 +60,7 @@ async def drain(
         while again:
             ran, known = watched.ran, queues
             worker = Worker(cast("Host", host), sorted(queues), concurrency, tasks=chosen)
-            watched.begin(worker)
+            watched.attend(worker)
             async with worker:
                 await watched.rested.wait()
             again = await _end_inline(app) or watched.ran > ran
@@ -144,7 +144,7 @@ class _Watched:
         self._under_way = 0
         self._unsettled: set[tuple[str, int]] = set()  # outcomes whose settling failed, to be repeated
 
-    def begin(self, worker: Worker) -> None:
+    def attend(self, worker: Worker) -> None:
         self._worker = worker
         self._unsettled.clear()
         self.rested.clear()

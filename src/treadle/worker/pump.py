@@ -22,6 +22,7 @@ from treadle.model import EXPIRED, Claim, Claimed, Outcome, Record, Settled, Sta
 from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
+from treadle.worker import joint
 from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots, Timers
 
@@ -172,6 +173,7 @@ class Pump:
             return
         rules = self._rules_for(task, record)
         context = Context(record, slots.name, slots.noted, self._results, self._home)
+        context.site = self._storage, slots.loop
         run = Run(record, task, context, rules, record.job.lease or task.lease or 0.0)
         slots.begin(run)
         if rules.timeout is not None:
@@ -211,7 +213,23 @@ class Pump:
             log.exception("running %s %s failed outside the task", run.task.name, run.record.job.id)
             outcome = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
         finally:
+            if run.context.open is not None:
+                outcome = await joint.undisturbed(self._end_jointly(run, outcome))
             self._slots.end(run, outcome)
+
+    async def _end_jointly(self, run: Run, outcome: Outcome | None) -> Outcome | None:
+        """What is left to be settled of a run that holds a transaction."""
+        try:
+            return await joint.end(run, outcome, self._storage)
+        except joint.Committed:
+            assert outcome is not None
+            self._tell(run, outcome)
+            return None
+
+    def _tell(self, run: Run, outcome: Outcome) -> None:
+        name = _name(run.record, outcome)
+        if self._emitter.wants(name):
+            self._emitter.emit(_event(name, run, self._slots.name, outcome))
 
     async def _accepts(self, run: Run) -> bool:
         assert self._accept is not None
@@ -251,9 +269,7 @@ class Pump:
                 _came_back(outcome, claimed) or self._slots.came_back(outcome.id, outcome.version)
             )
             if answer.status == "applied" or back:
-                name = _name(run.record, outcome)
-                if self._emitter.wants(name):
-                    self._emitter.emit(_event(name, run, self._slots.name, outcome))
+                self._tell(run, outcome)
             elif answer.status == "stale":
                 log.info(
                     "%s %s was settled by somebody else: %s", run.record.job.task, run.record.job.id, answer.reason

@@ -49,11 +49,11 @@ class Database:
 
     def __init__(
         self, path: str, now: clock.Clock, synchronous: str, merge: Callable[[Desk, Sequence[Any]], Steps],
-        committed: Callable[[set[str]], None],
+        committed: Callable[[set[str]], None], shared: bool = False,
     ) -> None:  # fmt: skip
         self.path = os.path.abspath(path)
         self.now = now
-        self._synchronous, self._merge, self._committed = synchronous, merge, committed
+        self._synchronous, self._merge, self._committed, self._shared = synchronous, merge, committed, shared
         self._pending: deque[Request] = deque()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,7 +71,7 @@ class Database:
         loop = asyncio.get_running_loop()
         try:
             opened = await loop.run_in_executor(
-                self._threads, lambda: open_file(self.path, self._synchronous, self.now)
+                self._threads, lambda: open_file(self.path, self._synchronous, self.now, self._shared)
             )
         except BaseException as error:
             self._threads.shutdown(wait=False)
@@ -103,7 +103,7 @@ class Database:
     def _close(self) -> None:
         """The last connection to close writes a checkpoint, so the lock is held meanwhile."""
         self._searches.shutdown(wait=True, cancel_futures=True)  # a look whose caller went away may still read
-        locked = self._lock is not None and _patiently(self._lock)
+        locked = self._lock is not None and patiently(self._lock)
         try:
             self.search.close()
             self.look.close()
@@ -123,6 +123,15 @@ class Database:
                 f"{self.path} was opened by process {self._pid}, this is its child {os.getpid()}: "
                 "SQLite connections do not survive a fork; open a storage of its own here"
             )
+
+    def check_writable(self) -> None:
+        self.check_process()
+        if self._lock is None or self.read_only:
+            raise StorageFull(f"{self.path} may only be read here; nothing was stored")
+
+    def count_commit(self) -> None:
+        """Somebody else's transaction has made the log longer."""
+        self._checkpoints.count(self._loop)
 
     # --- asking
 
@@ -214,9 +223,9 @@ class Database:
                 await self._transaction([request])
 
     async def _run(self, group: list[Request]) -> tuple[list[Any], set[str]]:
+        self.check_writable()
         lock = self._lock
-        if lock is None or self.read_only:
-            raise StorageFull(f"{self.path} may only be read here; nothing was stored")
+        assert lock is not None
         if not lock.try_lock():
             await self._wait_for(lock)
         try:
@@ -225,7 +234,7 @@ class Database:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
-                await self._in_thread(self._threads, self._begin_patiently)  # somebody's shell writes
+                await self._in_thread(self._threads, self._beginpatiently)  # somebody's shell writes
             topics: set[str] = set()
             answers = await self._answers(group, topics)
             if self._synchronous == "full" or sum(request.weight for request in group) > LARGE:
@@ -286,7 +295,7 @@ class Database:
         except sqlite3.Error:
             pass  # SQLite has rolled back by itself; the next BEGIN shows it
 
-    def _begin_patiently(self) -> None:
+    def _beginpatiently(self) -> None:
         self._db.execute(f"PRAGMA busy_timeout = {int(WAIT * 1000)}")
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -295,7 +304,7 @@ class Database:
 
     async def _wait_for(self, lock: LockFile) -> None:
         """Stand in line for the lock, in a thread."""
-        got = await self._in_thread(self._threads, lambda: _patiently(lock))
+        got = await self._in_thread(self._threads, lambda: patiently(lock))
         if not got:
             raise StorageUnavailable(f"{self.path}: another process has held the lock for {WAIT:.0f} s")
 
@@ -329,12 +338,12 @@ def _fail(request: Request, error: BaseException) -> None:
         request.future.set_exception(error)
 
 
-def _patiently(lock: LockFile) -> bool:
-    """Lock it, or give up after WAIT. For a thread."""
+def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False) -> bool:
+    """Lock it, or give up after WAIT, or when it is not wanted any more. For a thread."""
     until = clock.monotonic() + WAIT
     pause = 0.0002
     while not lock.try_lock():
-        if clock.monotonic() > until:
+        if clock.monotonic() > until or unwanted():
             return False
         time.sleep(pause)
         pause = min(pause * 1.5, 0.002)

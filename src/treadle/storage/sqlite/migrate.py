@@ -24,31 +24,43 @@ def known() -> list[tuple[int, str, str]]:
     return sorted(found)
 
 
-def schema_of(db: sqlite3.Connection, path: str) -> int:
-    """The number of the last migration applied; 0 for an empty file. Raises NotADatabase for somebody else's."""
+def schema_of(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
+    """The number of the last migration applied; 0 for an empty file. Raises NotADatabase for somebody else's, unless
+    it is to be `shared`: then for one that has tables of our names."""
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
         return 0
     ours = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
     if not ours or "migration" not in tables:
-        raise NotADatabase(
-            f"{path} is a SQLite database, but not Treadle's: it has other tables ({', '.join(sorted(tables)[:5])}); "
-            "give Treadle a file of its own"
-        )
+        if not shared:
+            raise NotADatabase(
+                f"{path} is a SQLite database, but not Treadle's: it has other tables "
+                f"({', '.join(sorted(tables)[:5])}); give Treadle a file of its own, or add ?shared=true to the URL"
+            )
+        taken = sorted(tables & _names())
+        if taken:
+            raise NotADatabase(f"{path} has tables of its own with names that Treadle needs: {', '.join(taken)}")
+        return 0
     number: int = db.execute("SELECT coalesce(max(number), 0) FROM migration").fetchone()[0]
     return number
 
 
-def check(db: sqlite3.Connection, path: str) -> int:
-    found, newest = schema_of(db, path), known()[-1][0]
+def _names() -> set[str]:
+    """The tables that the migrations make."""
+    scripts = [_FRAME, *(script for _, _, script in known())]
+    return {name for script in scripts for name in re.findall(r"CREATE TABLE (\w+)", script)}
+
+
+def check(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
+    found, newest = schema_of(db, path, shared), known()[-1][0]
     if found > newest:
         raise SchemaTooNew(found, newest)
     return found
 
 
-def migrate(db: sqlite3.Connection, path: str, now: float) -> None:
+def migrate(db: sqlite3.Connection, path: str, now: float, shared: bool = False) -> None:
     """Apply what is missing, each migration in a transaction of its own. The caller holds the lock file."""
-    found = check(db, path)
+    found = check(db, path, shared)
     for number, name, script in known():
         if number > found:
             start = "" if found else _FRAME

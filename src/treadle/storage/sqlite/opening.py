@@ -28,7 +28,7 @@ class Opened(NamedTuple):
     read_only: bool
 
 
-def open_file(path: str, synchronous: str, now: clock.Clock) -> Opened:
+def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = False) -> Opened:
     """Open, make or migrate it, under the lock. For a thread: it may wait for another process that does the same."""
     folder = os.path.dirname(path)
     if path.endswith(":memory:"):
@@ -44,7 +44,7 @@ def open_file(path: str, synchronous: str, now: clock.Clock) -> Opened:
         return _open_to_look(path, None)
     lock.lock()
     try:
-        opened = _connect(path, synchronous, now, lock)
+        opened = _connect(path, synchronous, now, lock, shared)
     except BaseException:
         lock.unlock()
         lock.close()
@@ -53,20 +53,20 @@ def open_file(path: str, synchronous: str, now: clock.Clock) -> Opened:
     return opened
 
 
-def _connect(path: str, synchronous: str, now: clock.Clock, lock: LockFile) -> Opened:
+def _connect(path: str, synchronous: str, now: clock.Clock, lock: LockFile, shared: bool) -> Opened:
     fresh = not os.path.exists(path) or not os.path.getsize(path)
-    db = _new_connection(path)
+    db = new_connection(path)
     try:
-        check(db, path)
+        check(db, path, shared)
         if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             # before the first table, or VACUUM would be needed: lets prune give a great backlog's pages back
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
                 raise StorageUnavailable(f"{path}: its file system cannot do write-ahead logging")
         db.execute(f"PRAGMA synchronous = {synchronous}")
-        migrate(db, path, now())
+        migrate(db, path, now(), shared)
         db.execute("PRAGMA busy_timeout = 0")
-        opened = Opened(db, _new_connection(path), _new_connection(path), lock, False)
+        opened = Opened(db, new_connection(path), new_connection(path), lock, False)
     except sqlite3.OperationalError as error:
         db.close()
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
@@ -85,15 +85,15 @@ def _open_to_look(path: str, lock: LockFile | None) -> Opened:
     # where nobody has the file open there is no log, and SQLite could not make one to read it as usual
     how = "mode=ro" if os.path.exists(path + "-wal") else "mode=ro&immutable=1"
     uri = f"{pathlib.Path(path).as_uri()}?{how}"
-    db = _new_connection(uri)
+    db = new_connection(uri)
     check(db, path)
-    return Opened(db, _new_connection(uri), _new_connection(uri), lock, True)
+    return Opened(db, new_connection(uri), new_connection(uri), lock, True)
 
 
-def _new_connection(path: str) -> sqlite3.Connection:
+def new_connection(path: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     db = sqlite3.connect(
         path, timeout=WAIT, isolation_level=None, check_same_thread=False, cached_statements=256,
-        uri=path.startswith("file:"),
+        uri=path.startswith("file:"), factory=kind,
     )  # fmt: skip
     try:
         db.execute("PRAGMA cache_size = -32768")

@@ -34,10 +34,12 @@ from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.faults import translated
 from treadle.storage.sqlite.limits import set_limits
+from treadle.storage.sqlite.own import OwnTransaction
 from treadle.storage.sqlite.prune import prune
 from treadle.storage.sqlite.rows import is_plain
 from treadle.storage.sqlite.settle import heartbeat, settle
 from treadle.storage.sqlite.wake import Bell
+from treadle.storage.sqlite.within import Within
 
 INLINE = 128  # rows read on the loop at once: about 1 ms
 
@@ -49,14 +51,18 @@ class SqliteStorage:
     now             the clock, seconds since 1970
     synchronous     "full": an answer means that the disk has it. "normal": it survives the end of the process, and a
                     failure of power may take the last moments. "off": for tests
+    shared          the file may have other tables too, for transactions that span yours and ours
     """
 
-    def __init__(self, path: str, *, now: clock.Clock = clock.wall, synchronous: str = "full") -> None:
+    def __init__(
+        self, path: str, *, now: clock.Clock = clock.wall, synchronous: str = "full", shared: bool = False
+    ) -> None:
         if synchronous not in ("full", "normal", "off"):
             raise BadUrl(f"synchronous: expected full, normal or off, found {synchronous!r}")
-        self._now = now
+        self._now, self._synchronous = now, synchronous
+        self._turn = asyncio.Lock()  # of those who begin a transaction of their own here
         self._hub = Hub()
-        self._file = Database(path, now, synchronous, _merged, self._committed)
+        self._file = Database(path, now, synchronous, _merged, self._committed, shared)
         self._bell = Bell(self._file.path, self._hub, self._file.foreign_version)
 
     @property
@@ -162,6 +168,24 @@ class SqliteStorage:
         self._file.check_process()
         with self._bell.listening():
             return await self._hub.wait(topics, timeout)
+
+    # --- inside a transaction
+
+    def within(self, session: Any) -> Within:
+        """The verbs inside the user's own transaction on the same file."""
+        self._file.check_process()
+        return Within(session, self.path, self._now)
+
+    async def begin(self, sync: bool) -> OwnTransaction:
+        """A transaction for one run, on a connection of its own. All other writes wait until it is over."""
+        self._file.check_writable()
+        own = OwnTransaction(self.path, self._synchronous, self._now, self._turn, self._joined)
+        await own.begin()
+        return own
+
+    def _joined(self, topics: set[str]) -> None:
+        self._file.count_commit()
+        self._committed(topics)
 
 
 def _merged(desk: Desk, calls: Sequence[Sequence[NewJob]]) -> Generator[None, None, list[list[Record]]]:

@@ -18,8 +18,9 @@ A test module runs all of it, each law under its own name, with this and nothing
 
         return make
 
-The suite closes what it made. Two fixtures may be given as well: `durable` (True unless you say so: the data outlives
-the object) and `speaks` (True: `watch` wakes on hints; say False for a storage that only sleeps).
+The suite closes what it made. More fixtures may be given: `durable` (True unless you say so: the data outlives the
+object), `speaks` (True: `watch` wakes on hints; say False for a storage that only sleeps), and `user_transaction` for a
+storage that is Transactional (see `OpenTransaction` in `run.py`; without it those laws are skipped).
 
 The tests need pytest and no plugin: each runs its own event loop. They never sleep; time is a clock moved by hand.
 Select with `-k law04`; the numbers are those of the laws in the documentation, `more` is what no law says.
@@ -31,12 +32,25 @@ from importlib import import_module
 
 import pytest
 
-from treadle.testing.contract.run import durable, speaks, tests_of
+from treadle.testing.contract.run import durable, speaks, tests_of, user_transaction
 
-LAWS = ("line", "lanes", "lease", "waiting", "reopening", "keys", "limits", "prune", "looking", "hints", "races")
+LAWS = (
+    "line",
+    "lanes",
+    "lease",
+    "waiting",
+    "reopening",
+    "keys",
+    "limits",
+    "prune",
+    "looking",
+    "hints",
+    "races",
+    "transaction",
+)
 pytest.register_assert_rewrite(*(f"{__name__}.laws_{name}" for name in LAWS))
 
 _tests = {name: test for law in LAWS for name, test in tests_of(import_module(f"{__name__}.laws_{law}")).items()}
 globals().update(_tests)
 
-__all__ = ["durable", "speaks", *_tests]  # noqa: PLE0604 - the names of the tests
+__all__ = ["durable", "speaks", "user_transaction", *_tests]  # noqa: PLE0604 - the names of the tests

@@ -9,6 +9,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -32,6 +33,25 @@ class MakeStorage(Protocol):
 def durable() -> bool:
     """Whether the data outlives the storage object."""
     return True
+
+
+class OpenTransaction(Protocol):
+    """A transaction as a user of the storage's database would open it, on a connection of its own."""
+
+    given: Any  # what they would hand in as `within=`
+
+    async def commit(self) -> None: ...
+    async def roll_back(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+UserTransaction = Callable[[Storage], AbstractAsyncContextManager[OpenTransaction]]
+
+
+@pytest.fixture
+def user_transaction() -> UserTransaction:
+    """`async with user_transaction(storage) as user:` opens one, and closes its connection at the end."""
+    pytest.skip("this storage has no transactions of its users'")
 
 
 @pytest.fixture

@@ -1,0 +1,130 @@
+"""A transaction begun for one run: a connection of its own, holding the lock until it is over.
+
+Without it a task's own writes could not be committed with its ending. SQLite knows one writer at a time, so all other
+writes to the file wait meanwhile; whoever asks for a second such transaction here waits in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
+
+from treadle import clock
+from treadle.errors import BadSession, StorageUnavailable
+from treadle.storage.sqlite.connection import in_thread, patiently
+from treadle.storage.sqlite.faults import translated
+from treadle.storage.sqlite.lockfile import LockFile
+from treadle.storage.sqlite.opening import WAIT, new_connection
+from treadle.storage.sqlite.within import Within
+
+
+class TaskConnection(sqlite3.Connection):
+    """What the function writes with. Its transaction is ended by Treadle, with the job's ending in it."""
+
+    def commit(self) -> NoReturn:
+        raise BadSession("current().transaction()", "it is committed with the job's ending, when the function returns")
+
+    def rollback(self) -> NoReturn:
+        raise BadSession("current().transaction()", "to roll it back, raise an exception")
+
+    def close(self) -> NoReturn:
+        raise BadSession("current().transaction()", "it is closed when the job has ended")
+
+
+class OwnTransaction:
+    """Open from `begin` on. Its thread is its own: the storage's may be waiting for the very lock this one holds."""
+
+    alone = True
+
+    def __init__(
+        self, path: str, synchronous: str, now: clock.Clock, turn: asyncio.Lock, committed: Callable[[set[str]], None]
+    ) -> None:
+        self._path, self._synchronous, self._turn, self._committed = path, synchronous, turn, committed
+        self._thread = ThreadPoolExecutor(1, "treadle-sqlite-run")
+        self._loop = asyncio.get_running_loop()
+        self._topics = set[str]()
+        self._now = now
+        self.bound: Any = None
+        self._lock: LockFile | None = None
+        self._over = self._unwanted = self._closed = False
+        self.raw: Any = None
+
+    async def begin(self) -> None:
+        await self._turn.acquire()
+        try:
+            await in_thread(self._loop, self._thread, self._open, finish=False)
+        except BaseException as error:
+            self._unwanted = True
+            await self.close()
+            found = translated(error, self._path)
+            if found is error:
+                raise
+            raise found from error
+        self.bound = Within(self.raw, self._path, self._now, self._topics)
+
+    def _open(self) -> None:
+        self._lock = LockFile(self._path + "-lock")
+        if not patiently(self._lock, lambda: self._unwanted):
+            raise StorageUnavailable(f"{self._path}: somebody has held the lock for {WAIT:.0f} s")
+        self.raw = new_connection(self._path, TaskConnection)
+        self.raw.execute(f"PRAGMA synchronous = {self._synchronous}")
+        self.raw.execute("BEGIN IMMEDIATE")
+
+    async def commit(self) -> None:
+        assert self.raw is not None
+        if not self.raw.in_transaction:
+            raise BadSession("current().transaction()", "the function has ended the transaction itself")
+        try:
+            await in_thread(self._loop, self._thread, self._commit)
+        except sqlite3.Error as error:
+            raise translated(error, self._path) from error
+        self._end()
+        self._committed(self._topics)
+
+    def _commit(self) -> None:
+        self.raw.execute("COMMIT")
+        self._unlock()
+
+    async def roll_back(self) -> None:
+        if not self._over:
+            self._end()
+            await in_thread(self._loop, self._thread, self._undo, finish=False)
+
+    def _undo(self) -> None:
+        """From here on a function that goes on writing is refused each statement, in whatever thread it is."""
+        if self.raw is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self.raw.interrupt()
+                self.raw.set_authorizer(_only_rollback)
+                if self.raw.in_transaction:
+                    self.raw.execute("ROLLBACK")
+        self._unlock()
+
+    async def close(self) -> None:
+        await self.roll_back()
+        if not self._closed:
+            self._closed = True
+            self._thread.submit(self._close)
+            self._thread.shutdown(wait=False)
+
+    def _close(self) -> None:
+        if self.raw is not None:
+            sqlite3.Connection.close(self.raw)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _end(self) -> None:
+        """The next one may begin."""
+        self._over = True
+        self._turn.release()
+
+
+def _only_rollback(action: int, what: str | None, *_: object) -> int:
+    return sqlite3.SQLITE_OK if action == sqlite3.SQLITE_TRANSACTION and what == "ROLLBACK" else sqlite3.SQLITE_DENY

@@ -1,0 +1,161 @@
+"""The verbs inside somebody else's transaction on the file: the user's own, or one begun for a run.
+
+Without it a job and what it is about could not be stored together. The same steps as everywhere else, walked through
+on that connection; a savepoint around each call undoes what a failed one has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from treadle import clock
+from treadle.errors import BadSession, KeyHeld, StorageUnavailable, UnknownJob
+from treadle.model import NewJob, Outcome, Record, Settled
+from treadle.storage.sessions import SqliteSession, session_of
+from treadle.storage.sqlite import look
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.enqueue import enqueue
+from treadle.storage.sqlite.faults import translated
+from treadle.storage.sqlite.opening import WAIT
+from treadle.storage.sqlite.settle import settle
+
+T = TypeVar("T")
+Steps = Callable[[Desk], Generator[Any, Any, T]]
+PAUSE = 0.002  # s between two tries to get the write lock
+
+
+class Plain:
+    """The user's connection with rows as ours are: tuples, and text as str, however they like theirs."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._raw = raw
+
+    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
+        return self._cursor().execute(statement, values)
+
+    def executemany(self, statement: str, values: Any) -> sqlite3.Cursor:
+        return self._cursor().executemany(statement, values)
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self._raw.cursor(sqlite3.Cursor)
+        cursor.row_factory = None
+        return cursor
+
+
+class Within:
+    """`given` is what the user handed in; looked at anew by each call, for it may have ended meanwhile."""
+
+    def __init__(self, given: Any, path: str, now: clock.Clock, topics: set[str] | None = None) -> None:
+        self._given, self._path, self._now = given, path, now
+        self._topics = set[str]() if topics is None else topics
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        return await self._do(lambda desk: enqueue(desk, jobs)) if jobs else []
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        return await self._do(lambda desk: settle(desk, outcomes)) if outcomes else []
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        raw = await self._connection()
+        with _texts(raw):
+            return look.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a look needs of a connection
+
+    async def _do(self, steps: Steps[T]) -> T:
+        raw = await self._connection()
+        began = not raw.in_transaction
+        await self._lock(raw, "BEGIN IMMEDIATE" if began else "DELETE FROM meta WHERE 0")
+        raw.execute("SAVEPOINT treadle")
+        try:
+            with _texts(raw):
+                answer = _walk(steps(Desk(Plain(raw), self._now(), self._topics)))  # type: ignore[arg-type]
+        except BaseException as error:
+            if raw.in_transaction:  # SQLite ends it by itself when the disk is full
+                raw.execute("ROLLBACK" if began else "ROLLBACK TO treadle")
+            if raw.in_transaction:
+                raw.execute("RELEASE treadle")
+            if isinstance(error, KeyHeld | UnknownJob):
+                raise
+            raise translated(error, self._path) from error
+        raw.execute("RELEASE treadle")
+        return answer
+
+    async def _connection(self) -> sqlite3.Connection:
+        session = await session_of(self._given, "sqlite", f"the SQLite file {self._path}")
+        assert isinstance(session, SqliteSession)
+        for _, name, file in await session.run("PRAGMA database_list"):
+            if name == "main" and not _same(file, self._path):
+                raise BadSession(
+                    f"a connection to {file or 'a database in memory'}",
+                    f"the jobs live in {self._path}; one transaction can only span one file",
+                )
+        return session.raw
+
+    async def _lock(self, raw: sqlite3.Connection, statement: str) -> None:
+        """Become the one who writes. On an event loop the wait must leave it alone: who holds the lock may be our own
+        storage, which goes on there."""
+        [patience] = Plain(raw).execute("PRAGMA busy_timeout").fetchone()
+        until = clock.monotonic() + WAIT
+        raw.execute("PRAGMA busy_timeout = 0")
+        try:
+            while True:
+                try:
+                    raw.execute(statement)
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                        raise BadSession(
+                            "a connection of sqlite3",
+                            "it has read what others have changed since, and SQLite lets it write no more; "
+                            "roll back, and begin with BEGIN IMMEDIATE",
+                        ) from error
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                        raise translated(error, self._path) from error
+                    if clock.monotonic() > until:
+                        raise StorageUnavailable(f"{self._path}: somebody has written for {WAIT:.0f} s") from error
+                await _pause()
+        finally:
+            raw.execute(f"PRAGMA busy_timeout = {patience}")
+
+
+async def _pause() -> None:
+    """Without an event loop, the thread sleeps: whoever drives us there cannot wait."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        time.sleep(PAUSE)  # noqa: ASYNC251 - see above
+    else:
+        await asyncio.sleep(PAUSE)
+
+
+def _same(file: str, path: str) -> bool:
+    return bool(file) and os.path.exists(file) and os.path.samefile(file, path)
+
+
+class _texts:
+    """While our statements run, text is str."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._raw = raw
+
+    def __enter__(self) -> None:
+        self._theirs, self._raw.text_factory = self._raw.text_factory, str
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.text_factory = self._theirs
+
+
+def _walk(steps: Generator[Any, Any, T]) -> T:
+    """To the end, here and now: where others would take a turn or a thread, this one goes on."""
+    said = None
+    try:
+        while True:
+            wanted = steps.send(said)
+            said = wanted() if wanted is not None else None
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer

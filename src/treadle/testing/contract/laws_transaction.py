@@ -1,0 +1,296 @@
+"""Inside a transaction: jobs and endings that are committed or vanish with somebody else's writes. More than a law.
+
+For storages that are `Transactional`. The fixture `user_transaction` opens one as a user would; `begin` is the
+storage's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from treadle.errors import BadSession, KeyHeld, UnknownJob
+from treadle.model import Limit
+from treadle.storage.contract import Storage, Transaction, Transactional
+from treadle.testing.clock import HandClock
+from treadle.testing.contract.kit import (
+    RUNNING,
+    SUCCEEDED,
+    WAITING,
+    back,
+    claim_ids,
+    claim_one,
+    done,
+    failed,
+    job,
+    jobs,
+    out,
+    row,
+    said,
+    settle,
+    states,
+)
+from treadle.testing.contract.laws_hints import LONG, only_if
+from treadle.testing.contract.run import Connect, UserTransaction
+
+TWO = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+
+
+def own(storage: Storage) -> Transactional:
+    return cast("Transactional", storage)
+
+
+async def begin(storage: Storage, sync: bool = False) -> Transaction:
+    return await own(storage).begin(sync)
+
+
+async def commit(transaction: Transaction) -> None:
+    await transaction.commit()
+    await transaction.close()
+
+
+# --- the user's own
+
+
+async def test_more_jobs_are_there_after_the_commit(storage: Storage, user_transaction: UserTransaction) -> None:
+    """And not before, for anybody else."""
+    async with user_transaction(storage) as user:
+        bound = own(storage).within(user.given)
+        rows = await bound.enqueue([job("a"), job("b", after=("a",)), job("c", delay=5)])
+        assert [found.job.id for found in rows] == ["a", "b", "c"]
+        assert await states(storage, "a b c") == [None, None, None]
+        assert [found and found.state for found in await bound.get(["a", "b", "x"])] == ["ready", "waiting", None]
+        await user.commit()
+    assert await claim_ids(storage) == ["a"]
+    assert await states(storage, "b c") == ["waiting", "ready"]
+
+
+async def test_more_nothing_is_left_of_a_roll_back(storage: Storage, user_transaction: UserTransaction) -> None:
+    """No row, no key, no edge, nobody superseded."""
+    await storage.enqueue([job("old", key="k"), job("up")])
+    async with user_transaction(storage) as user:
+        bound = own(storage).within(user.given)
+        await bound.enqueue([job("a", key="k", key_conflict="replace"), job("b", key="l"), job("c", after=("up",))])
+        await user.roll_back()
+    assert await states(storage, "old up a b c") == ["ready", "ready", None, None, None]
+    [found] = await storage.enqueue([job("d", key="l")])
+    assert found.job.id == "d"
+    assert (await storage.enqueue([job("e", key="k")]))[0].job.id == "old"
+
+
+async def test_more_a_connection_that_goes_away_leaves_nothing(
+    storage: Storage, user_transaction: UserTransaction
+) -> None:
+    """As a process that is killed does."""
+    async with user_transaction(storage) as user:
+        await own(storage).within(user.given).enqueue(jobs("a b"))
+    assert await states(storage, "a b") == [None, None]
+    assert await claim_ids(storage, 5) == []
+
+
+async def test_more_a_key_that_is_held_is_said_and_spoils_nothing(
+    storage: Storage, user_transaction: UserTransaction
+) -> None:
+    """The transaction goes on as if the call had not been made."""
+    await storage.enqueue([job("a", key="k")])
+    async with user_transaction(storage) as user:
+        bound = own(storage).within(user.given)
+        with pytest.raises(KeyHeld):
+            await bound.enqueue([job("x"), job("b", key="k", key_conflict="raise")])
+        with pytest.raises(UnknownJob):
+            await bound.enqueue([job("x"), job("c", after=("nobody",))])
+        [kept] = await bound.enqueue([job("d", key="k")])
+        assert kept.job.id == "a"
+        await bound.enqueue(jobs("e"))
+        await user.commit()
+    assert await states(storage, "x b c d e") == [None, None, None, None, "ready"]
+
+
+async def test_more_a_transaction_sees_its_own_jobs(storage: Storage, user_transaction: UserTransaction) -> None:
+    """A key, an id and an upstream of the same transaction are known."""
+    async with user_transaction(storage) as user:
+        bound = own(storage).within(user.given)
+        await bound.enqueue([job("a", key="k")])
+        answers = await bound.enqueue([job("b", key="k"), job("a"), job("c", after=("b", "a"))])
+        assert [found.job.id for found in answers] == ["a", "a", "c"]
+        await user.commit()
+    assert (await row(storage, "c")).after == ("a",)
+
+
+async def test_more_a_call_within_may_be_repeated(storage: Storage, user_transaction: UserTransaction) -> None:
+    """In the same transaction, and in another one after the commit (law 10)."""
+    for _ in range(2):
+        async with user_transaction(storage) as user:
+            bound = own(storage).within(user.given)
+            await bound.enqueue([job("a"), job("b", after=("a",))])
+            await bound.enqueue([job("a"), job("b", after=("a",))])
+            await user.commit()
+    assert await claim_ids(storage, 5) == ["a"]
+
+
+async def test_more_an_ending_within_counts_down_at_the_commit(
+    storage: Storage, user_transaction: UserTransaction
+) -> None:
+    """Who waits is let go then, and the children are there then."""
+    await storage.enqueue([job("a"), job("b", after=("a",))])
+    a = await claim_one(storage)
+    async with user_transaction(storage) as user:
+        [settled] = await own(storage).within(user.given).settle([done(a, then=(job("x"),))])
+        assert settled.status == "applied"
+        assert await states(storage, "a b x") == ["running", "waiting", None]
+        await user.commit()
+    assert await states(storage, "a b x") == ["succeeded", "ready", "ready"]
+
+
+async def test_more_an_ending_that_is_rolled_back_has_not_been(
+    storage: Storage, user_transaction: UserTransaction
+) -> None:
+    """The holder settles it under the same version, otherwise this time."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([job("a", limits=(("one", 1),)), job("b", after=("a",))])
+    a = await claim_one(storage)
+    async with user_transaction(storage) as user:
+        await own(storage).within(user.given).settle([done(a, result="1", then=(job("x"),))])
+        await user.roll_back()
+    found = await row(storage, "a")
+    assert (found.state, found.version, found.result) == (RUNNING, a.version, None)
+    await settle(storage, failed(a))
+    assert await states(storage, "a b x") == ["failed", "cancelled", None]
+
+
+async def test_more_a_stale_ending_within_is_said(storage: Storage, user_transaction: UserTransaction) -> None:
+    """And neither it nor its children are stored."""
+    await storage.enqueue(jobs("a"))
+    a = await claim_one(storage)
+    await settle(storage, back(a))
+    again = await claim_one(storage)
+    async with user_transaction(storage) as user:
+        [settled] = await own(storage).within(user.given).settle([done(a, then=(job("x"),))])
+        assert settled.status == "stale"
+        await user.commit()
+    assert await states(storage, "a x") == ["running", None]
+    assert await said(storage, done(again)) == ["applied"]
+
+
+async def test_more_the_commit_is_heard(storage: Storage, user_transaction: UserTransaction, speaks: bool) -> None:
+    """By those who watch the queue; sooner or later, but before a poll would."""
+    only_if(speaks)
+    watch = asyncio.create_task(storage.watch(["queue:default"], LONG))
+    await asyncio.sleep(0)
+    async with user_transaction(storage) as user:
+        await own(storage).within(user.given).enqueue(jobs("a"))
+        await user.commit()
+    assert await watch == {"queue:default"}
+
+
+async def test_more_two_who_want_one_key_take_turns(storage: Storage, user_transaction: UserTransaction) -> None:
+    """Who comes second waits for the transaction, and is answered by what it has stored."""
+    async with user_transaction(storage) as user:
+        await own(storage).within(user.given).enqueue([job("a", key="k")])
+        second = asyncio.create_task(storage.enqueue([job("b", key="k")]))
+        done_, _ = await asyncio.wait([second], timeout=0.05)
+        assert not done_
+        await user.commit()
+    assert [found.job.id for found in await second] == ["a"]
+
+
+async def test_more_a_transaction_that_is_over_is_said(storage: Storage, user_transaction: UserTransaction) -> None:
+    """A closed connection is no place for jobs."""
+    async with user_transaction(storage) as user:
+        bound = own(storage).within(user.given)
+        await user.close()
+        with pytest.raises(BadSession):
+            await bound.enqueue(jobs("a"))
+
+
+# --- the storage's own
+
+
+@TWO
+async def test_more_a_transaction_of_a_run_commits(
+    storage: Storage, user_transaction: UserTransaction, sync: bool
+) -> None:
+    """The ending, its children, and who waits, in one."""
+    await storage.enqueue([job("a"), job("b", after=("a",))])
+    a = await claim_one(storage)
+    transaction = await begin(storage, sync)
+    [found] = await transaction.bound.get(["a"])
+    assert found is not None
+    assert found.version == a.version
+    child = job("x", parent="a")
+    waits = out(a, WAITING, ran=True, then=(child,), after=("x",))
+    assert [settled.status for settled in await transaction.bound.settle([waits])] == ["applied"]
+    await commit(transaction)
+    assert await states(storage, "a b x") == ["waiting", "waiting", "ready"]
+
+
+@TWO
+async def test_more_a_transaction_of_a_run_rolls_back(
+    storage: Storage, user_transaction: UserTransaction, sync: bool
+) -> None:
+    """Closed without a commit it leaves nothing; and the next one may begin."""
+    await storage.enqueue(jobs("a"))
+    a = await claim_one(storage)
+    for act in ("roll_back", "close"):
+        transaction = await begin(storage, sync)
+        await transaction.bound.settle([done(a, then=(job("x"),))])
+        await getattr(transaction, act)()
+        await transaction.close()
+    assert await states(storage, "a x") == ["running", None]
+    assert await said(storage, done(a)) == ["applied"]
+
+
+async def test_more_a_lost_lease_is_seen_in_the_transaction(
+    storage: Storage, user_transaction: UserTransaction, clock: HandClock
+) -> None:
+    """Somebody has claimed the job since: the ending is stale, nothing of it is kept."""
+    await storage.enqueue(jobs("a"))
+    a = await claim_one(storage)
+    clock.advance(31)
+    again = await claim_one(storage)
+    transaction = await begin(storage)
+    [settled] = await transaction.bound.settle([done(a, then=(job("x"),))])
+    await transaction.close()
+    assert settled.status == "stale"
+    await settle(storage, done(again))
+    assert await states(storage, "a x") == ["succeeded", None]
+
+
+async def test_more_a_commit_of_a_run_is_heard(
+    storage: Storage, user_transaction: UserTransaction, speaks: bool
+) -> None:
+    """Like any settling."""
+    only_if(speaks)
+    await storage.enqueue(jobs("a"))
+    a = await claim_one(storage)
+    watch = asyncio.create_task(storage.watch(["job:a"], LONG))
+    await asyncio.sleep(0)
+    transaction = await begin(storage)
+    await transaction.bound.settle([done(a)])
+    await commit(transaction)
+    assert await watch == {"job:a"}
+
+
+async def test_more_transactions_of_runs_side_by_side(
+    storage: Storage, user_transaction: UserTransaction, connect: Connect
+) -> None:
+    """Each in turn or all at once, as the storage can; nobody is locked out for good, none is settled twice."""
+    other = await connect()
+    await storage.enqueue([*jobs("a b c d e f"), job("last", after=("a", "b", "c", "d", "e", "f"))])
+    rows = [await claim_one(storage) for _ in range(6)]
+
+    async def end(number: int, found: Any) -> None:
+        where = other if number % 2 else storage
+        transaction = await begin(where)
+        try:
+            await transaction.bound.settle([done(found)])
+            await asyncio.sleep(0)
+            await transaction.commit()
+        finally:
+            await transaction.close()
+
+    await asyncio.gather(*(end(number, found) for number, found in enumerate(rows)))
+    assert await states(storage, "a b c d e f") == [SUCCEEDED] * 6
+    assert await claim_ids(storage) == ["last"]

@@ -1,0 +1,134 @@
+"""`current().transaction()`: what a run writes, and its ending, as one commit.
+
+Without it a task that writes to the database its jobs live in would write twice when it is run twice. The block holds
+the writes open; the settling of the job joins them when the function has returned. If it raises, all is rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from treadle.errors import NestedTransaction, Stale
+from treadle.model import Outcome, Record, Settled
+from treadle.storage.contract import Storage, Transaction
+from treadle.storage.sessions import transactional
+
+T = TypeVar("T")
+
+
+class Open:
+    """The transaction of one run, from the beginning of the block to the end of the job."""
+
+    def __init__(self, made: Transaction, record: Record, timeout: float) -> None:
+        self._made, self._record, self._timeout = made, record, timeout
+        self.raw, self.alone = made.raw, made.alone
+        self._timer = asyncio.get_running_loop().call_later(timeout, self._expire)
+        self._expired: asyncio.Task[None] | None = None
+
+    def _expire(self) -> None:
+        self._expired = asyncio.ensure_future(self._made.roll_back())
+
+    @property
+    def over(self) -> TimeoutError | None:
+        """Why nothing of it will be committed, if so."""
+        if self._expired is None:
+            return None
+        alone = "; it kept every other write to the storage waiting" if self.alone else ""
+        return TimeoutError(f"the transaction was open for more than {self._timeout:g} s and was rolled back{alone}")
+
+    async def check(self) -> None:
+        """Raise Stale if the lease was lost: what the block wrote must not be committed."""
+        id = self._record.job.id
+        [row] = await self._made.bound.get([id])
+        if row is None or row.version != self._record.version:
+            raise Stale(id, "not there any more" if row is None else f"{row.state} at version {row.version}")
+
+    async def settle(self, outcome: Outcome) -> Settled:
+        """Add the job's ending; nothing is durable yet."""
+        [settled] = await self._made.bound.settle([outcome])
+        return settled
+
+    async def commit(self) -> None:
+        self._timer.cancel()
+        if (error := self.over) is not None:
+            raise error
+        await self._made.commit()
+
+    async def close(self) -> None:
+        """Undo what is not committed, let go of the connection."""
+        self._timer.cancel()
+        if self._expired is not None:
+            await asyncio.wait([self._expired])
+        await self._made.close()
+
+
+class Holder(Protocol):
+    """Where a run keeps its transaction between the end of the block and that of the job: its context."""
+
+    open: Open | None
+
+
+class Scope:
+    """What `current().transaction()` answers: a block, `async with` in a coroutine and `with` in a thread."""
+
+    def __init__(
+        self, storage: Storage, record: Record, timeout: float, loop: asyncio.AbstractEventLoop, run: Holder
+    ) -> None:
+        self._storage, self._record, self._timeout, self._loop, self._run = storage, record, timeout, loop, run
+
+    async def __aenter__(self) -> Any:
+        return await self._begin(sync=False)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._end(error)
+
+    def __enter__(self) -> Any:
+        return self._wait(self._begin(sync=True))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._wait(self._end(error))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        work.close()
+        raise NestedTransaction("in a coroutine it is `async with current().transaction() as tx:`")
+
+    async def _begin(self, sync: bool) -> Any:
+        storage = transactional(
+            self._storage, "current().transaction()",
+            "use SQLite or PostgreSQL, or make the task's writes repeatable: `current().version` is a fencing token",
+        )  # fmt: skip
+        if self._run.open is not None:
+            raise NestedTransaction("this run has a transaction already, which is open until the function has returned")
+        opened = Open(await storage.begin(sync), self._record, self._timeout)
+        try:
+            await opened.check()
+        except BaseException:
+            await opened.close()
+            raise
+        self._run.open = opened
+        return opened.raw
+
+    async def _end(self, error: BaseException | None) -> None:
+        opened = self._run.open
+        if opened is None:
+            return
+        why = error or opened.over
+        if why is None:
+            try:
+                await opened.check()
+            except BaseException as stale:
+                why = stale
+        if why is not None:
+            self._run.open = None
+            await opened.close()
+            if why is not error:
+                raise why

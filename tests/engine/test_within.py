@@ -1,0 +1,295 @@
+"""`within=`: jobs that are committed or vanish with the user's own transaction, through what users have in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+import sqlalchemy
+from django.conf import settings
+from django.db import connections, transaction
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from treadle import App, BadOption, BadSession, JobSpec, KeyHeld, Middleware, StorageError, Unsupported, Worker
+from treadle.options import Key
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "app.db"
+
+
+@pytest.fixture
+async def app(path: Path) -> AsyncIterator[App]:
+    app = App(f"sqlite:///{path}?synchronous=normal&shared=true")
+
+    @app.task
+    async def send(to: str) -> str:
+        return to
+
+    async with app:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE client (name TEXT)")
+        yield app
+
+
+@pytest.fixture
+def django_on(path: Path) -> Iterator[str]:
+    """The alias of a Django database on that file; the process has one Django, so settings are made once."""
+    if not settings.configured:
+        settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+        django.setup()
+    alias = f"at {path}"
+    connections.settings[alias] = connections.configure_settings(
+        {"default": {}, alias: {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}}
+    )[alias]
+    yield alias
+    connections[alias].close()
+    del connections.settings[alias]
+
+
+def spec(app: App, to: str, **options: Any) -> JobSpec[Any]:
+    [task] = app.tasks.values()
+    return task.options(**options).job(to)
+
+
+async def stored(app: App) -> list[str]:
+    return sorted(row.job.payload for row in (await app.jobs.list()).records)
+
+
+def clients(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        found: int = db.execute("SELECT count(*) FROM client").fetchone()[0]
+    return found
+
+
+async def test_a_sqlite3_connection(app: App, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("INSERT INTO client VALUES ('ada')")
+        job = await app.enqueue(spec(app, "ada"), within=db)
+        assert await stored(app) == []
+        db.rollback()
+        assert (await stored(app), clients(path)) == ([], 0)
+
+        jobs = await app.enqueue([spec(app, "ada"), spec(app, "eve")], within=db)  # before any write of theirs
+        db.execute("INSERT INTO client VALUES ('ada')")
+        db.commit()
+    assert (await stored(app), clients(path)) == (['["ada"]', '["eve"]'], 1)
+    async with Worker(app):
+        assert [await each.result(10) for each in jobs] == ["ada", "eve"]
+    with pytest.raises(LookupError):
+        await job.result(0)
+
+
+async def test_options_and_tasks_take_it_too(app: App, path: Path) -> None:
+    [task] = app.tasks.values()
+    stub = app.stub(task.name)
+    with closing(sqlite3.connect(path)) as db:
+        await task.options(within=db, delay=5).enqueue("a")
+        await stub.options(within=db).options(priority=3).enqueue("b")
+        await app.enqueue(spec(app, "c"), after=["nobody"], wait_timeout=5, within=db)
+        assert await stored(app) == []
+        db.commit()
+    assert await stored(app) == ['["a"]', '["b"]', '["c"]']
+
+
+@pytest.mark.parametrize("rows", [sqlite3.Row, lambda _, row: {"a": row}])
+async def test_a_connection_made_to_its_users_taste(app: App, path: Path, rows: Any) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0.7)) as db:
+        db.row_factory, db.text_factory = rows, bytes
+        db.execute("BEGIN")
+        await app.enqueue(spec(app, "ada", key=Key("k", conflict="raise")), within=db)
+        with pytest.raises(KeyHeld, match="'k'"):
+            await app.enqueue(spec(app, "eve", key=Key("k", conflict="raise")), within=db)
+        db.execute("COMMIT")
+        assert db.text_factory is bytes
+        assert db.row_factory is rows
+        assert list(sqlite3.Connection.cursor(db, sqlite3.Cursor).execute("PRAGMA busy_timeout")) != []
+    assert await stored(app) == ['["ada"]']
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_sqlalchemy(app: App, path: Path, commits: bool) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    scoped = scoped_session(sessionmaker(engine))
+    try:
+        with engine.connect() as core, Session(engine) as session:
+            for given in (session, core, scoped):
+                await app.enqueue(spec(app, type(given).__name__), within=given)
+                given.execute(sqlalchemy.text("INSERT INTO client VALUES ('ada')"))
+                given.commit() if commits else given.rollback()
+    finally:
+        scoped.remove()
+        engine.dispose()
+    assert (len(await stored(app)), clients(path)) == ((3, 3) if commits else (0, 0))
+
+
+async def test_django(app: App, path: Path, django_on: str) -> None:
+    """From a plain thread, as a view: the connection is that thread's own, and sqlite3 refuses it to any other."""
+
+    def view(fails: bool) -> None:
+        connection = connections[django_on]
+        try:
+            with transaction.atomic(using=django_on):
+                connection.cursor().execute("INSERT INTO client VALUES ('ada')")
+                app.sync.enqueue(spec(app, "ada"), within=connection)
+                if fails:
+                    raise ZeroDivisionError
+            with pytest.raises(BadSession, match="atomic"):
+                app.sync.enqueue(spec(app, "eve"), within=connection)
+        finally:
+            connection.close()
+
+    await in_thread(lambda: view(fails=False))
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: view(fails=True))
+    assert (await stored(app), clients(path)) == (['["ada"]'], 1)
+
+
+async def in_thread(call: Any) -> Any:
+    return await asyncio.to_thread(call)
+
+
+async def test_from_a_plain_thread_on_its_own_connection(app: App, path: Path) -> None:
+    """No other thread touches the connection, neither the app's loop nor a portal's; middleware sees the call."""
+    seen = []
+
+    @app.middleware
+    class Seen(Middleware):
+        async def enqueue(self, specs: Any, proceed: Any) -> Any:
+            seen.append(threading.current_thread())
+            return await proceed([each.changed(labels=("seen",)) for each in specs])
+
+    def view() -> Any:
+        with closing(sqlite3.connect(path)) as db:  # check_same_thread
+            job = app.sync.enqueue(spec(app, "ada"), within=db)
+            many = app.sync.enqueue([spec(app, "eve")], within=db)
+            db.commit()
+            return threading.current_thread(), job, many
+
+    thread, job, many = await in_thread(view)
+    assert seen == [thread, thread]
+    assert (await app.jobs.get(job)).job.labels == ("seen",)
+    assert len(many) == 1
+
+
+async def test_a_middleware_that_waits_cannot_in_a_plain_thread(app: App, path: Path) -> None:
+    @app.middleware
+    class Waits(Middleware):
+        async def enqueue(self, specs: Any, proceed: Any) -> Any:
+            await asyncio.sleep(0)
+            return await proceed(specs)
+
+    def view() -> None:
+        with closing(sqlite3.connect(path)) as db, pytest.raises(BadSession, match="no event loop"):
+            app.sync.enqueue(spec(app, "ada"), within=db)
+
+    await in_thread(view)
+    assert await stored(app) == []
+
+
+def test_without_any_loop(path: Path) -> None:
+    """A script: the portal opens the app, the jobs are stored in this thread."""
+    app = App(f"sqlite:///{path}")
+
+    @app.task
+    def send(to: str) -> str:
+        return to
+
+    try:
+        app.sync.call(app.jobs.list())
+        with closing(sqlite3.connect(path)) as db:
+            job = app.sync.enqueue(send.job("ada"), within=db)
+            db.commit()
+        assert app.sync.call(app.jobs.get(job)).job.payload == '["ada"]'
+    finally:
+        app.sync.close()
+
+
+# --- what cannot be
+
+
+async def test_connections_that_will_not_do(app: App, path: Path, tmp_path: Path) -> None:
+    async def refused(given: Any, words: str) -> None:
+        with pytest.raises(BadSession, match=words):
+            await app.enqueue(spec(app, "ada"), within=given)
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        await refused(db, "commits by itself")
+    await refused(db, "closed")
+    with closing(sqlite3.connect(tmp_path / "other.db")) as db:
+        await refused(db, "one file")
+    with closing(sqlite3.connect(":memory:")) as db:
+        await refused(db, "in memory")
+    await refused(object(), "SQLAlchemy")
+    await refused("sqlite:///app.db", "builtins.str")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM client").fetchone()
+        await app.enqueue(spec(app, "meanwhile"))
+        await refused(db, "BEGIN IMMEDIATE")
+    assert await stored(app) == ['["meanwhile"]']
+
+
+async def test_calls_that_cannot_be(app: App, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        with pytest.raises(BadOption, match="inline"):
+            await app.enqueue(spec(app, "ada", inline=True), within=db)
+        with pytest.raises(BadOption, match="call that sends"):
+            spec(app, "ada", within=db)
+        with pytest.raises(BadOption, match="None"):
+            spec(app, "ada", within=None)
+        with pytest.raises(BadOption, match="within"):
+            app.task(name="x", within=db)(lambda: None)
+        db.commit()
+    assert await stored(app) == []
+    memory = App("memory://")
+    with closing(sqlite3.connect(path)) as db, pytest.raises(Unsupported, match="enqueue after your commit") as told:
+        await memory.enqueue(spec(app, "ada"), within=db)
+    assert told.value.storage == "MemoryStorage"
+    await memory.close()
+
+
+async def test_others_wait_for_it_and_go_on(app: App, path: Path) -> None:
+    """A worker meets an open transaction of the user's; nothing is lost of either."""
+    async with Worker(app):
+        with closing(sqlite3.connect(path)) as db:
+            first = await app.enqueue(spec(app, "first"), within=db)
+            second = asyncio.create_task(app.enqueue(spec(app, "second")))
+            done, _ = await asyncio.wait([second], timeout=0.05)
+            assert not done
+            db.commit()
+        assert await first.result(10) == "first"
+        assert await (await second).result(10) == "second"
+
+
+def test_a_file_with_tables_of_the_users(tmp_path: Path) -> None:
+    """Only when it is asked for, and only if no name is taken."""
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE client (name TEXT)")
+    for url, words in ((f"sqlite:///{path}", "shared=true"), (f"sqlite:///{path}?shared=perhaps", "true or false")):
+        with pytest.raises(StorageError, match=words):
+            open_and_close(url)
+    open_and_close(f"sqlite:///{path}?shared=true")
+    open_and_close(f"sqlite:///{path}")  # it is Treadle's now, too
+    taken = tmp_path / "taken.db"
+    with closing(sqlite3.connect(taken)) as db:
+        db.execute("CREATE TABLE worker (name TEXT)")
+    with pytest.raises(StorageError, match="worker"):
+        open_and_close(f"sqlite:///{taken}?shared=true")
+
+
+def open_and_close(url: str) -> None:
+    app = App(url)
+    try:
+        app.sync.call(app.open())
+    finally:
+        app.sync.close()
