@@ -7,6 +7,7 @@ import atexit
 import functools
 import itertools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,6 +15,7 @@ from starlette.routing import Mount
 
 from treadle import App
 from treadle.server import Serving, Settings, make_site
+from treadle.server.site import Face
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
@@ -36,11 +38,11 @@ class Host:
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
-    def add(self, app: App, settings: Settings) -> str:
+    def add(self, app: App, settings: Settings, faces: Sequence[Face] = ()) -> str:
         """Serve an app under a path of its own -> the URL."""
         place = f"/site{next(self._numbers)}"
         self.run(app.open())
-        self._site.router.routes.insert(0, Mount(place, make_site(app, settings)))
+        self._site.router.routes.insert(0, Mount(place, make_site(app, settings, faces)))
         return self._serving.url + place
 
     def stop(self) -> None:
@@ -52,7 +54,7 @@ class Host:
 host = functools.cache(Host)
 
 
-def memory_url(clock: HandClock | None, settings: Settings | None = None) -> str:
+def memory_url(clock: HandClock | None, settings: Settings | None = None, faces: Sequence[Face] = ()) -> str:
     """A server over an empty storage in memory -> its URL."""
     app = App(storage=MemoryStorage(clock) if clock is not None else MemoryStorage(), clock=clock)
-    return host().add(app, settings or Settings(max_wait=5))
+    return host().add(app, settings or Settings(max_wait=5), faces)

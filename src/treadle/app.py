@@ -99,7 +99,8 @@ class App:
         self.client.layers = self.layers
         self.client.run_now = self._run_now
         self.retry = retry or Retry()
-        self._maker = Maker(self.client, ids or UuidV7(), self.now, self.retry, self.sizes)
+        self.new_id: IdFactory = ids or UuidV7()
+        self._maker = Maker(self.client, self.new_id, self.now, self.retry, self.sizes)
         self._users, self._is_open, self._lazily = 0, False, False
         self._opening: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

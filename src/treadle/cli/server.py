@@ -21,12 +21,13 @@ from treadle.cli.target import Target, targeted
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.server import Settings
+    from treadle.server.site import Face
 
 
 def serving(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of everything that listens."""
     options = [
-        click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on."),
+        click.option("--host", help="The address to listen on [127.0.0.1; with --face 0.0.0.0]."),
         click.option("--port", type=click.IntRange(0, 65535), help="The port [7373]; 0: any free one."),
         click.option("--tokens", type=click.Path(dir_okay=False, path_type=Path), envvar="TREADLE_TOKENS",
                      metavar="FILE", help="Who may do what; `treadle token` makes it."),
@@ -47,14 +48,20 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @targeted
+@click.option("--face", "faces", multiple=True, type=click.Choice(("queuey",)), help="Speak another system's protocol.")
+@click.option("--api", is_flag=True, help="With --face: serve /v1 as well.")
+@click.option("--abandoned-age", type=seconds, metavar="SECONDS", help="queuey: silence that means gone [300].")
+@click.option("--max-attempts", type=click.IntRange(1), help="queuey: attempts before a job fails [3].")
+@click.option("--abandon-counting", type=click.Choice(("literal", "claims")), help="queuey: what counts [literal].")
 @serving
-def server(target: Target, **options: Any) -> int:
+def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) -> int:
     """Serve jobs over HTTP: the API and the worker protocol under /v1, its description at /docs.
 
-    Programs elsewhere use it as their storage: App("http://host:7373"). Ctrl-C or SIGTERM: finish what is being
-    answered, then stop.
+    Programs elsewhere use it as their storage: App("http://host:7373"). With --face queuey it is the HTTP queue of
+    WASI jobs instead, on the first free port from 1717, open to the network as that queue is. Ctrl-C or SIGTERM:
+    finish what is being answered, then stop.
     """
-    return _run(target, options, None)
+    return _run(target, {**options, "faces": faces, "api": api or not faces}, None)
 
 
 @click.command()
@@ -72,10 +79,12 @@ def _run(target: Target, options: dict[str, Any], concurrency: int | None) -> in
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise Stop(USAGE, f"the server needs its extra: pip install 'treadle[server]' ({error})") from None
-    settings = _settings(options)
+    settings, faces = _settings(options), options.get("faces", ())
+    options["host"] = options["host"] or ("0.0.0.0" if faces else "127.0.0.1")
+    is_open = options["open_"] or not options.get("api", True)  # a face is as open as what it speaks for
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise Stop(USAGE, "--tls-cert and --tls-key go together")
-    if not settings.tokens and not options["open_"] and not _is_loopback(options["host"]):
+    if not settings.tokens and not is_open and not _is_loopback(options["host"]):
         words = "anybody who reaches it could do anything: give --tokens FILE (`treadle token` makes it), or --open"
         raise Stop(USAGE, f"--host {options['host']} is open to other machines; {words}")
     _log(options["quiet"])
@@ -102,14 +111,17 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 async def _serve(app: App, settings: Settings, options: dict[str, Any], concurrency: int | None) -> None:
     from treadle.server import Serving, make_site
-    from treadle.server.settings import PORT
+    from treadle.server.settings import PORT, PORTS
     from treadle.worker import Worker
     from treadle.worker.signals import Signals
 
-    stop, port = asyncio.Event(), PORT if options["port"] is None else options["port"]
+    stop, named = asyncio.Event(), options.get("faces", ())
+    first, tries = PORTS[named[0]] if named else (PORT, 1)
+    if options["port"] is not None:
+        first, tries = options["port"], 1
     serving = Serving(
-        make_site(app, settings), host=options["host"], port=port, certificate=options["tls_cert"],
-        key=options["tls_key"],
+        make_site(app, settings, [_face(name, options) for name in named], options.get("api", True)),
+        host=options["host"], port=first, tries=tries, certificate=options["tls_cert"], key=options["tls_key"],
     )  # fmt: skip
     with Signals(asyncio.get_running_loop(), stop.set):
         async with app, serving:  # the app first: a storage that is away is said in one line
@@ -125,6 +137,16 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], concurre
                     await stop.wait()
             note("treadle: stopping")
     note("treadle: stopped")
+
+
+def _face(name: str, options: dict[str, Any]) -> Face:
+    from treadle.faces import queuey
+
+    given = {
+        "abandoned_age": options["abandoned_age"], "max_attempts": options["max_attempts"],
+        "counting": options["abandon_counting"],
+    }  # fmt: skip
+    return queuey.queue_face(queuey.Rules(**{word: value for word, value in given.items() if value is not None}))
 
 
 def _is_loopback(host: str) -> bool:

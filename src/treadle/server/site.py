@@ -5,7 +5,7 @@ Without it each way to start a server would wire its own. It can be mounted into
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -32,10 +32,14 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 
-def make_site(app: App, settings: Settings, more: Sequence[BaseRoute] = ()) -> Starlette:
+Face = Callable[["App", Settings, Waiting], Sequence[BaseRoute]]
+
+
+def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: bool = True) -> Starlette:
     """The ASGI application of a server over an app's storage.
 
-    more  routes beside those of the API, such as a face's
+    faces  protocols of other systems to speak as well
+    api    whether the native API and the worker protocol are served
     """
     waiting = Waiting(lambda: app.storage)
 
@@ -59,19 +63,18 @@ def make_site(app: App, settings: Settings, more: Sequence[BaseRoute] = ()) -> S
             raise Refused(503, "storage_unavailable", str(error), {"Retry-After": "1"}) from error
         return PlainTextResponse("ok")
 
-    operations = [
-        *JobRoom(app, settings).operations(),
-        *OperatorRoom(app).operations(),
-        *Verbs(app, waiting, settings).operations(),
-    ]
-    if settings.docs:
-        more = [*more, *description(operations, bool(settings.tokens))]
-    routes: list[BaseRoute] = [
-        Route("/healthz", healthz),
-        Route("/readyz", readyz),
-        *more,
-        *made_of(operations, settings.max_body),
-    ]
+    routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
+    for face in faces:
+        routes += face(app, settings, waiting)
+    if api:
+        operations = [
+            *JobRoom(app, settings).operations(),
+            *OperatorRoom(app).operations(),
+            *Verbs(app, waiting, settings).operations(),
+        ]
+        routes += made_of(operations, settings.max_body)
+        if settings.docs:
+            routes += description(operations, bool(settings.tokens))
     layers = [Middleware(Guard, settings=settings)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]

@@ -80,6 +80,10 @@ class Waiting:
                 self._benches.pop(names, None)
                 bench.watcher.cancel()
 
+    def now(self) -> float:
+        """The moment by the clock that `rest` goes by."""
+        return asyncio.get_running_loop().time()
+
     def send_home(self) -> None:
         """The server stops: nobody waits any longer."""
         for bench in self._benches.values():

@@ -1,0 +1,369 @@
+"""The queue face: the HTTP queue of WASI jobs, as its clients know it, over any storage.
+
+Without it runners and senders written for that queue would have to be rewritten. A job is a job of the task
+`wasi.run` in the queue `wasi`; abandonment is a lease that ran out, so a runner that was presumed dead can change
+nothing any more.
+
+What the protocol calls attempts is derived, never stored: every claim but the current one ended in a lost lease.
+Counted "literal"ly, a claim and an abandonment count one each and a job fails beyond MAX_ATTEMPTS; counted by
+"claims", only claims count and it fails when they reach MAX_ATTEMPTS.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from treadle import ids
+from treadle.model import ASKED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
+from treadle.server.body import body
+from treadle.server.faults import Refused, json
+from treadle.server.guard import allowed, caller
+from treadle.server.settings import WAIT, Settings
+from treadle.server.waiting import Waiting
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+QUEUE: Final = "wasi"
+TASK: Final = "wasi.run"
+ABANDONED_AGE: Final = 300.0  # s without a sign of life after which a runner counts as gone
+MAX_ATTEMPTS: Final = 3
+KEEP: Final = 30 * 86_400.0  # s an ended job can be looked at
+PORT: Final = 1717
+TRIES: Final = 5  # looks at a job that moves on between look and act
+UUID: Final = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+
+Counting = Literal["literal", "claims"]
+Address = Annotated[str, Meta(min_length=1, max_length=512)]
+Uuid = Annotated[str, Meta(pattern=f"^{UUID.pattern}$")]
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """What an operator may set: seconds without a sign of life, attempts, and what counts as one."""
+
+    abandoned_age: float = ABANDONED_AGE
+    max_attempts: int = MAX_ATTEMPTS
+    counting: Counting = "literal"
+
+    def attempts(self, row: Record) -> int:
+        """`run_attempts` of the protocol."""
+        return claims(row) + (row.lost if self.counting == "literal" else 0)
+
+    def spent(self, row: Record) -> bool:
+        """Whether a job whose runner was lost just now is given up."""
+        claimed = row.lost
+        if self.counting == "literal":
+            return claimed + row.lost > self.max_attempts
+        return claimed >= self.max_attempts
+
+
+class Create(Struct, frozen=True):
+    binary_addr: Address
+    input_addr: Address | None = None
+
+
+class ClaimAsked(Struct, frozen=True):
+    runner_id: Uuid
+
+
+class Tickle(Struct, frozen=True):
+    runner_id: Uuid | None = None
+
+
+class Complete(Struct, frozen=True):
+    status: str
+    output_addr: Address | None = None
+    runner_id: Uuid | None = None
+
+
+class JobJson(Struct, frozen=True, kw_only=True):
+    """A job as the protocol shows it; moments are whole milliseconds since 1970."""
+
+    job_id: str
+    binary_addr: str
+    input_addr: str | None
+    output_addr: str | None
+    created_at: int
+    updated_at: int
+    completed_at: int | None
+    status: str
+    run_attempts: int
+    abandon_count: int
+    runner_id: str | None
+
+
+class Listing(Struct, frozen=True):
+    status: Literal["pending", "active", "completed", "failed"] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    after: str | None = None
+
+
+class Ending(Struct, frozen=True, omit_defaults=True):
+    """What the row's note keeps of the last run: who ran it, and when he was last heard of."""
+
+    runner: str | None = None
+    heard: float | None = None
+
+
+def claims(row: Record) -> int:
+    """How often it was claimed: once for each lost lease, and once more if a runner has it or has completed it."""
+    given_up = row.state.final and row.reason in (LOST, ASKED)
+    return row.lost + (1 if row.state is State.RUNNING or (row.state.final and not given_up) else 0)
+
+
+def queue_face(rules: Rules) -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
+    """The face as `make_site` takes it."""
+    return lambda app, settings, waiting: QueueFace(app, settings, rules, waiting).routes()
+
+
+class QueueFace:
+    """The five calls and /ping."""
+
+    def __init__(self, app: App, settings: Settings, rules: Rules, waiting: Waiting) -> None:
+        self._app, self._settings, self._rules, self._waiting = app, settings, rules, waiting
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/ping", self.ping),
+            Route("/jobs/create", self.create, methods=["POST"]),
+            Route("/jobs/claim", self.claim, methods=["POST"]),
+            *[Route(f"/jobs/{word}", _only_post, methods=["GET"]) for word in ("create", "claim")],  # they are no ids
+            Route("/jobs", self.list, methods=["GET"]),
+            Route("/jobs/{id}", self.get, methods=["GET"]),
+            Route("/jobs/{id}/tickle", self.tickle, methods=["POST"]),
+            Route("/jobs/{id}/complete", self.complete, methods=["POST"]),
+            Route("/jobs/{id}/cancel", self.cancel, methods=["POST"]),
+        ]
+
+    async def ping(self, request: Request) -> Response:
+        return PlainTextResponse("pong")
+
+    # --- the calls
+
+    async def create(self, request: Request) -> Response:
+        """Store a job. The same Idempotency-Key answers the same job."""
+        allowed(caller(request, "enqueue"), (QUEUE,))
+        asked = await body(request, Create, self._settings.max_body)
+        payload = msgspec.json.encode([asked.binary_addr, asked.input_addr]).decode()
+        job = NewJob(
+            id=self._id(request), task=TASK, payload=payload, queue=QUEUE, keep=KEEP, keep_failed=KEEP,
+            lease=self._rules.abandoned_age,
+        )  # fmt: skip
+        [row] = await self._app.storage.enqueue([job])
+        if row.job.payload != payload:
+            raise Refused(422, "idempotency_key_reused", "this Idempotency-Key was used for another job")
+        return json(self._view(row))
+
+    def _id(self, request: Request) -> str:
+        """A UUID: version 7, so that jobs created in the same instant keep their order."""
+        key = request.headers.get("idempotency-key")
+        if key is None:
+            return self._app.new_id()
+        return str(uuid.UUID(ids.derived("queuey", caller(request).name, key)))
+
+    async def claim(self, request: Request) -> Response:
+        """The oldest pending job, or 204. `?wait=20` waits for one; an Idempotency-Key makes it repeatable."""
+        allowed(caller(request, "work"), (QUEUE,))
+        runner = (await body(request, ClaimAsked, self._settings.max_body)).runner_id.lower()
+        ticket = f"{runner}#{request.headers.get('idempotency-key') or uuid.uuid4().hex}"
+        wait = min(_number(request.query_params.get("wait", "0")), self._settings.max_wait, WAIT)
+        until = self._waiting.now() + wait
+        if wait <= 0:
+            row, _ = await self._claim(ticket)
+            return json(self._view(row)) if row is not None else Response(status_code=204)
+        async with self._waiting.bench([QUEUE]) as bench:
+            while True:
+                row, next_in = await self._claim(ticket)
+                if row is not None:
+                    bench.call_one()
+                    return json(self._view(row))
+                if self._waiting.now() >= until:
+                    return Response(status_code=204)
+                await bench.rest(next_in, until)
+                if await request.is_disconnected():
+                    bench.call_one()
+                    return Response(status_code=204)
+
+    async def _claim(self, ticket: str) -> tuple[Record | None, float | None]:
+        """The next job that is not given up; those that are, are ended on the way."""
+        ask = Claim(worker=ticket, queues=((QUEUE, 1),), tasks={TASK: (None, self._rules.abandoned_age)}, limit=1)
+        while True:
+            found = await self._app.storage.claim(ask)
+            if not found.records:
+                return None, found.next_in
+            [row] = found.records
+            if not (row.lost and self._rules.spent(row)):
+                return row, None
+            await self._give_up(row)
+
+    async def get(self, request: Request) -> Response:
+        caller(request, "read")
+        return json(self._view(await self._row(request)))
+
+    async def list(self, request: Request) -> Response:
+        allowed(caller(request, "read"), (QUEUE,))
+        try:
+            asked = msgspec.convert(dict(request.query_params), Listing, strict=False)
+        except msgspec.ValidationError as error:
+            raise Refused(422, "wrong_query", str(error)) from None
+        states: dict[str | None, Sequence[State]] = {
+            None: (), "pending": (State.READY, State.WAITING), "active": (State.RUNNING,),
+            "completed": (State.SUCCEEDED,), "failed": (State.FAILED, State.CANCELLED),
+        }  # fmt: skip
+        await self._app.storage.prune(0)
+        page = await self._app.storage.find(
+            Query(
+                queue=QUEUE,
+                task=TASK,
+                state=tuple(states[asked.status]),
+                limit=asked.limit,
+                cursor=asked.after,
+                order="oldest",
+            )
+        )
+        return json({"jobs": [self._view(row) for row in page.records], "after": page.cursor})
+
+    async def tickle(self, request: Request) -> Response:
+        """A sign of life of the runner: the job is his for another while."""
+        caller(request, "work")
+        runner = (await body(request, Tickle, self._settings.max_body, empty=b"{}")).runner_id
+        for _ in range(TRIES):
+            row = await self._active(request, runner)
+            worker = Presence(worker=_runner(row) or "")
+            if not await self._app.storage.heartbeat(worker, [Hold(row.id, row.version)], self._rules.abandoned_age):
+                return json(self._view(await self._row(request)))
+        raise Refused(409, "moved_on", "the job moves on faster than it can be looked at; try again")
+
+    async def complete(self, request: Request) -> Response:
+        """What became of the run. The same again from the same runner is 200."""
+        caller(request, "work")
+        asked = await body(request, Complete, self._settings.max_body)
+        status = asked.status.lower()
+        if status not in ("completed", "failed"):
+            raise Refused(422, "wrong_shape", f"status: expected completed or failed, found {asked.status!r}")
+        done = State.SUCCEEDED if status == "completed" else State.FAILED
+        result = msgspec.json.encode(asked.output_addr).decode()
+        for _ in range(TRIES):
+            row = await self._row(request)
+            same = row.state is done and row.result == result and asked.runner_id is not None
+            if same and _runner(row) == (asked.runner_id or "").lower():
+                return json(self._view(row))
+            row = self._owned(row, asked.runner_id)
+            heard = None if row.due_at is None else row.due_at - self._rules.abandoned_age
+            note = msgspec.json.encode(Ending(_runner(row), heard)).decode()
+            outcome = Outcome(
+                id=row.id, version=row.version, state=done, attempt=row.attempt + 1, result=result, note=note,
+                reason=None if done is State.SUCCEEDED else ERROR,
+                error=None if done is State.SUCCEEDED else "the runner reported that it failed",
+            )  # fmt: skip
+            [settled] = await self._app.storage.settle([outcome])
+            if settled.status == "applied":
+                return json(self._view(await self._row(request)))
+        raise Refused(409, "moved_on", "the job moves on faster than it can be looked at; try again")
+
+    async def cancel(self, request: Request) -> Response:
+        caller(request, "operate")
+        row = await self._row(request)
+        if not row.state.final:
+            await self._app.jobs.cancel(row.id)
+        return json(self._view(await self._row(request)))
+
+    # --- rows
+
+    async def _row(self, request: Request) -> Record:
+        """The job of the path, after what is due has been done. Raises Refused: 400 no id, 404 unknown."""
+        id = request.path_params["id"]
+        if not UUID.fullmatch(id):
+            raise Refused(400, "malformed_id", f"expected a UUID, found {id!r}")
+        await self._app.storage.prune(0)  # abandoned jobs return to the line now, not when somebody claims
+        [row] = await self._app.storage.get([id.lower()])
+        if row is None or row.job.task != TASK:
+            raise Refused(404, "not_found", f"there is no job {id}")
+        allowed(caller(request), (row.job.queue,))
+        if row.state is State.READY and row.lost and self._rules.spent(row):
+            await self._give_up(row)
+            [row] = await self._app.storage.get([row.id])
+            assert row is not None
+        return row
+
+    async def _active(self, request: Request, runner: str | None) -> Record:
+        return self._owned(await self._row(request), runner)
+
+    def _owned(self, row: Record, runner: str | None) -> Record:
+        """The row, if a runner has it, and it is this one where he says who he is."""
+        if row.state is not State.RUNNING:
+            status = self._view(row).status
+            raise Refused(400, "not_active", f"the job is {status}, not active")
+        if runner is not None and runner.lower() != _runner(row):
+            raise Refused(409, "not_owner", f"the job is run by {_runner(row)}")
+        return row
+
+    async def _give_up(self, row: Record) -> None:
+        """End a job that was abandoned too often."""
+        words = f"abandoned by {row.lost} runners"
+        outcome = Outcome(
+            id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=LOST, error=words
+        )
+        await self._app.storage.settle([outcome])
+
+    def _view(self, row: Record) -> JobJson:
+        binary, given = msgspec.json.decode(row.job.payload, type=tuple[str, str | None])
+        status = {State.RUNNING: "active", State.SUCCEEDED: "completed"}.get(row.state)
+        if status is None:
+            status = "failed" if row.state.final else "pending"
+        ending = _ending(row)
+        heard = row.updated_at
+        if row.state is State.RUNNING and row.due_at is not None:
+            heard = row.due_at - self._rules.abandoned_age
+        elif ending.heard is not None:
+            heard = ending.heard
+        runner = _runner(row) if row.state is State.RUNNING else ending.runner
+        return JobJson(
+            job_id=row.id, binary_addr=binary, input_addr=given, created_at=_ms(row.created_at), updated_at=_ms(heard),
+            completed_at=None if row.ended_at is None else _ms(row.ended_at), status=status,
+            run_attempts=self._rules.attempts(row), abandon_count=row.lost, runner_id=runner,
+            output_addr=None if row.result is None else msgspec.json.decode(row.result, type=str | None),
+        )  # fmt: skip
+
+
+async def _only_post(request: Request) -> Response:
+    raise Refused(405, "wrong_method", f"{request.method} is not for {request.url.path}", {"Allow": "POST"})
+
+
+def _runner(row: Record) -> str | None:
+    """Who has it, or has completed it."""
+    if row.state.final:
+        return _ending(row).runner
+    return None if row.worker is None else row.worker.partition("#")[0]
+
+
+def _ending(row: Record) -> Ending:
+    if row.note is None:
+        return Ending()
+    try:
+        return msgspec.json.decode(row.note, type=Ending)
+    except msgspec.MsgspecError:
+        return Ending()
+
+
+def _ms(at: float) -> int:
+    return int(at * 1000)
+
+
+def _number(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise Refused(422, "wrong_query", f"wait: expected seconds, found {text!r}")
+    return found

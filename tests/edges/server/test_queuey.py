@@ -1,0 +1,221 @@
+"""The queue face, as runners and senders written for that queue see it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.served import memory_url
+from treadle.faces.queuey import Rules, queue_face
+from treadle.server import Settings
+from treadle.testing import HandClock
+
+A, B = str(uuid.uuid4()), str(uuid.uuid4())
+
+
+class Queue:
+    """One client of the queue."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.session, self.url = session, url
+
+    async def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if data is not None:
+            named.setdefault("Content-Type", "application/json")
+        async with self.session.request(method, self.url + path, data=data, headers=named) as answer:
+            content = await answer.read()
+            return answer.status, json.loads(content) if content[:1] in (b"{", b"[") else content.decode()
+
+    async def create(self, binary: str = "abc", **more: Any) -> Any:
+        status, job = await self("POST", "/jobs/create", {"binary_addr": binary, **more})
+        assert status == 200, job
+        return job
+
+    async def claim(self, runner: str = A) -> Any:
+        status, job = await self("POST", "/jobs/claim", {"runner_id": runner})
+        return job if status == 200 else status
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+def serve(session: aiohttp.ClientSession, clock: HandClock, **rules: Any) -> Queue:
+    return Queue(session, memory_url(clock, Settings(max_wait=5), [queue_face(Rules(**rules))]))
+
+
+@pytest.fixture
+def queue(session: aiohttp.ClientSession, clock: HandClock) -> Queue:
+    return serve(session, clock)
+
+
+async def test_ping(queue: Queue) -> None:
+    assert await queue("GET", "/ping") == (200, "pong")
+
+
+async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
+    job = await queue.create("bin", input_addr="in")
+    born = int(clock() * 1000)
+    assert job == {
+        "job_id": job["job_id"], "binary_addr": "bin", "input_addr": "in", "output_addr": None, "created_at": born,
+        "updated_at": born, "completed_at": None, "status": "pending", "run_attempts": 0, "abandon_count": 0,
+        "runner_id": None,
+    }  # fmt: skip
+    uuid.UUID(job["job_id"])
+    clock.advance(1)
+    active = await queue.claim(A.upper())
+    assert (active["status"], active["run_attempts"], active["runner_id"]) == ("active", 1, A)
+    assert active["updated_at"] == born + 1000
+    clock.advance(100)
+    status, tickled = await queue("POST", f"/jobs/{job['job_id'].upper()}/tickle")
+    assert (status, tickled["updated_at"]) == (200, born + 101_000)
+    clock.advance(50)
+    done = {"status": "Completed", "output_addr": "out", "runner_id": A}
+    status, ended = await queue("POST", f"/jobs/{job['job_id']}/complete", done)
+    assert (status, ended["status"], ended["output_addr"], ended["runner_id"]) == (200, "completed", "out", A)
+    assert (ended["completed_at"], ended["updated_at"]) == (born + 151_000, born + 101_000)
+    assert await queue("GET", f"/jobs/{job['job_id']}") == (200, ended)
+    assert await queue("POST", f"/jobs/{job['job_id']}/complete", done) == (200, ended)
+    assert (await queue("POST", f"/jobs/{job['job_id']}/complete", {"status": "completed"}))[0] == 400
+    assert await queue.claim() == 204
+
+
+async def test_fifty_runners_claim_a_thousand_jobs_each_once_the_oldest_first(queue: Queue) -> None:
+    made = [(await queue.create(str(number)))["job_id"] for number in range(200)]
+    made += [(await queue.create(str(number)))["job_id"] for number in range(200, 1000)]
+    taken: list[str] = []
+
+    async def runner() -> None:
+        id = str(uuid.uuid4())
+        while (job := await queue.claim(id)) != 204:
+            taken.append(job["job_id"])
+
+    first = await queue.claim()
+    await asyncio.gather(*[runner() for _ in range(50)])
+    assert first["job_id"] == made[0]
+    assert sorted([first["job_id"], *taken]) == sorted(made)
+
+
+async def test_exactly_the_age_is_active_still_and_more_is_not(queue: Queue, clock: HandClock) -> None:
+    job = await queue.create()
+    await queue.claim(A)
+    clock.advance(300)
+    assert (await queue("GET", f"/jobs/{job['job_id']}"))[1]["status"] == "active"
+    clock.advance(0.001)
+    status, seen = await queue("GET", f"/jobs/{job['job_id']}")
+    assert (status, seen["status"], seen["runner_id"], seen["abandon_count"]) == (200, "pending", None, 1)
+    for call, body in (("tickle", None), ("complete", {"status": "completed"})):
+        status, problem = await queue("POST", f"/jobs/{job['job_id']}/{call}", body)
+        assert (status, problem["error"]) == (400, "not_active")
+
+
+async def test_a_runner_that_was_presumed_dead_changes_nothing(queue: Queue, clock: HandClock) -> None:
+    job = await queue.create()
+    await queue.claim(A)
+    clock.advance(301)
+    active = await queue.claim(B)
+    for call, body in (("tickle", {"runner_id": A}), ("complete", {"runner_id": A, "status": "completed"})):
+        status, problem = await queue("POST", f"/jobs/{job['job_id']}/{call}", body)
+        assert (status, problem["error"]) == (409, "not_owner")
+    assert await queue("GET", f"/jobs/{job['job_id']}") == (200, active)
+
+
+@pytest.mark.parametrize(
+    ("counting", "seen"),
+    [
+        ("literal", [(1, "active"), (2, "pending"), (3, "active"), (4, "failed")]),
+        ("claims", [(1, "active"), (1, "pending"), (2, "active"), (2, "pending"), (3, "active"), (3, "failed")]),
+    ],
+)
+@pytest.mark.parametrize("found_by", ["get", "claim"])
+async def test_what_is_abandoned_too_often_fails(
+    session: aiohttp.ClientSession, clock: HandClock, counting: str, seen: list[tuple[int, str]], found_by: str
+) -> None:
+    queue = serve(session, clock, counting=counting)
+    job = await queue.create()
+    found = []
+    while not found or found[-1][1] != "failed":
+        await queue.claim(A)
+        for _ in range(2):
+            _, row = await queue("GET", f"/jobs/{job['job_id']}")
+            found.append((row["run_attempts"], row["status"]))
+            clock.advance(151 if len(found) % 2 == 0 else 301)
+            if found_by == "claim" and len(found) == len(seen) - 1:
+                assert await queue.claim(B) == 204
+            if found[-1][1] == "failed":
+                break
+    assert found == seen
+
+
+async def test_a_returned_job_keeps_its_turn(queue: Queue, clock: HandClock) -> None:
+    first = await queue.create()
+    await queue.create()
+    await queue.claim(A)
+    clock.advance(301)
+    assert (await queue.claim(B))["job_id"] == first["job_id"]
+
+
+async def test_a_claim_may_wait_and_may_be_repeated(queue: Queue) -> None:
+    waiting = asyncio.create_task(queue("POST", "/jobs/claim?wait=5", {"runner_id": A}, Idempotency_Key="k"))
+    job = await queue.create()
+    status, found = await waiting
+    assert (status, found["job_id"]) == (200, job["job_id"])
+    assert await queue("POST", "/jobs/claim", {"runner_id": A}, Idempotency_Key="k") == (200, found)
+    assert await queue.claim() == 204
+
+
+async def test_creating_may_be_repeated(queue: Queue) -> None:
+    first = await queue("POST", "/jobs/create", {"binary_addr": "a"}, Idempotency_Key="k")
+    assert await queue("POST", "/jobs/create", {"binary_addr": "a"}, Idempotency_Key="k") == first
+    assert (await queue("POST", "/jobs/create", {"binary_addr": "b"}, Idempotency_Key="k"))[0] == 422
+
+
+async def test_list_and_cancel(queue: Queue) -> None:
+    first, second = await queue.create(), await queue.create()
+    await queue("POST", f"/jobs/{first['job_id']}/cancel")
+    _, page = await queue("GET", "/jobs?status=failed")
+    assert [job["job_id"] for job in page["jobs"]] == [first["job_id"]]
+    _, page = await queue("GET", "/jobs?limit=1")
+    _, rest = await queue("GET", f"/jobs?limit=1&after={page['after']}")
+    assert [page["jobs"][0]["job_id"], rest["jobs"][0]["job_id"]] == [first["job_id"], second["job_id"]]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "raw", "kind", "status"),
+    [
+        ("POST", "/jobs/create", b"{", "application/json", 400),
+        ("POST", "/jobs/create", b"{}", "application/json", 422),
+        ("POST", "/jobs/create", b'{"binary_addr": ""}', "application/json", 422),
+        ("POST", "/jobs/create", b'{"binary_addr": "a"}', "text/plain", 415),
+        ("GET", "/jobs/create", None, None, 405),
+        ("POST", "/jobs/claim", b'{"runner_id": "me"}', "application/json", 422),
+        ("GET", "/jobs/xyz", None, None, 400),
+        ("GET", f"/jobs/{A}", None, None, 404),
+        ("POST", f"/jobs/{A}/tickle", None, None, 404),
+        ("POST", f"/jobs/{A}/complete", b'{"status": "completed"}', "application/json", 404),
+        ("POST", f"/jobs/{A}/complete", b'{"status": "done"}', "application/json", 422),
+    ],
+)
+async def test_what_is_wrong_is_refused(
+    queue: Queue, method: str, path: str, raw: bytes | None, kind: str | None, status: int
+) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    async with queue.session.request(method, queue.url + path, data=raw, headers=headers) as answer:
+        found = await answer.json()
+        assert answer.status == status, found
+        assert found.keys() >= {"error", "message"}
