@@ -16,7 +16,7 @@ from treadle.faces.queuey import Rules, queue_face
 from treadle.server import Settings
 from treadle.testing import HandClock
 
-A, B = str(uuid.uuid4()), str(uuid.uuid4())
+A, B = "0f0e0d0c-0b0a-4908-8706-050403020100", "1f1e1d1c-1b1a-4918-9716-151413121110"
 
 
 class Queue:
