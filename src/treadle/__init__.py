@@ -11,6 +11,7 @@ job = await send.enqueue("a@x.org")
 from __future__ import annotations
 
 from treadle.app import App
+from treadle.compose.flow import Conclude, Flow, chain, flow, gather
 from treadle.context import JobFilter, current
 from treadle.errors import (
     BadArgument,
@@ -44,6 +45,7 @@ from treadle.errors import (
     UnknownSchedule,
     UnknownTask,
     Unsupported,
+    WorkflowFailed,
 )  # fmt: skip
 from treadle.events import Event
 from treadle.job import Job, JobSpec
@@ -58,10 +60,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Abort", "App", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadSession", "BadStep", "BadTask", "BadUrl",
-    "Defer", "Event", "Job", "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone", "JobSpec",
-    "JobUnknown", "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase", "ProcessDied", "Record", "RemoteFailure",
-    "Retry", "SchemaTooNew", "Signalled", "Sizes", "Stale", "State", "StepMismatch", "StorageError", "StorageFull",
-    "StorageMoved", "StorageUnavailable", "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownSchedule",
-    "UnknownTask",
-    "Unsupported", "Worker", "all_done", "all_succeeded", "at_least", "current",
+    "Conclude", "Defer", "Event", "Flow", "Job", "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone",
+    "JobSpec", "JobUnknown", "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase", "ProcessDied", "Record",
+    "RemoteFailure", "Retry", "SchemaTooNew", "Signalled", "Sizes", "Stale", "State", "StepMismatch", "StorageError",
+    "StorageFull", "StorageMoved", "StorageUnavailable", "Task", "TooLarge", "TreadleError", "UnknownJob",
+    "UnknownSchedule", "UnknownTask", "Unsupported", "Worker", "WorkflowFailed", "all_done", "all_succeeded",
+    "at_least", "chain", "current", "flow", "gather",
 ]  # fmt: skip

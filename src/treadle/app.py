@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import inspect
 import logging
 import random as _random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from treadle import clock as clocks
 from treadle import codec as codecs
 from treadle import config, judge, middleware
 from treadle import cron as crons
 from treadle.client import Client
+from treadle.compose.flow import Flow, behind
+from treadle.compose.plan import FLOW
+from treadle.compose.reduce import Reducer
 from treadle.errors import (
     BadOption,
     BadTask,
-    JobNotDone,
     JobUnknown,
     NestedTransaction,
     StorageError,
@@ -30,7 +33,7 @@ from treadle.errors import (
 )  # fmt: skip
 from treadle.events import Emitter, Event, Listener
 from treadle.ids import IdFactory, UuidV7
-from treadle.job import Job, JobSpec, value_of
+from treadle.job import Continuation, Job, JobSpec, Value, has_result
 from treadle.model import Record
 from treadle.operate.dead import Dead
 from treadle.operate.jobs import Jobs
@@ -38,7 +41,7 @@ from treadle.operate.limits import Limits
 from treadle.operate.queues import Queues
 from treadle.operate.schedules import Schedules
 from treadle.operate.ticks import CatchUp, Overlap
-from treadle.options import HasId, Options, Seconds, Sizes, When, columns
+from treadle.options import HasId, Options, Seconds, Sizes, When, columns, name_of
 from treadle.retry import Policy, Retry
 from treadle.storage import connect
 from treadle.storage.contract import Storage
@@ -58,6 +61,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
 T = TypeVar("T")
+W = TypeVar("W")
+V = TypeVar("V", bound=Value)
+Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 
 class App:
@@ -95,12 +101,13 @@ class App:
         self._codec = codec
         if codec is not None:
             codecs.probe(codec)
-        self.client = Client(self._opened, self.emitter)
+        self.client = Client(self._opened, self.emitter, self.tasks)
         self.client.layers = self.layers
         self.client.run_now = self._run_now
         self.retry = retry or Retry()
         self.new_id: IdFactory = ids or UuidV7()
         self._maker = Maker(self.client, self.new_id, self.now, self.retry, self.sizes)
+        self.reducers: dict[str, Reducer] = self._maker.reducers
         self._users, self._is_open, self._lazily = 0, False, False
         self._opening: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -117,24 +124,51 @@ class App:
     # --- declaring tasks
 
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, Continuation[R, W]]], /
+    ) -> Task[P, R, Coroutine[Any, Any, Continuation[R, W]], W]: ...
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    def task(self, function: Callable[P, Continuation[R, W]], /) -> Task[P, R, Continuation[R, W], W]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, V]], /) -> Task[P, V, Coroutine[Any, Any, V]]: ...
     @overload
     def task(
+        self, function: Callable[P, Coroutine[Any, Any, R | JobSpec[R, R]]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R | JobSpec[R, R]]]: ...
+    @overload
+    def task(self, function: Callable[P, V], /) -> Task[P, V, V]: ...
+    @overload
+    def task(self, function: Callable[P, R | JobSpec[R, R]], /) -> Task[P, R, R | JobSpec[R, R]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]  # a name in quotes is one of these, or any
         self, *, name: str | None = None, kind: Kind | None = None, on_error: judge.OnError | None = None,
-        options: Computed | None = None, codec: codecs.Codec | None = None, **constants: Unpack[Options],
+        options: Computed | None = None, codec: codecs.Codec | None = None,
+        reduce: Literal["last", "first", "sum"] | None = None, **constants: Unpack[Options],
     ) -> _Decorator: ...  # fmt: skip
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, *, reduce: Literal["list"], name: str | None = None, kind: Kind | None = None,
+        on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
+        **constants: Unpack[Options],
+    ) -> _ListDecorator: ...  # fmt: skip
+    @overload
+    def task(
+        self, *, reduce: str, name: str | None = None, kind: Kind | None = None,
+        on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
+        **constants: Unpack[Options],
+    ) -> _AnyDecorator: ...  # fmt: skip
     def task(  # type: ignore[misc]  # mypy does not see that Any takes what Options names
         self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, kind: Kind | None = None,
         on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
-        **constants: Any,
+        reduce: str | None = None, **constants: Any,
     ) -> Any:  # fmt: skip
         """Make a function a task: `@app.task` or `@app.task(queue="mail", retry=Retry(attempts=3))`.
 
         name      default: module.function (`__main__` is left out)
         kind      "async" for async functions; "thread" (default) or "process" for plain ones
         options   callable over the call's arguments answering options for it, over the constants given here
+        reduce    how the results of its children become the value of its workflow: "last" (default), "first", "list",
+                  "sum", or a name registered with `app.reducer`
         Raises BadTask for what cannot be a task or a name taken twice, BadOption for a wrong option.
         """
 
@@ -146,7 +180,7 @@ class App:
                 raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
             own = codec if codec is not None else self._codec
             given = cast("Options", constants)
-            task: Task[..., Any, Any] = Task(self._maker, found, function, kind, given, options, on_error, own)
+            task: Task[..., Any, Any] = Task(self._maker, found, function, kind, given, options, on_error, own, reduce)
             self.tasks[found] = task
             return task
 
@@ -198,6 +232,25 @@ class App:
         """A task by name, for processes where its code is not installed. Its arguments are not checked here."""
         return Stub(self._maker, name).options(**options)
 
+    @overload
+    def reducer(self, function: Rf, /) -> Rf: ...
+    @overload
+    def reducer(self, name: str, /) -> Callable[[Rf], Rf]: ...
+    def reducer(self, function: Any, /) -> Any:
+        """Register a function of a list of results as a reducer, under its name or the one given:
+        `@app.reducer` or `@app.reducer("merge")`. Raises BadOption for a name taken twice."""
+
+        def register(reduce: Any) -> Any:
+            found: str = function if isinstance(function, str) else reduce.__name__
+            if name_of(found, "reducer") in self.reducers:
+                raise BadOption("reducer", f"there is a reducer {found!r} already; give this one another name")
+            if not callable(reduce) or inspect.iscoroutinefunction(reduce):
+                raise BadOption("reducer", f"expected a plain function of a list, found {reduce!r}")
+            self.reducers[found] = reduce
+            return reduce
+
+        return register if isinstance(function, str) else register(function)
+
     def find_task(self, name: str) -> Task[..., Any, Any]:
         """The task of that name. Raises UnknownTask, with a guess."""
         if name not in self.tasks:
@@ -228,24 +281,27 @@ class App:
 
     @overload
     async def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
-        self, spec: JobSpec[T], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
+        self, spec: Continuation[T, W], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> Job[T, T]: ...  # fmt: skip
+    ) -> Job[T, W]: ...  # fmt: skip
     @overload
     async def enqueue(
-        self, specs: Iterable[JobSpec[T]], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
+        self, specs: Iterable[Continuation[T, W]], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> list[Job[T, T]]: ...  # fmt: skip
+    ) -> list[Job[T, W]]: ...  # fmt: skip
     @overload
     async def enqueue(
-        self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None = None,
+        self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+        after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
     ) -> list[Job[Any, Any]]: ...  # fmt: skip
     async def enqueue(
-        self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None = None,
+        self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+        after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
     ) -> Any:  # fmt: skip
-        """Store specs, all or none, in one trip; durable when it returns. One spec answers one Job, else a list.
+        """Store specs and flows, all or none, in one trip; durable when it returns. One answers one Job, else a list.
+        A flow is answered by the job that ends when all of it has.
 
         after, when, wait_timeout  make all of them wait, as the options of these names do
         within                     your own open transaction on the storage's database: a connection or a session. The
@@ -257,32 +313,35 @@ class App:
         return jobs[0] if single else jobs
 
     def flatten(
-        self, specs: Sequence[JobSpec[Any] | Iterable[JobSpec[Any]]],
+        self, specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]],
         after: HasId | str | Iterable[HasId | str] | None = None, when: When | None = None,
         wait_timeout: Seconds | None = None,
-    ) -> tuple[list[JobSpec[Any]], bool]:  # fmt: skip
-        """The arguments of `enqueue` as one list of specs, and whether that was one spec by itself."""
-        single = len(specs) == 1 and isinstance(specs[0], JobSpec)
-        flat = [spec for each in specs for spec in ([each] if isinstance(each, JobSpec) else each)]
-        for spec in flat:
-            found: object = spec
+    ) -> tuple[list[JobSpec[Any, Any]], bool]:  # fmt: skip
+        """The arguments of `enqueue` as one list of specs, and whether that was one spec or flow by itself."""
+        single = len(specs) == 1 and isinstance(specs[0], Continuation)
+        flat: list[JobSpec[Any, Any]] = []
+        for each in [one for some in specs for one in ([some] if isinstance(some, Continuation) else some)]:
+            found: object = each.job(source=self._maker) if isinstance(each, Flow) else each
             if not isinstance(found, JobSpec):
-                raise BadOption("enqueue", f"expected specs (task.job(...)), found {spec!r}")
+                raise BadOption("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
+            if found.source is not None and found.source is not self._maker:
+                raise BadOption("enqueue", f"{found!r} belongs to another app")
+            flat.append(found)
         if after is not None or when is not None or wait_timeout is not None:
             flat = self._waiting(flat, after, when, wait_timeout)
         return flat, single
 
     def _waiting(
-        self, specs: list[JobSpec[Any]], after: HasId | str | Iterable[HasId | str] | None, when: When | None,
+        self, specs: list[JobSpec[Any, Any]], after: HasId | str | Iterable[HasId | str] | None, when: When | None,
         wait_timeout: Seconds | None,
-    ) -> list[JobSpec[Any]]:  # fmt: skip
+    ) -> list[JobSpec[Any, Any]]:  # fmt: skip
         if when is not None and after is None:
             raise BadOption("when", "says how many of the jobs in after= must end; give after= too")
         options = Options()
         if after is not None:
             options["after"] = after if isinstance(after, str) or not isinstance(after, Iterable) else list(after)
             for spec in specs:
-                if spec.new.after:
+                if spec.new.after and spec.new.task != FLOW:
                     raise BadOption("after", f"{spec!r} has an after= of its own already, which this one would replace")
         if when is not None:
             options["when"] = when
@@ -290,7 +349,7 @@ class App:
             options["wait_timeout"] = wait_timeout
         fields = columns(options, Policy(), "", self.now(), self.sizes)
         del fields["retry"]
-        return [spec.changed(**fields) for spec in specs]
+        return [behind(spec, fields) for spec in specs]
 
     # --- life
 
@@ -391,16 +450,14 @@ class App:
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """What became of these jobs, in order: the result, or the exception that says why there is none."""
         rows = await self.client.get(ids)
-        return [self._result(id, row) for id, row in zip(ids, rows, strict=True)]
+        return [await self._result(id, row) for id, row in zip(ids, rows, strict=True)]
 
-    def _result(self, id: str, row: Record | None) -> Any:
+    async def _result(self, id: str, row: Record | None) -> Any:
         if row is None:
             return JobUnknown(id)
-        task = self.tasks.get(row.job.task)
-        try:
-            return value_of(row, task.signature.decode_result if task is not None else codecs.decode_any)
-        except JobNotDone as error:
-            return error
+        if not has_result(row):
+            return await self.client.failure(row)
+        return None if row.result is None else self.client.decode(row, row.result)
 
     async def _run_now(self, ids: Iterable[str]) -> None:
         """Inline jobs: a worker of our own that claims nothing but what it is handed."""
@@ -425,11 +482,47 @@ class _Decorator:
     """The type of `@app.task(...)`: keeps parameters and result of what it decorates."""
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, Continuation[R, W]]], /
+    ) -> Task[P, R, Coroutine[Any, Any, Continuation[R, W]], W]: ...
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    def __call__(self, function: Callable[P, Continuation[R, W]], /) -> Task[P, R, Continuation[R, W], W]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, V]], /) -> Task[P, V, Coroutine[Any, Any, V]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R | JobSpec[R, R]]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R | JobSpec[R, R]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, V], /) -> Task[P, V, V]: ...
+    @overload
+    def __call__(self, function: Callable[P, R | JobSpec[R, R]], /) -> Task[P, R, R | JobSpec[R, R]]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
         return function
+
+
+class _ListDecorator:
+    """The type of `@app.task(reduce="list")`: a list of what the flow comes to."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, Flow[W, W]]], /
+    ) -> Task[P, list[W], Coroutine[Any, Any, Flow[W, W]], list[W]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, Flow[R, W]]], /
+    ) -> Task[P, R, Coroutine[Any, Any, Flow[R, W]], list[W]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Flow[W, W]], /) -> Task[P, list[W], Flow[W, W], list[W]]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return function
+
+
+class _AnyDecorator:
+    """The type of `@app.task(reduce="one of your own")`: what that comes to is not known here."""
+
+    def __call__(self, function: Callable[P, C], /) -> Task[P, Any, C, Any]:
+        raise NotImplementedError
 
 
 class Scheduled:

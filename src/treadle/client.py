@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from treadle import context, defaults, middleware
-from treadle.errors import BadOption, JobUnknown, KeyHeld, StorageError, TreadleError
+from treadle.compose.check import acyclic
+from treadle.compose.fold import decode_of
+from treadle.ending import failure_of
+from treadle.errors import BadOption, JobNotDone, JobUnknown, KeyHeld, StorageError, TreadleError
 from treadle.events import Emitter, Event
-from treadle.job import Job, JobSpec
-from treadle.model import NewJob, Record
+from treadle.job import Job, JobSpec, Progress, has_result
+from treadle.model import NewJob, Query, Record, State
 from treadle.retry import seconds
 from treadle.storage.contract import Bound, Storage
 from treadle.storage.sessions import bound_to
@@ -93,8 +96,10 @@ class Batcher(Generic[A, B]):
 class Client:
     """What tasks, specs and jobs send and wait through."""
 
-    def __init__(self, storage: Callable[[], Awaitable[Storage]], emitter: Emitter) -> None:
-        self._storage, self._emitter = storage, emitter
+    def __init__(
+        self, storage: Callable[[], Awaitable[Storage]], emitter: Emitter, tasks: Mapping[str, Any] | None = None
+    ) -> None:
+        self._storage, self._emitter, self._tasks = storage, emitter, tasks or {}
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.layers: list[middleware.Middleware] = []
@@ -120,7 +125,7 @@ class Client:
             for spec in specs:
                 if spec.inline:
                     raise BadOption("inline", f"{spec!r} cannot run here before your transaction is committed")
-            return self._jobs(specs, await self._named(bound.enqueue([spec.new for spec in specs])))
+            return self._jobs(specs, await self._stored(specs, bound))
 
         return await self._through(send, specs)
 
@@ -131,12 +136,7 @@ class Client:
         return jobs
 
     async def _send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        rows = await self._named(self._enqueue([spec.new for spec in specs]))
-        if self._emitter.wants("enqueued"):
-            for spec, row in zip(specs, rows, strict=True):
-                if row.job is spec.new or row.job.id == spec.new.id:
-                    job = row.job
-                    self._emitter.emit(Event(name="enqueued", id=job.id, task=job.task, queue=job.queue, record=row))
+        rows = await self._stored(specs)
         inline = [spec.new.id for spec in specs if spec.inline]
         if inline and self.run_now is not None:
             try:
@@ -157,6 +157,33 @@ class Client:
     def _jobs(self, specs: Sequence[JobSpec[Any]], rows: Sequence[Record]) -> list[Job[Any, Any]]:
         return [Job(row.job.id, row.job.task, self, spec.decode) for spec, row in zip(specs, rows, strict=True)]
 
+    async def _stored(self, specs: Sequence[JobSpec[Any]], bound: Bound | None = None) -> Sequence[Record]:
+        """The rows of these specs. What a flow is made of is stored with it."""
+        for spec in specs:
+            if spec.lacks is not None:
+                raise spec.lacks
+        whole = any(spec.others for spec in specs)
+        jobs = [spec.new for spec in specs]
+        if whole:
+            jobs = [new for spec in specs for new in (*spec.others, spec.new)]
+        if any(new.after for new in jobs):
+            acyclic(jobs)
+        rows = await self._named(self._enqueue(jobs) if bound is None else bound.enqueue(jobs))
+        for spec in specs:
+            spec.sent = True
+        if bound is None and self._emitter.wants("enqueued"):
+            for new, row in zip(jobs, rows, strict=True):
+                if row.job is new or row.job.id == new.id:
+                    job = row.job
+                    self._emitter.emit(Event(name="enqueued", id=job.id, task=job.task, queue=job.queue, record=row))
+        if not whole:
+            return rows
+        ends, at = [], -1
+        for spec in specs:
+            at += len(spec.others) + 1
+            ends.append(rows[at])
+        return ends
+
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
         """Rows by id; calls made at the same time share a trip."""
         return await self._get(ids)
@@ -167,13 +194,46 @@ class Client:
             job = row.job
             self._emitter.emit(Event(name=name, id=job.id, task=job.task, queue=job.queue, error=error, record=row))
 
-    async def ended(self, id: str, timeout: float | timedelta | None) -> Record:
-        """The row of a job once it has ended. Raises JobUnknown, and TimeoutError after `timeout` seconds; with 0 it
-        looks once."""
+    def decode(self, row: Record, text: str, folded: bool = False) -> Any:
+        """A result by the codec of the task that wrote it; `folded`: the value of a workflow. Raises BadResult."""
+        return decode_of(row, self._tasks, text, folded)
+
+    async def failure(self, row: Record) -> JobNotDone:
+        """The error that says why a job did not succeed; of a workflow it names every job that failed."""
+        return await failure_of(self.get, row)
+
+    async def progress(self, id: str) -> Progress:
+        """Counts of a job and all that came of it, by state. Raises JobUnknown."""
+        row, storage = await self._look_at(id), await self._storage()
+        counts = dict.fromkeys(State, 0)
+        if row.job.root is None:
+            for state in State:
+                page = await storage.find(Query(root=id, state=(state,), limit=0, count=True))
+                counts[state] = page.total or 0
+        else:
+            counts[row.state] += 1
+            look = [id] if row.ran or row.state.final else []
+            while look:
+                cursor: str | None = None
+                parent = look.pop()
+                while True:
+                    page = await storage.find(Query(parent=parent, limit=500, cursor=cursor))
+                    for child in page.records:
+                        counts[child.state] += 1
+                        look += [child.job.id] if child.ran else []
+                    cursor = page.cursor
+                    if cursor is None:
+                        break
+        done = sum(counts[state] for state in State if state.final)
+        return Progress(sum(counts.values()), done, counts)
+
+    async def ended(self, id: str, timeout: float | timedelta | None, own: bool = False) -> Record:
+        """The row of a job once it has ended; `own`: once its own result stands. Raises JobUnknown, and TimeoutError
+        after `timeout` seconds; with 0 it looks once."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         if limit == 0:
             row = await self._look_at(id)
-            if not row.state.final:
+            if not row.state.final and not (own and has_result(row)):
                 raise TimeoutError(f"{row.job.task} {id} has not ended: it is {row.state}")
             return row
         async with asyncio.timeout(limit):
@@ -184,7 +244,7 @@ class Client:
                 try:
                     await asyncio.sleep(0)
                     row = await self._look_at(id)
-                    if row.state.final:
+                    if row.state.final or (own and has_result(row)):
                         return row
                     await heard
                 finally:

@@ -34,6 +34,7 @@ from msgspec.structs import astuple
 
 from treadle import tagged
 from treadle.errors import BadArgument, BadResult, BadTask
+from treadle.job import returned
 from treadle.shapes import MISSING, Shape, Shapes, dec_hook, encode_plain, reason
 from treadle.tagged import MARK, Codec, RemoteError, TaggedCodec, Unstorable, decode_any, encode_any, found, probe
 
@@ -53,6 +54,7 @@ __all__ = [
 
 
 _Call = tuple[tuple[object, ...], dict[str, object]]
+Folds = Callable[[Any], Any]
 
 
 class _Param(msgspec.Struct, frozen=True):
@@ -131,17 +133,21 @@ class Signature:
     `codec` replaces the forms described above by the user's own; arguments and results are still checked. Raises
     BadTask for a function without a signature or with annotations that mean nothing. Names that are not known yet
     (a class further down the module) are looked up again at the first use, which raises BadTask if they still are not;
-    an unknown name in the return annotation only leaves the result untyped."""
+    an unknown name in the return annotation only leaves the result untyped. `folds` says of which type the value of
+    its workflow is, given that of what its children contribute; None: of the same."""
 
-    def __init__(self, name: str, function: Callable[..., object], codec: Codec | None = None) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., object], codec: Codec | None = None, folds: Folds | None = None
+    ) -> None:
         self.name = name
-        self._function = function
+        self._function, self._folds = function, folds
         self._codec = None if type(codec) is TaggedCodec else codec
         self._names: Mapping[type, str] = {}
         self._classes: Mapping[str, type] = {}
         self._plan: _Plan | None = None
         self._rest: _Plan | None = None
         self._result: _Param | None = None
+        self._value: _Param | None = None
         with suppress(NameError, AttributeError):  # a forward reference: the first use looks again
             self._resolve()
 
@@ -187,7 +193,19 @@ class Signature:
         """The text of what the function returned. Raises BadResult if it does not match the return annotation, or,
         without one, cannot be stored."""
         self._ready()
-        shape = self._returns().shape
+        return self._encode(self._returns().shape, value)
+
+    def encode_value(self, value: object) -> str:
+        """The text of what its children's results were folded to, as `encode_result`."""
+        self._ready()
+        return self._encode(typing.cast("_Param", self._value).shape, value)
+
+    def check_late(self, text: str) -> None:
+        """Raise BadArgument unless the payload lacks nothing but the first argument, which is handed in at run
+        time."""
+        self._arguments(self._late(), text)
+
+    def _encode(self, shape: Shape, value: object) -> str:
         try:
             if self._codec is not None:
                 if not shape.untyped:
@@ -208,7 +226,14 @@ class Signature:
         """The value `encode_result` was given, or the one another worker wrote in the JSON form of the return
         annotation. Raises BadResult for any other text."""
         self._ready()
-        result = self._returns()
+        return self._decode(self._returns(), text)
+
+    def decode_value(self, text: str) -> object:
+        """The value `encode_value` was given. Raises BadResult."""
+        self._ready()
+        return self._decode(typing.cast("_Param", self._value), text)
+
+    def _decode(self, result: _Param, text: str) -> object:
         try:
             if self._codec is not None:
                 return result.shape.accept(self._codec.decode(text))
@@ -246,7 +271,12 @@ class Signature:
         by_name = {p.name: p for kind, p in made if kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
         more = next((p for kind, p in made if kind is kinds.VAR_POSITIONAL), None)
         rest = next((p for kind, p in made if kind is kinds.VAR_KEYWORD), None)
-        self._result = _param("return", shapes.of(hints.get("return", Any)), False)
+        own, value = returned(hints.get("return", Any))
+        if self._folds is not None:
+            value = self._folds(value)
+            own = typing.Union[own, value]  # noqa: UP007  # of types found at run time
+        self._result = _param("return", shapes.of(own), False)
+        self._value = _param("value", shapes.of(value), False)
         self._names, self._classes = shapes.names, shapes.classes
         if by_place or more:
             later = {name: p for name, p in by_name.items() if not by_place or p is not by_place[0]}

@@ -9,13 +9,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextvars import ContextVar
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from treadle import defaults
+from treadle import defaults, ids
 from treadle.clock import moment
 from treadle.durable import Durable, Home, Once
 from treadle.errors import BadOption, NestedTransaction, TreadleError
@@ -40,9 +40,10 @@ class Context:
     """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
 
     __slots__ = (
-        "_cancelled", "_home", "_noted", "_results", "began", "durable", "leaving", "note", "open", "place", "record",
-        "site", "why", "worker",
+        "_cancelled", "_home", "_noted", "_numbers", "_results", "_stem", "began", "durable", "leaving", "note", "open",
+        "place", "record", "site", "why", "worker",
     )  # fmt: skip
+
 
     def __init__(
         self, record: Record, worker: str, noted: Callable[[], None], results: Results | None = None,
@@ -59,6 +60,7 @@ class Context:
         self._cancelled: threading.Event | None = None
         self.site: tuple[Storage, asyncio.AbstractEventLoop] | None = None  # where the job lives, and its worker's loop
         self.open: Open | None = None  # its transaction
+        self._numbers, self._stem = count(1), ""
 
     @property
     def id(self) -> str:
@@ -223,6 +225,13 @@ class Context:
             self.durable = Durable(self, self._home, self._home.codec(self.task))
         return self.durable
 
+    def new_id(self) -> str:
+        """The id of the next job made here: the same for the same run, another one for the next, and rising, so that
+        jobs of one moment stand in line, and are folded, in the order they were made."""
+        if not self._stem:
+            self._stem = ids.derived(self.id, self.version)
+        return f"{self._stem}-{next(self._numbers):06d}"
+
     async def upstream(self) -> list[Any]:
         """The results of the jobs it waited for, in the order of `after`. In the place of one that did not succeed
         stands the exception its `result()` would raise. Raises StorageError."""
@@ -279,13 +288,12 @@ class Synchronous:
         return durable.wait_here(durable.wait_for(name, durable.memo.ask(f"wait:{name}"), timeout, returns))
 
 
-_current: ContextVar[Context] = ContextVar("treadle_job")
-enter = _current.set
+enter: Callable[[Context], object] = ids.running.set
 
 
 def current() -> Context:
     """The job this code runs in. Raises NotRunning outside of one."""
-    found = _current.get(None)
+    found: Context | None = ids.running.get(None)
     if found is None:
         raise NotRunning("current() was called outside a job: there is none running here")
     return found
@@ -305,7 +313,7 @@ class JobFilter(logging.Filter):
     """Adds job, task, attempt and worker to log records; "-" outside a job. `handler.addFilter(JobFilter())`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        here = _current.get(None)
+        here: Context | None = ids.running.get(None)
         values: dict[str, Any] = {"job": "-", "task": "-", "attempt": "-", "worker": "-"}
         if here is not None:
             values = {"job": here.id, "task": here.task, "attempt": here.attempt, "worker": here.worker}

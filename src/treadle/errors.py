@@ -21,7 +21,8 @@ Without this file nobody could tell a job that failed from a storage that is awa
     ├── ProcessDied                  the process of such a function died under it
     ├── JobNotDone                   what became of a job that did not succeed
     │   ├── JobFailed
-    │   │   └── JobExpired           its deadline passed
+    │   │   ├── JobExpired           its deadline passed
+    │   │   └── WorkflowFailed       (ExceptionGroup) jobs that came of it did not succeed
     │   └── JobCancelled
     ├── JobUnknown (LookupError)     no such job, or it was pruned
     └── StorageError                 the storage refused or is away
@@ -37,6 +38,9 @@ Without this file nobody could tell a job that failed from a storage that is awa
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class TreadleError(Exception):
@@ -200,6 +204,29 @@ class JobFailed(JobNotDone):
 
 class JobExpired(JobFailed):
     """The job's deadline passed before it ended."""
+
+
+class WorkflowFailed(JobFailed, ExceptionGroup[JobNotDone]):
+    """Jobs that came of this one did not succeed, and nothing said what to do then. `exceptions` has a JobNotDone for
+    each that failed by itself, with its id, task, reason and error."""
+
+    def __new__(
+        cls, id: str, task: str, reason: str | None, error: str | None, failures: Sequence[JobNotDone]
+    ) -> WorkflowFailed:
+        return super().__new__(cls, f"{task} {id}", failures)
+
+    def __init__(
+        self, id: str, task: str, reason: str | None, error: str | None, failures: Sequence[JobNotDone]
+    ) -> None:
+        self.id, self.task, self.reason, self.error = id, task, reason, error
+
+    def derive(self, excs: Sequence[Any]) -> WorkflowFailed:  # type: ignore[override]  # of our own kind of member
+        """The same with some of the failures: for `split`, `subgroup` and `except*`."""
+        return WorkflowFailed(self.id, self.task, self.reason, self.error, excs)
+
+    def __str__(self) -> str:
+        named = "; ".join(map(str, self.exceptions[:3])) + ("; ..." if len(self.exceptions) > 3 else "")
+        return f"{self.task} {self.id}: {len(self.exceptions)} failed: {named}"
 
 
 class JobCancelled(JobNotDone):

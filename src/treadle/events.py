@@ -19,7 +19,8 @@ from treadle.model import Record
 log = logging.getLogger("treadle")
 
 NAMES: Final = (
-    "enqueued", "started", "succeeded", "failed", "retrying", "deferred", "expired", "cancelled", "lost",
+    "enqueued", "started", "succeeded", "failed", "retrying", "deferred", "expired", "cancelled", "lost", "waiting",
+    "workflow.ended",
     "worker.started", "worker.stopping", "worker.stopped", "worker.error", "worker.recovered",
 )  # fmt: skip
 

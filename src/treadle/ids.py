@@ -11,6 +11,8 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
 
 from treadle.clock import wall
 
@@ -52,6 +54,10 @@ def derived(*parts: str | int) -> str:
     """The same 128-bit id for the same parts, as 32 hex digits: how a repeated settle recognises its children."""
     text = "\x1f".join(map(str, parts))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+running: ContextVar[Any] = ContextVar("treadle_job")
+"""The job that runs here, if any: what `context.current()` answers. It numbers the jobs that are made inside it."""
 
 
 def problem(id: object) -> str | None:

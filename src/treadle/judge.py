@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -36,7 +37,8 @@ class Rules(Struct, frozen=True):
     retry: Retry
     timeout: float | None
     max_lost: int
-    pass_result: bool = False
+    pass_result: bool | Literal["list"] = False
+    marks: bool = False
 
 
 def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int) -> Rules:
@@ -48,6 +50,7 @@ def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int
         timeout if isinstance(policy.timeout, UnsetType) else policy.timeout,
         max_lost if isinstance(policy.max_lost, UnsetType) else policy.max_lost,
         policy.pass_result,
+        policy.marks,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -113,7 +113,9 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     retry: Retry | UnsetType = UNSET
     timeout: float | UnsetType | None = UNSET
     max_lost: int | UnsetType = UNSET
-    pass_result: bool = False  # the payload lacks the first argument: it is the result of the job waited for
+    # The payload lacks the first argument: it is the result of the job waited for; "list": those of all that succeeded.
+    pass_result: bool | Literal["list"] = False
+    marks: bool = False  # somebody waits for its run alone: if it goes on as other jobs, it leaves a mark
 
     def text(self) -> str | None:
         """For the row; None where nothing differs."""

@@ -10,15 +10,18 @@ import contextvars
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
 from treadle import defaults, judge, middleware
 from treadle.codec import MISSING
+from treadle.compose.next import Next, next_of
+from treadle.compose.plan import concluded, continued
 from treadle.context import Context, enter
 from treadle.durable import SWALLOWED, Leave, left_by
 from treadle.errors import BadArgument, BadStep, JobNotDone, JobUnknown, StorageError, TooLarge
+from treadle.job import Continuation
 from treadle.model import EXPIRED, Outcome, Record
 from treadle.retry import Abort, Defer, Retry, RetryNow
 from treadle.task import Task
@@ -55,7 +58,7 @@ FIRM = ("timeout", "deadline", "lost")  # why a run ends whatever its function s
 class Processes(Protocol):
     """Runs the tasks of kind "process"; cancelled, it kills the process."""
 
-    async def run(self, task: AnyTask, record: Record) -> str: ...
+    async def run(self, task: AnyTask, record: Record) -> str | Next: ...
 
 
 class Threads(Protocol):
@@ -113,13 +116,24 @@ class Runner:
             return self._stopped(task, context, rules, None, began)
         if context.leaving is not None:
             return self._left(task, context, rules, None, began)
+        if isinstance(text, Next):
+            return self._goes_on(text, context, rules, began)
         return judge.succeeded(context.record, text, note=context.note)
 
-    async def _result(self, task: AnyTask, context: Context, rules: judge.Rules) -> str:
+    def _goes_on(self, following: Next, context: Context, rules: judge.Rules, began: float) -> Outcome:
+        record = context.record
+        if following.concludes:
+            return concluded(record, following.own or "null", context.note)
+        left = None
+        if record.deadline_at is not None and record.started_at is not None:
+            left = max(0.0, record.deadline_at - record.started_at - max(0.0, self._now() - began))
+        return continued(record, following.jobs, following.plan, following.own, left, context.note, rules.marks)
+
+    async def _result(self, task: AnyTask, context: Context, rules: judge.Rules) -> str | Next:
         """Decode, call, encode. Raises whatever the function raises, BadArgument, BadResult, TooLarge."""
         first: object = MISSING
         if rules.pass_result:
-            first = await _passed(task, context)
+            first = await _passed(task, context, rules.pass_result)
         if self._layers or task.kind == "process":
             text = await self._wrapped(task, context, first)
         else:
@@ -128,12 +142,19 @@ class Runner:
                 value = await task.function(*args, **kwargs)
             else:
                 value = await self._in_thread(task, context, args, kwargs)
-            text = task.signature.encode_result(value)
+            text = self._encode(task, value)
+        if isinstance(text, Next):
+            return text
         if len(text) * 4 > self._result_limit and (size := len(text.encode())) > self._result_limit:
             raise TooLarge(f"the result of {task.name}", size, self._result_limit)
         return text
 
-    async def _wrapped(self, task: AnyTask, context: Context, first: object) -> str:
+    def _encode(self, task: AnyTask, value: object) -> str | Next:
+        if isinstance(value, Continuation):
+            return next_of(value, task.signature.encode_result, self._result_limit, task.source)
+        return value if isinstance(value, Next) else task.signature.encode_result(value)
+
+    async def _wrapped(self, task: AnyTask, context: Context, first: object) -> str | Next:
         """Through the middleware; what comes out at the outer end is the result."""
         record = context.record
         if task.kind == "process":
@@ -143,8 +164,8 @@ class Runner:
                 record = replace(record, job=replace(record.job, payload=whole))
             if not self._layers:
                 return await self._processes().run(task, record)
-            return task.signature.encode_result(
-                await middleware.around_run(self._layers, context, lambda: self._in_process(task, record))
+            return self._encode(
+                task, await middleware.around_run(self._layers, context, lambda: self._in_process(task, record))
             )
         args, kwargs = task.signature.decode_call(record.job.payload, first=first)
 
@@ -153,11 +174,12 @@ class Runner:
                 return await task.function(*args, **kwargs)
             return await self._in_thread(task, context, args, kwargs)
 
-        return task.signature.encode_result(await middleware.around_run(self._layers, context, call))
+        return self._encode(task, await middleware.around_run(self._layers, context, call))
 
     async def _in_process(self, task: AnyTask, record: Record) -> Any:
         """The value, for the middleware: it is not to see the text of it."""
-        return task.signature.decode_result(await self._processes().run(task, record))
+        text = await self._processes().run(task, record)
+        return text if isinstance(text, Next) else task.signature.decode_result(text)
 
     async def _in_thread(self, task: AnyTask, context: Context, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """In a thread with this job's context. A thread cannot be cancelled: the slot is free when it has returned."""
@@ -259,12 +281,14 @@ async def in_thread(
     return value
 
 
-async def _passed(task: AnyTask, context: Context) -> object:
-    """The result of the one job it waited for; None if that did not succeed."""
+async def _passed(task: AnyTask, context: Context, how: bool | Literal["list"]) -> object:
+    """The result of the one job it waited for, None if that did not succeed; or the list of those that did."""
     try:
         found = await context.upstream()
     except StorageError as error:
         raise Defer(defaults.POLL) from error  # not the job's fault: not an attempt
+    if how == "list":
+        return [each for each in found if not isinstance(each, JobNotDone | JobUnknown)]
     if len(found) != 1:
         raise BadArgument(task.name, None, f"pass_result needs exactly one job to wait for, found {len(found)}")
     return None if isinstance(found[0], JobNotDone | JobUnknown) else found[0]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from msgspec import UnsetType
 from msgspec.structs import replace
 
-from treadle import codec, defaults
-from treadle.errors import BadOption, BadTask, TooLarge
+from treadle import codec, defaults, ids
+from treadle.compose.reduce import BUILT_IN, Reducer, folded_type, reducer_of
+from treadle.errors import BadArgument, BadOption, BadTask, TooLarge
 from treadle.ids import IdFactory
 from treadle.job import Decode, Job, JobSpec, Sender
 from treadle.judge import OnError
@@ -33,8 +35,15 @@ from treadle.options import (
 )
 from treadle.retry import Policy, Retry
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    R = TypeVar("R")
+    W = DefaultTypeVar("W", default=R)
+else:
+    R, W = TypeVar("R"), TypeVar("W")
+
 P = ParamSpec("P")
-R = TypeVar("R")
 C = TypeVar("C")
 
 Kind = Literal["async", "thread", "process"]
@@ -49,27 +58,38 @@ class Maker:
 
     def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
         self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
+        self.reducers: dict[str, Reducer] = dict(BUILT_IN)
+
+    def fresh_id(self) -> str:
+        """Inside a job its next child's, derived from the run: a repeated settle finds the same children (law 6)."""
+        here = ids.running.get(None)
+        return self.new_id() if here is None else str(here.new_id())
 
     def spec(
         self, task: str, payload: str, constants: dict[str, Any], options: Options, policy: Policy, decode: Decode,
-        inline: bool = False,
-    ) -> JobSpec[Any]:  # fmt: skip
+        inline: bool = False, signature: codec.Signature | None = None,
+    ) -> JobSpec[Any, Any]:  # fmt: skip
         """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
         if len(payload) * 4 > self.sizes.payload and (size := len(payload.encode())) > self.sizes.payload:
             raise TooLarge(f"the payload of {task}", size, self.sizes.payload)
         if not options:
-            return JobSpec(NewJob(id=self.new_id(), task=task, payload=payload, **constants), decode, inline)
+            new = NewJob(id=self.fresh_id(), task=task, payload=payload, **constants)
+            return JobSpec(new, decode, inline, source=self, signature=signature)
         fields = constants | columns(options, policy, task, self.now(), self.sizes)
-        id = fields.pop("id", None) or self.new_id()
-        return JobSpec(NewJob(id=id, task=task, payload=payload, **fields), decode, inline)
+        id = fields.pop("id", None) or self.fresh_id()
+        new = NewJob(id=id, task=task, payload=payload, **fields)
+        return JobSpec(new, decode, inline, source=self, signature=signature)
 
 
-class Task(Generic[P, R, C]):
+class Task(Generic[P, R, C, W]):
     """A function that can be enqueued. Calling it calls the function: a unit test needs nothing else."""
+
+    def __class_getitem__(cls, types: Any) -> Any:
+        return GenericAlias(cls, types)
 
     def __init__(
         self, maker: Maker, name: str, function: Callable[P, C], kind: Kind | None, constants: Options,
-        computed: Computed | None, on_error: OnError | None, codec_: codec.Codec | None,
+        computed: Computed | None, on_error: OnError | None, codec_: codec.Codec | None, reduce: str | None = None,
     ) -> None:  # fmt: skip
         check_names(constants)
         if " " in name_of(name, "name") or name.startswith("treadle."):
@@ -80,7 +100,8 @@ class Task(Generic[P, R, C]):
         self.name, self.function = name, function
         self.kind: Kind = kind or ("async" if _is_async(function) else "thread")
         _check_kind(name, function, self.kind)
-        self.signature = codec.Signature(name, function, codec_)
+        self.reduce = None if reduce is None else reducer_of(maker.reducers, reduce)
+        self.signature = codec.Signature(name, function, codec_, folded_type(reduce))
         self.on_error = on_error
         self.constants = constants
         policy = policy_of(constants)
@@ -88,7 +109,7 @@ class Task(Generic[P, R, C]):
         self.max_lost = defaults.MAX_LOST if isinstance(policy.max_lost, UnsetType) else policy.max_lost
         self.retry = maker.retry if isinstance(policy.retry, UnsetType) else policy.retry.over(maker.retry)
         self._maker, self._computed = maker, computed
-        self._passes, self._inline = policy.pass_result, flag(constants, "inline")
+        self._passes, self._inline = bool(policy.pass_result), flag(constants, "inline")
         # What never differs is worked out once: an enqueue without options costs one NewJob.
         fields = columns(constants, Policy(pass_result=self._passes), name, maker.now(), maker.sizes)
         self.lease: float | None = fields.get("lease")
@@ -104,25 +125,50 @@ class Task(Generic[P, R, C]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.function(*args, **kwargs)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R]:
-        """A job that is not sent yet. Raises BadArgument, naming the parameter that does not fit."""
-        return self._spec(Options(), args, kwargs)
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
+        """A job that is not sent yet. Raises BadArgument, naming the parameter that does not fit; only the first may
+        be left out, for `chain` to hand in the result before it."""
+        return self._spec_or_late(Options(), args, kwargs)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, R]:
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, W]:
         """Store a job that will run this task; durable when it returns. Raises BadArgument, TooLarge, StorageError."""
         [job] = await self._maker.sender.send([self._spec(Options(), args, kwargs)])
         return job
 
-    def options(self, **options: Unpack[Options]) -> Bound[P, R]:
+    def options(self, **options: Unpack[Options]) -> Bound[P, R, W]:
         """The same task with options for the next job: `task.options(delay=30).enqueue(...)`."""
         check_names(options)
         return Bound(self, options)
 
-    def _spec(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R]:
-        decode = self.signature.decode_result
+    def late(self, *args: Any, **kwargs: Any) -> JobSpec[R, W]:
+        """A job that is handed its first argument when it runs: the result of the job before it. `gather` and `chain`
+        make these. Raises BadArgument."""
+        return self._spec(Options(pass_result=True), args, kwargs)
+
+    @property
+    def source(self) -> Maker:
+        """Where its jobs go: that of its app."""
+        return self._maker
+
+    def _spec_or_late(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
+        try:
+            return self._spec(options, args, kwargs)
+        except BadArgument as error:
+            if args or options.get("pass_result", self._passes):
+                raise
+            try:
+                spec = self._spec(merge(options, {"pass_result": True}), args, kwargs)
+            except BadArgument:
+                raise error from None
+            spec.lacks = error
+            return spec
+
+    def _spec(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
+        signature, decode = self.signature, self.signature.decode_result
+        make = self._maker.spec
         if not options and self._plain is not None:  # the common call: 2.9 us instead of 3.8
-            payload = self.signature.encode_call(args, kwargs, first_later=self._passes)
-            return self._maker.spec(self.name, payload, self._plain, options, _NO_POLICY, decode, self._inline)
+            payload = signature.encode_call(args, kwargs, first_later=self._passes)
+            return make(self.name, payload, self._plain, options, _NO_POLICY, decode, self._inline, signature)
         if self._computed is not None:
             options = merge(self._compute(args, kwargs, options), options)
         policy, inline = None, self._inline
@@ -131,13 +177,14 @@ class Task(Generic[P, R, C]):
             inline = flag(options, "inline") if "inline" in options else inline
             if "pass_result" not in options and self._passes:
                 policy = replace(policy, pass_result=True)
-        later = self._passes if policy is None else policy.pass_result
-        payload = self.signature.encode_call(args, kwargs, first_later=later)
+        later = self._passes if policy is None else bool(policy.pass_result)
+        payload = signature.encode_call(args, kwargs, first_later=later)
         policy = policy or Policy(pass_result=later)
         if self._fields is None:
-            return self._maker.spec(self.name, payload, {}, merge(self.constants, options), policy, decode, inline)
+            given = merge(self.constants, options)
+            return make(self.name, payload, {}, given, policy, decode, inline, signature)
         options = completed(options, self.constants)
-        return self._maker.spec(self.name, payload, self._fields, options, policy, decode, inline)
+        return make(self.name, payload, self._fields, options, policy, decode, inline, signature)
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Options:
         assert self._computed is not None
@@ -159,20 +206,25 @@ class Task(Generic[P, R, C]):
         return f"<task {self.name}>"
 
 
-class Bound(Generic[P, R]):
+class Bound(Generic[P, R, W]):
     """A task with options for one job."""
 
-    def __init__(self, task: Task[P, R, Any], options: Options) -> None:
+    def __init__(self, task: Task[P, R, Any, W], options: Options) -> None:
         self._task, self._options, self._within = task, options, None
         if "within" in options:
             self._options, self._within = split_within(options)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R]:
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
         """A job that is not sent yet."""
         refuse_within(self._within)
-        return self._task._spec(self._options, args, kwargs)
+        return self._task._spec_or_late(self._options, args, kwargs)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, R]:
+    def late(self, *args: Any, **kwargs: Any) -> JobSpec[R, W]:
+        """As `task.late`."""
+        refuse_within(self._within)
+        return self._task._spec(merge(self._options, {"pass_result": True}), args, kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, W]:
         """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
         spec = self._task._spec(self._options, args, kwargs)
         [job] = await self._task._maker.sender.send([spec], self._within)
@@ -194,7 +246,7 @@ class Stub:
         kept = self._options if self._within is None else Options(**self._options, within=self._within)
         return Stub(self._maker, self.name, merge(kept, options))
 
-    def job(self, *args: object, **kwargs: object) -> JobSpec[Any]:
+    def job(self, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
         """A job that is not sent yet."""
         refuse_within(self._within)
         return self._spec(args, kwargs)
@@ -204,6 +256,10 @@ class Stub:
         options = self._options
         inline = flag(options, "inline")
         return self._maker.spec(self.name, payload, {}, options, policy_of(options), codec.decode_any, inline)
+
+    def late(self, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
+        """As `task.late`; nothing is checked here."""
+        return self.options(pass_result=True).job(*args, **kwargs)
 
     async def enqueue(self, *args: object, **kwargs: object) -> Job[Any, Any]:
         """Store the job; durable when it returns, or with `within=` when that transaction is committed."""

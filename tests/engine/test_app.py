@@ -102,15 +102,16 @@ async def test_a_wrong_call_is_refused_where_it_is_made(bare: App) -> None:
 
     wrong: Any = t
     for call, parameter in (
-        (lambda: wrong.job("five"), "n"), (lambda: wrong.job(), "n"), (lambda: wrong.job(1, text=2), "text"),  # noqa: PLW0108
+        (lambda: wrong.job("five"), "n"), (lambda: wrong.job(1, text=2), "text"),
         (lambda: wrong.job(1, colour="red"), "colour"),
     ):  # fmt: skip
         with pytest.raises(BadArgument) as caught:
             call()
         assert caught.value.parameter == parameter
         assert parameter in str(caught.value)
-    with pytest.raises(BadArgument):
-        await wrong.enqueue("five")
+    for late in (wrong.enqueue("five"), wrong.enqueue(), bare.enqueue(wrong.job())):  # the last one is for a chain
+        with pytest.raises(BadArgument, match="'n'"):
+            await late
     with pytest.raises(TooLarge):
         t.job(1, text="x" * (16 * 2**20 + 1))
     assert (await bare.jobs.list()).records == ()

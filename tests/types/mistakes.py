@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle import App, Job, Retry
+from treadle import App, Flow, Job, JobSpec, Retry, chain, flow, gather
 
 app = App("memory://")
 
@@ -31,3 +31,74 @@ async def mistakes(job: Job[int, int]) -> None:
 
 @app.task(retry=3)  # type: ignore[call-overload, untyped-decorator]
 async def wrong_option() -> None: ...
+
+
+@app.task
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@app.task
+async def count(page: bytes) -> int:
+    return len(page)
+
+
+@app.task
+async def summarise(pages: list[bytes], title: str = "") -> str:
+    return title
+
+
+@app.task
+async def delegating() -> Flow[int]:
+    return flow(count.job(b""))
+
+
+@app.task
+async def with_value() -> Flow[str, int]:
+    return flow(count.job(b"")).value("started")
+
+
+@app.task
+async def of_another_type() -> Flow[str]:
+    return flow(count.job(b""))  # type: ignore[arg-type]
+
+
+@app.task
+async def a_value_of_another_type() -> Flow[str, int]:
+    return flow(count.job(b"")).value(count)  # type: ignore[arg-type]
+
+
+async def mistakes_of_leaves() -> None:
+    one: str = await (await count.enqueue(b"")).workflow.result()  # type: ignore[assignment]
+    two: Job[str, str] = await count.enqueue(b"")  # type: ignore[assignment]
+    three: JobSpec[bytes] = count.job(b"")  # type: ignore[assignment]
+    await count.options(delay=1).enqueue("page")  # type: ignore[arg-type]
+    five: int = await count.job(b"")  # type: ignore[misc]
+    (await count.enqueue(b"")).workflow()  # type: ignore[operator]
+
+
+async def mistakes_of_delegating_jobs() -> None:
+    one: str = await (await delegating.enqueue()).result()  # type: ignore[assignment]
+    two: int = await (await with_value.enqueue()).result()  # type: ignore[assignment]
+    three: str = await (await with_value.enqueue()).workflow.result()  # type: ignore[assignment]
+    _: Flow[int] = flow(fetch.job("a"))  # type: ignore[arg-type]
+    five: JobSpec[str, str] = with_value.job()  # type: ignore[assignment]
+    flow(count)  # type: ignore[call-overload]
+
+
+async def mistakes_of_chains() -> None:
+    one: Job[bytes, bytes] = await chain(fetch.job("a"), count).enqueue()  # type: ignore[assignment]
+    two: Flow[int] = chain(fetch.job("a"), count, fetch)  # type: ignore[arg-type]
+    chain(count.job(b""), count)  # type: ignore[misc]
+    four: int = await chain(fetch.job("a"), count).enqueue()  # type: ignore[assignment]
+    chain(fetch, count, pass_result="yes")  # type: ignore[call-overload]
+    flow(fetch.job("a")).then(count.job(b""), scope="all")  # type: ignore[call-overload]
+
+
+async def mistakes_of_gathering() -> None:
+    gather(count.job(b"")).into(summarise)  # type: ignore[arg-type]
+    gather(fetch.job("a")).into(summarise, titel="x")  # type: ignore[call-arg]
+    gather(fetch.job("a")).into(summarise, title=5)  # type: ignore[arg-type]
+    _: Flow[int] = gather(fetch.job("a")).into(summarise)  # type: ignore[arg-type]
+    gather(fetch.job("a")).into(count)  # type: ignore[arg-type]
+    six: Job[bytes, bytes] = await gather(fetch.job("a")).enqueue()  # type: ignore[attr-defined]

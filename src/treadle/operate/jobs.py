@@ -58,9 +58,7 @@ class Jobs:
         return self.job_of(await self.get(job))
 
     def job_of(self, row: Record) -> Job[Any, Any]:
-        task = self._tasks.get(row.job.task)
-        decode = task.signature.decode_result if task is not None else codec.decode_any
-        return Job(row.job.id, row.job.task, self._client, decode)
+        return Job(row.job.id, row.job.task, self._client, None)
 
     def arguments(self, row: Record) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the job was called with; without the task's code here, as plain values."""

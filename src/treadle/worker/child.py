@@ -27,8 +27,10 @@ from msgspec import Struct
 
 from treadle import clock, defaults, judge
 from treadle.codec import Signature
+from treadle.compose.next import encode_next, next_of
 from treadle.context import Context, enter
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
+from treadle.job import Continuation
 from treadle.model import Record
 from treadle.retry import Abort, Defer
 from treadle.task import Task
@@ -71,9 +73,10 @@ class Noted(Struct, tag="noted", tag_field="is"):
 
 
 class Done(Struct, tag="done", tag_field="is"):
-    """The result is the text that goes with it."""
+    """The result is the text that goes with it; or (`goes_on`) what the run goes on as."""
 
     note: str | None
+    goes_on: bool = False
 
 
 class Raised(Struct, tag="raised", tag_field="is"):
@@ -154,7 +157,11 @@ class Child:
         try:
             signature, function = self._places.find(ask)
             args, kwargs = signature.decode_call(payload)
-            text = signature.encode_result(function(*args, **kwargs))
+            result = function(*args, **kwargs)
+            if isinstance(result, Continuation):
+                following = next_of(result, signature.encode_result, defaults.MAX_RESULT)
+                return Done(context.note, goes_on=True), encode_next(following).decode()
+            text = signature.encode_result(result)
             if len(text) * 4 > defaults.MAX_RESULT and (size := len(text.encode())) > defaults.MAX_RESULT:
                 raise TooLarge(f"the result of {ask.name}", size, defaults.MAX_RESULT)
         except BaseException as error:  # also SystemExit: a function that calls sys.exit has failed, not we

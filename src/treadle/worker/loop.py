@@ -15,6 +15,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from treadle import defaults, middleware
+from treadle.compose.plan import FLOW
+from treadle.compose.reduce import Reducer
+from treadle.ending import Ender
 from treadle.errors import BadOption, StorageError, StorageFull, StorageUnavailable, UnknownTask
 from treadle.events import Emitter, Event
 from treadle.judge import OnError
@@ -47,6 +50,7 @@ class Host(Protocol):
     layers: list[middleware.Middleware]
     on_error: OnError | None
     sizes: Sizes
+    reducers: dict[str, Reducer]
 
     async def open(self) -> Storage: ...
     async def prepare(self) -> None: ...
@@ -221,7 +225,8 @@ class Worker:
 
     def tasks(self) -> dict[str, tuple[int | None, float | None]]:
         names = self.app.tasks if self._asked_tasks is None else self._asked_tasks
-        found: dict[str, tuple[int | None, float | None]] = {name: (None, self.app.tasks[name].lease) for name in names}
+        found: dict[str, tuple[int | None, float | None]] = {n: (None, self.app.tasks[n].lease) for n in names}
+        found[FLOW] = None, None  # the roots of compositions: whoever serves their queue ends them
         return found | {own.name: (None, None) for own in self.app.own.values() if own.serves in (None, *names)}
 
     def threads(self) -> Threads:
@@ -251,6 +256,7 @@ class _Running:
         runner = Runner(
             app.layers, app.on_error, app.chance, app.now, app.sizes.result, worker.threads, worker.processes
         )
+        ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
         pumps = 1 if worker.concurrency == 1 else PUMPS
         share = -(-worker.concurrency // pumps)
         self.keeper = Keeper(
@@ -259,7 +265,7 @@ class _Running:
         home = DurableHome(self.slots, storage, self.keeper, app, worker.threads, outage)
         self.pumps = [
             Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter,
-                 worker.poll, worker._accept, outage, app.results, app.own, home)
+                 worker.poll, worker._accept, outage, app.results, app.own, home, ender)
             for number in range(pumps)
         ]  # fmt: skip
         self.loops: list[asyncio.Task[None]] = []
@@ -358,7 +364,7 @@ class _Running:
             task.cancel()
         await asyncio.gather(done, hurry, *self.beside, return_exceptions=True)
         if slots.running:
-            names = ", ".join(sorted({run.task.name for run in slots.running.values()}))
+            names = ", ".join(sorted({run.record.job.task for run in slots.running.values()}))
             log.warning("worker %s stops while %d jobs still run (%s); their leases will run out",
                         slots.name, len(slots.running), names)  # fmt: skip
         try:

@@ -18,6 +18,7 @@ from types import ModuleType
 from msgspec.structs import replace
 
 from treadle.codec import TaggedCodec
+from treadle.compose.next import Next, decode_next
 from treadle.context import Context, NotRunning, current
 from treadle.errors import BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
 from treadle.model import Record
@@ -39,7 +40,7 @@ class ProcessPool:
         self._children: set[_Child] = set()
         self._closed = False
 
-    async def run(self, task: AnyTask, record: Record) -> str:
+    async def run(self, task: AnyTask, record: Record) -> str | Next:
         """The encoded result. Cancelled, it kills the process, and is over when that is dead.
 
         Raises RemoteFailure for what the function raised, ProcessDied if it took its process down; Defer, Abort,
@@ -65,7 +66,7 @@ class ProcessPool:
                 await self._remove(child, at_once=True)
             if isinstance(answer, Raised):
                 raise _error(answer)
-            return text
+            return decode_next(text) if answer.goes_on else text
 
     async def close(self) -> None:
         """Kill and reap all of them."""

@@ -10,12 +10,16 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from treadle import defaults, judge
+from treadle.compose.fold import failure
 from treadle.context import Context, Results
 from treadle.durable import Home
+from treadle.ending import Ender
 from treadle.errors import StorageError, UnknownTask
 from treadle.events import Emitter, Event
 from treadle.model import EXPIRED, Claim, Claimed, Outcome, Record, Settled, State
@@ -40,10 +44,10 @@ class Pump:
         self, number: int, share: int, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
         ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
         accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
-        own: Mapping[str, OwnTask], home: Home | None = None,
+        own: Mapping[str, OwnTask], home: Home, ender: Ender,
     ) -> None:  # fmt: skip
         self._number, self._share, self._results, self._home = number, share, results, home
-        self._own = own
+        self._own, self._ender = own, ender
         self._label = f"pump {number}"
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
@@ -166,6 +170,11 @@ class Pump:
     def start(self, record: Record) -> None:
         """Run a claimed job; its slot is taken already."""
         slots, task = self._slots, self._tasks.get(record.job.task) or self._own.get(record.job.task)
+        if record.ran:
+            max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
+            run = Run(record, _NO_TASK, Context(record, slots.name, slots.noted), NO_RULES, record.job.lease or 0.0)
+            self._begin(run, self._end(run, max_lost))
+            return
         if task is None:
             # Claims name our tasks, so this is a storage's mistake, or a task taken away meanwhile: back, uncounted.
             log.error("%s", UnknownTask(record.job.task, tuple(self._tasks)))
@@ -175,14 +184,17 @@ class Pump:
         context = Context(record, slots.name, slots.noted, self._results, self._home)
         context.site = self._storage, slots.loop
         run = Run(record, task, context, rules, record.job.lease or task.lease or 0.0)
-        slots.begin(run)
         if rules.timeout is not None:
             self._timers.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
             self._timers.add(record.deadline_at - record.started_at, run, "deadline")
+        self._begin(run, self._work(run))
+
+    def _begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
+        slots, loop = self._slots, asyncio.get_running_loop()
+        slots.begin(run)
         if run.lease and run.lease / 3 < slots.beat_every:
             slots.beat_now.set()
-        work, loop = self._work(run), asyncio.get_running_loop()
         if sys.version_info >= (3, 12):
             run.handle = asyncio.Task(work, loop=loop, eager_start=True)
         else:
@@ -228,8 +240,26 @@ class Pump:
 
     def _tell(self, run: Run, outcome: Outcome) -> None:
         name = _name(run.record, outcome)
-        if self._emitter.wants(name):
+        if self._emitter.wants(name) and not (run.record.ran and not outcome.state.final):
             self._emitter.emit(_event(name, run, self._slots.name, outcome))
+        if outcome.state.final and run.record.job.root is None and self._emitter.wants("workflow.ended"):
+            self._emitter.emit(_event("workflow.ended", run, self._slots.name, outcome))
+
+    async def _end(self, run: Run, max_lost: int) -> None:
+        """A job that has run and waited: only its ending is left."""
+        outcome: Outcome | None = None
+        record, run.begun = run.record, True
+        try:
+            if run.cut:
+                raise asyncio.CancelledError
+            outcome = await self._ender.end(record, max_lost)
+        except asyncio.CancelledError:
+            outcome = None if run.context.why == "lost" else judge.handed_back(record)
+        except Exception as error:  # a fault of ours, or rows that cannot be read: told, not tried for ever
+            log.exception("ending %s %s failed", record.job.task, record.job.id)
+            outcome = failure(record, judge.text_of(error))
+        finally:
+            self._slots.end(run, outcome)
 
     async def _accepts(self, run: Run) -> bool:
         assert self._accept is not None
@@ -253,8 +283,7 @@ class Pump:
 
     def _not_started(self, record: Record, outcome: Outcome) -> None:
         """Settle a claimed job that does not run here."""
-        rules = judge.Rules(DEFAULT, None, 0)
-        run = Run(record, _NO_TASK, Context(record, self._slots.name, lambda: None), rules, 0.0)
+        run = Run(record, _NO_TASK, Context(record, self._slots.name, lambda: None), NO_RULES, 0.0)
         run.ended = True
         self._slots.free += 1
         self._slots.outcomes.append((run, outcome))
@@ -283,11 +312,14 @@ class Pump:
                 run.refused = True
                 error = StorageError(answer.reason or "refused")
                 again = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
+                if run.record.ran:
+                    again = failure(run.record, str(error))
                 self._slots.outcomes.append((run, again))
                 self._slots.wake.set()
 
 
 _NO_TASK: Any = None
+NO_RULES = judge.Rules(DEFAULT, None, 0)
 
 
 def _with(ask: Claim, ticket: str) -> Claim:
@@ -316,9 +348,14 @@ def _name(record: Record, outcome: Outcome) -> str:
 
 
 def _event(name: str, run: Run, worker: str, outcome: Outcome | None = None) -> Event:
-    job = run.record.job
+    record, job = run.record, run.record.job
+    if name == "workflow.ended" and outcome is not None:
+        record = replace(
+            record, state=outcome.state, attempt=outcome.attempt, result=outcome.result, value=outcome.value,
+            error=outcome.error, reason=outcome.reason, memo=(*record.memo, *outcome.memo),
+        )  # fmt: skip
     return Event(
-        name=name, id=job.id, task=job.task, queue=job.queue, attempt=run.record.attempt + 1, worker=worker,
-        error=outcome.error if outcome is not None else None, record=run.record,
+        name=name, id=job.id, task=job.task, queue=job.queue, attempt=record.attempt + (not record.ran), worker=worker,
+        error=outcome.error if outcome is not None else None, record=record,
         delay=outcome.delay if outcome is not None and outcome.state is State.READY else None,
     )  # fmt: skip

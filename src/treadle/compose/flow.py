@@ -1,0 +1,386 @@
+"""What users write: `flow(...).then(...)`, `gather(...).into(...)`, `chain(...)`, `Conclude(...)`.
+
+Without it each workflow would be put together from ids and options by hand. All of these are values: nothing happens
+until a task returns them or somebody enqueues them, and then all of it happens, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, overload
+
+from msgspec.structs import replace
+
+from treadle import defaults
+from treadle.codec import MISSING
+from treadle.compose.check import acyclic, usable
+from treadle.compose.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
+from treadle.compose.reduce import reducer_of
+from treadle.errors import BadOption
+from treadle.job import Continuation, Job, JobSpec, Source, T, T_co, W, W_co
+from treadle.model import NewJob
+from treadle.options import When, all_succeeded
+from treadle.retry import read_policy
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+else:
+    from typing import TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
+V = TypeVar("V")
+Q = ParamSpec("Q")
+
+Scope = Literal["tree", "job"]
+Items = Any  # a spec, a flow, or an iterable of them
+
+
+class Conclude(Continuation[T_co, T_co]):
+    """Return it from a task, or give it to `flow(...).value(...)`: this is the value of the whole workflow, whatever
+    else its jobs return. The first one counts."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, value: T_co) -> None:
+        self.result = value
+
+
+class Flow(Continuation[T_co, W_co]):
+    """Jobs to be run, and what comes after them. Immutable: `then` and `value` answer another flow."""
+
+    __slots__ = ("_front", "_own", "_plan", "_source", "_specs")
+
+    def __init__(
+        self, specs: tuple[JobSpec[Any, Any], ...], front: tuple[JobSpec[Any, Any], ...], plan: Plan,
+        source: Source | None, own: object = MISSING,
+    ) -> None:  # fmt: skip
+        self._specs, self._front, self._plan, self._source, self._own = specs, front, plan, source, own
+
+    @property
+    def specs(self) -> tuple[JobSpec[Any, Any], ...]:
+        """Its jobs, in the order they were given; a flow inside counts as one."""
+        return self._specs
+
+    @overload
+    def then(
+        self, spec: Continuation[Any, None], /, *, when: When | None = None, scope: Scope = "tree"
+    ) -> Flow[W_co, W_co]: ...
+    @overload
+    def then(
+        self, spec: Continuation[Any, B], /, *more: Continuation[Any, B], when: When | None = None,
+        scope: Scope = "tree",
+    ) -> Flow[B, B]: ...  # fmt: skip
+    @overload
+    def then(
+        self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None,
+        scope: Scope = "tree",
+    ) -> Flow[Any, Any]: ...  # fmt: skip
+    def then(self, *specs: Items, when: When | None = None, scope: Scope = "tree") -> Any:
+        """Go on with these when those before have ended, with all that came of them (scope="job": when their own
+        run has ended, whatever their children do).
+
+        when   how many must have succeeded or ended: all_succeeded() (default), all_done(), at_least(n, of=...)
+        Raises BadOption for a condition that can never be met, and for a spec that has an `after` of its own.
+        """
+        if self._own is not MISSING:
+            raise BadOption("then", "comes before value(): flow(...).then(...).value(...)")
+        more = _specs(specs, "then", self._source)
+        ups, marks = self._front, list[JobSpec[Any, Any]]()
+        if not more:
+            raise BadOption("then", "needs at least one job to go on with")
+        if scope not in ("tree", "job"):
+            raise BadOption("scope", f'expected "tree" or "job", found {scope!r}')
+        if scope == "job":
+            ups, marks = _marked(ups)
+        later = _waiting(more, tuple(spec.id for spec in marks or ups), when)
+        known = {spec.id: spec for spec in ups}
+        before = [known.get(spec.id, spec) for spec in self._specs]
+        return _made((*before, *marks, *later), tuple(later), self._plan, "then")
+
+    def value(self, value: V | Conclude[V]) -> Flow[V, W_co]:
+        """Give the job that returns this flow a result of its own, readable as soon as its run has ended. With
+        `Conclude(v)` it is the value of the whole workflow too."""
+        own, plan = value, self._plan
+        if isinstance(value, Conclude):
+            own, plan = value.result, replace(plan, locked=True)
+        return Flow(self._specs, self._front, plan, self._source, own)
+
+    @property
+    def own(self) -> object:
+        """The value given with `value`; MISSING without."""
+        return self._own
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def rows(self) -> list[NewJob]:
+        """All its jobs, those of flows inside too."""
+        return [new for spec in self._specs for new in (*spec.others, spec.new)]
+
+    def job(self, *, source: Source | None = None) -> JobSpec[W_co, W_co]:
+        """The flow as one job: one that ends when all of its jobs have, with what they come to. Its id is known
+        before it is sent; enqueue it, or use it in another flow. Raises BadOption for an empty flow of no app."""
+        maker = self._source or source
+        if maker is None:
+            raise BadOption("flow", "is empty, so it belongs to no app; enqueue it with app.enqueue(...)")
+        if self._own is not MISSING:
+            raise BadOption("value", "is the result of the task that returns the flow; here no task does")
+        id = maker.fresh_id()
+        queue = self._specs[0].new.queue if self._specs else defaults.QUEUE
+        root = root_of(id, self._plan, [spec.id for spec in self._specs if spec.new.parent is None], queue=queue)
+        others = tuple([replace(new, root=id, parent=new.parent or id) for new in self.rows()])
+        return JobSpec(root, source=maker, others=others)
+
+    async def enqueue(self) -> Job[W_co, W_co]:
+        """Store all of it, with a root job to wait for; durable when it returns."""
+        spec = self.job()
+        assert spec.source is not None
+        [job] = await spec.source.sender.send([spec])
+        return job
+
+    def __repr__(self) -> str:
+        return f"<flow of {len(self._specs)} jobs>"
+
+
+class Chain(Flow[T_co, W_co]):
+    """A flow of one job after the other."""
+
+    __slots__ = ()
+
+    async def enqueue(self) -> Job[W_co, W_co]:
+        """Store all of it; answers the last job."""
+        spec = self.job()
+        assert spec.source is not None
+        last = self._specs[-1]
+        await spec.source.sender.send([spec])
+        return Job(last.id, last.new.task, spec.source.sender, last.decode)
+
+
+def _made(
+    specs: tuple[JobSpec[Any, Any], ...], front: tuple[JobSpec[Any, Any], ...], plan: Plan, where: str,
+    source: Source | None = None, kind: type[Flow[Any, Any]] = Flow,
+) -> Flow[Any, Any]:  # fmt: skip
+    usable(specs, where)
+    acyclic(new for spec in specs for new in (*spec.others, spec.new))
+    for spec in specs:
+        source = spec.source or source
+    if plan.reduce is not None and source is not None:
+        reducer_of(source.reducers, plan.reduce)
+    return kind(specs, front, plan, source)
+
+
+def _specs(items: Iterable[Items], where: str, source: Source | None = None) -> list[JobSpec[Any, Any]]:
+    """The specs among these, flows inside as the jobs they are."""
+    found: list[JobSpec[Any, Any]] = []
+    for item in items:
+        if isinstance(item, JobSpec):
+            found.append(item)
+        elif isinstance(item, Flow):
+            found.append(item.job(source=source or (found[-1].source if found else None)))
+        elif isinstance(item, Iterable) and not isinstance(item, str):
+            found += _specs(item, where, source)
+        else:
+            raise BadOption(where, f"expected specs (task.job(...)) or flows, found {item!r}")
+    return found
+
+
+def _waiting(specs: list[JobSpec[Any, Any]], ups: tuple[str, ...], when: When | None) -> list[JobSpec[Any, Any]]:
+    """The same, waiting for these; of a flow its first jobs wait."""
+    when = all_succeeded() if when is None else when
+    found: object = when
+    if not isinstance(found, When):
+        raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
+    need, slack = when.threshold(len(ups))
+    fields: dict[str, Any] = {"after": ups, "need": need, "slack": slack}
+    for spec in specs:
+        if spec.new.after and spec.new.task != FLOW:
+            raise BadOption("after", f"{spec!r} has an after= of its own; it would wait for these instead")
+    return [behind(spec, fields) for spec in specs] if ups else specs
+
+
+def behind(spec: JobSpec[Any, Any], fields: dict[str, Any]) -> JobSpec[Any, Any]:
+    """The same, with these fields of waiting. Of a flow those jobs wait that wait for none of its own."""
+    if spec.new.task != FLOW:
+        return spec.changed(**fields)
+    if not spec.others:  # an empty flow
+        return spec.changed(after=fields.get("after", ()))
+    inside = {new.id for new in spec.others}
+    changed = spec.changed()
+    changed.others = tuple([new if inside & {*new.after} else _behind(new, fields) for new in spec.others])
+    return changed
+
+
+def _behind(new: NewJob, fields: dict[str, Any]) -> NewJob:
+    if new.ran and not new.after:
+        return replace(new, after=fields.get("after", ()))
+    if new.after:
+        raise BadOption("after", f"job {new.id} has an after= of its own; it would wait for these instead")
+    return replace(new, **fields)
+
+
+def _marked(ups: Iterable[JobSpec[Any, Any]]) -> tuple[tuple[JobSpec[Any, Any], ...], list[JobSpec[Any, Any]]]:
+    """The same specs, leaving a mark when their run is over; and for each a row that waits for the mark, or for the
+    job itself should it end without one."""
+    marked, marks = [], []
+    for spec in ups:
+        if spec.new.task == FLOW:
+            raise BadOption("scope", "a flow inside a flow has no run of its own to wait for")
+        policy = replace(read_policy(spec.new.retry), marks=True)
+        marked.append(spec.changed(retry=policy.text()))
+        either = root_of(
+            either_id(spec.id), Plan(mark="either"), (mark_id(spec.id), spec.id), need=1,
+            queue=spec.new.queue, parent=spec.id, wait_timeout=defaults.MAX_DELAY,
+        )  # fmt: skip
+        marks.append(JobSpec[Any, Any](replace(either, slack=0), source=spec.source))
+    return tuple(marked), marks
+
+
+@overload
+def flow(a: Continuation[Any, A], b: Continuation[Any, B], /, *, when: When | None = None) -> Flow[A | B, A | B]: ...
+@overload
+def flow(
+    a: Continuation[Any, A], b: Continuation[Any, B], c: Continuation[Any, V], /, *, when: When | None = None
+) -> Flow[A | B | V, A | B | V]: ...
+@overload
+def flow(*specs: Continuation[Any, W], when: When | None = None) -> Flow[W, W]: ...
+@overload
+def flow(specs: Iterable[Continuation[Any, W]], /, *, when: When | None = None) -> Flow[W, W]: ...
+@overload
+def flow(
+    a: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+    b: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+    c: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+    d: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], /,
+    *more: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None,
+) -> Flow[Any, Any]: ...  # fmt: skip
+@overload
+def flow(
+    *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None, reduce: str
+) -> Flow[Any, Any]: ...
+def flow(*specs: Items, when: When | None = None, reduce: str | None = None) -> Any:
+    """Jobs that run beside each other: `return flow(fetch.job(u) for u in urls)`.
+
+    when    how many of them must succeed for the whole to succeed; default: all whose failure nobody provided for
+    reduce  how their results become one value: a reducer's name; default: that of the task that returns the flow,
+            else "last"
+    No jobs at all is a flow that has succeeded. Raises BadOption for what is no spec, or stands there twice.
+    """
+    found = _specs(specs, "flow")
+    if when is not None:
+        if not isinstance(when, When):
+            raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
+        when.threshold(len(found))
+    return _made(tuple(found), tuple(found), plan_for(reduce, when), "flow")
+
+
+class Makes(Protocol[Q, T_co, W_co]):
+    """A task, or a task with options."""
+
+    def job(self, *args: Q.args, **kwargs: Q.kwargs) -> JobSpec[T_co, W_co]: ...
+
+
+class Gather(Generic[T]):
+    """Jobs whose results go to one job: `gather(...).into(task)`."""
+
+    __slots__ = ("_specs", "_when")
+
+    def __init__(self, specs: list[JobSpec[Any, Any]], when: When | None) -> None:
+        self._specs, self._when = specs, when
+
+    def into(self, task: Makes[Concatenate[list[T], Q], A, B], /, *args: Q.args, **kwargs: Q.kwargs) -> Flow[B, B]:
+        """Call this task with the list of their results as its first argument, in the order they were given; of
+        those that did not succeed (with `when`) the list has nothing. Raises BadArgument for arguments that do not
+        fit."""
+        spec = late(task, args, kwargs)
+        policy = replace(read_policy(spec.new.retry), pass_result="list")
+        last = _waiting([spec.changed(retry=policy.text())], tuple(each.id for each in self._specs), self._when)
+        return _made((*self._specs, *last), tuple(last), plan_for(None, None), "gather")
+
+
+@overload
+def gather(a: Continuation[A, Any], b: Continuation[B, Any], /, *, when: When | None = None) -> Gather[A | B]: ...
+@overload
+def gather(
+    a: Continuation[A, Any], b: Continuation[B, Any], c: Continuation[V, Any], /, *, when: When | None = None
+) -> Gather[A | B | V]: ...
+@overload
+def gather(*specs: Continuation[W, Any], when: When | None = None) -> Gather[W]: ...
+@overload
+def gather(specs: Iterable[Continuation[W, Any]], /, *, when: When | None = None) -> Gather[W]: ...
+def gather(*specs: Items, when: When | None = None) -> Any:
+    """Jobs whose results are wanted together: `return gather(fetch.job(u) for u in urls).into(summarise)`.
+
+    when  how many must have succeeded or ended; default: all succeeded
+    Of no jobs at all the list of results is empty.
+    """
+    return Gather(_specs(specs, "gather"), when)
+
+
+def late(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[Any, Any]:
+    """A spec of this task whose first argument is handed in when it runs."""
+    make: Callable[..., JobSpec[Any, Any]] | None = getattr(task, "late", None)
+    if make is None:
+        raise BadOption("into", f"expected a task, found {task!r}")
+    return make(*args, **kwargs)
+
+
+@overload
+def chain(a: Continuation[Any, A], /, *, pass_result: bool = True) -> Chain[A, A]: ...
+@overload
+def chain(a: Continuation[A, Any], b: Makes[[A], Any, B], /, *, pass_result: Literal[True] = True) -> Chain[B, B]: ...
+@overload
+def chain(
+    a: Continuation[A, Any], b: Makes[[A], B, Any], c: Makes[[B], Any, V], /, *, pass_result: Literal[True] = True
+) -> Chain[V, V]: ...
+@overload
+def chain(a: Continuation[Any, Any], b: Continuation[Any, B], /, *, pass_result: bool = True) -> Chain[B, B]: ...
+@overload
+def chain(
+    a: Continuation[Any, Any], b: Continuation[Any, Any], c: Continuation[Any, V], /, *, pass_result: bool = True
+) -> Chain[V, V]: ...
+@overload
+def chain(a: Any, b: Any, c: Any, d: Any, /, *more: Any, pass_result: bool = True) -> Chain[Any, Any]: ...
+def chain(*steps: Any, pass_result: bool = True) -> Any:
+    """One after the other, each with the result before it as its first argument (pass_result=False: without).
+
+    A step is a spec, `task.job(more="...")` with the first argument left out, a flow (in which those jobs take the
+    result that say pass_result=True), or the task itself.
+    Raises BadArgument where the arguments given leave no room for the result, BadOption for no steps.
+    """
+    if not steps:
+        raise BadOption("chain", "needs at least one step")
+    specs: list[JobSpec[Any, Any]] = []
+    for number, step in enumerate(steps):
+        takes = pass_result and number > 0
+        spec = _step(step, takes, specs[-1].source if specs else None)
+        if specs:
+            if takes:
+                spec = _taking(spec)
+            [spec] = _waiting([spec], (specs[-1].id,), None)
+        specs.append(spec)
+    return _made(tuple(specs), (specs[-1],), plan_for(None, None), "chain", kind=Chain)
+
+
+def _step(step: Any, takes: bool, source: Source | None) -> JobSpec[Any, Any]:
+    if isinstance(step, JobSpec | Flow):
+        [spec] = _specs([step], "chain", source)
+        return spec
+    if not hasattr(step, "late"):
+        raise BadOption("chain", f"expected specs (task.job(...)), flows or tasks, found {step!r}")
+    spec = step.late() if takes else step.job()
+    assert isinstance(spec, JobSpec)
+    return spec
+
+
+def _taking(spec: JobSpec[Any, Any]) -> JobSpec[Any, Any]:
+    """The same, taking the result before it as its first argument. Of a flow only those do that say pass_result."""
+    if spec.new.task == FLOW:
+        return spec
+    policy = read_policy(spec.new.retry)
+    if spec.lacks is None and not policy.pass_result and spec.signature is not None:
+        spec.signature.check_late(spec.new.payload)
+    changed = spec.changed(retry=replace(policy, pass_result=True).text())
+    changed.lacks = None
+    return changed

@@ -1,0 +1,70 @@
+"""What a run goes on as: a returned composition as plain rows, the same in this process and from another one.
+
+Without it a function in a process of its own could not return a flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from treadle.codec import MISSING
+from treadle.compose.check import acyclic, usable
+from treadle.compose.flow import Conclude, Flow
+from treadle.compose.plan import PLAIN, Plan
+from treadle.errors import BadOption, TooLarge
+from treadle.job import Continuation, JobSpec, Source
+from treadle.model import NewJob
+
+
+class Next(Struct, frozen=True, omit_defaults=True):
+    """Jobs that are stored with the outcome of a run, or the end of its workflow.
+
+    own        the text of the result the run gave, if it gave one
+    concludes  that is the value of the whole workflow, and nothing follows
+    """
+
+    jobs: tuple[NewJob, ...] = ()
+    plan: Plan = PLAIN
+    own: str | None = None
+    concludes: bool = False
+
+
+encode_next: Callable[[Next], bytes] = msgspec.json.Encoder().encode
+decode_next = msgspec.json.Decoder(Next).decode
+
+
+def next_of(
+    found: Continuation[Any, Any], encode: Callable[[object], str], most: int, source: Source | None = None
+) -> Next:
+    """What a task returned, as rows. `encode` writes its own result. Raises BadOption for jobs that cannot go
+    together or are not of this app, BadArgument for one that lacks an argument, BadResult, TooLarge."""
+    if isinstance(found, Conclude):
+        return Next(own=_sized(encode(found.result), most), concludes=True)
+    if isinstance(found, JobSpec):
+        usable([found], "return")
+        _ours([found], source)
+        jobs = [*found.others, found.new]
+        acyclic(jobs)
+        return Next(tuple(jobs))
+    if not isinstance(found, Flow):
+        raise BadOption("return", f"expected a flow, a spec or a value, found {found!r}")
+    usable(found.specs, "return")
+    _ours(found.specs, source)
+    own = None if found.own is MISSING else _sized(encode(found.own), most)
+    return Next(tuple(found.rows()), found.plan, own)
+
+
+def _ours(specs: tuple[JobSpec[Any, Any], ...] | list[JobSpec[Any, Any]], source: Source | None) -> None:
+    for spec in specs:
+        if source is not None and spec.source is not None and spec.source is not source:
+            raise BadOption("return", f"{spec!r} belongs to another app than the task that returns it")
+
+
+def _sized(text: str, most: int) -> str:
+    if len(text) * 4 > most and (size := len(text.encode())) > most:
+        raise TooLarge("the result", size, most)
+    return text

@@ -1,0 +1,95 @@
+"""The ending of jobs that have run and waited for others: read what became of those, and settle.
+
+Without it a parent would come back in line when its children have ended, and nobody would know what to do with it.
+Its function is not called; a worker's slot is taken for as long as the rows take to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from treadle import defaults, judge
+from treadle.compose.fold import causes, ending, failure, fatal
+from treadle.compose.plan import plan_of
+from treadle.errors import JobNotDone, StorageError, WorkflowFailed
+from treadle.job import not_done
+from treadle.model import ASKED, CHILDREN, Outcome, Record, State
+from treadle.storage.contract import Storage
+
+NAMED: Final = 1_000  # failed jobs one WorkflowFailed names
+READ: Final = 500  # rows in one look: bounds what a storage holds up for us
+
+Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
+
+
+async def rows_of(get: Get, ids: Sequence[str]) -> list[Record]:
+    """These rows, in order, without those that are gone."""
+    found: list[Record] = []
+    for start in range(0, len(ids), READ):
+        found += [row for row in await get(ids[start : start + READ]) if row is not None]
+    return found
+
+
+class Ender:
+    """Ends the parents that a worker claims."""
+
+    def __init__(
+        self, storage: Storage, tasks: Mapping[str, Any], reducers: Mapping[str, Callable[[list[Any]], Any]], most: int
+    ) -> None:
+        self._storage, self._tasks, self._reducers, self._most = storage, tasks, reducers, most
+
+    async def end(self, record: Record, max_lost: int) -> Outcome:
+        """The outcome of a job that ran and has waited. If the storage is away it is looked at again later."""
+        if max_lost and record.lost >= max_lost + defaults.MAX_LOST:  # its run may have lost almost max_lost already
+            return failure(record, f"{record.lost} workers were lost with it, the last while they ended it")
+        plan = plan_of(record)
+        try:
+            children = await rows_of(self._storage.get, record.after)
+            if plan.guard:
+                await self._cancel([child for child in children if not child.state.final], record)
+            elif plan.mark is None and not all(child.state.final for child in children):
+                return _waits_on(record)  # one of them was reopened meanwhile
+        except StorageError:
+            return judge.handed_back(record, defaults.POLL)
+        return ending(record, children, self._tasks, self._reducers, self._most)
+
+    async def _cancel(self, rows: Sequence[Record], guard: Record) -> None:
+        """Cancel these and what came of them. One that ends meanwhile has ended."""
+        for row in rows:
+            if row.ran:
+                children = await rows_of(self._storage.get, row.after)
+                await self._cancel([child for child in children if not child.state.final], guard)
+        await self._storage.settle([
+            Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, attempt=row.attempt, reason=ASKED,
+                    result=row.result, error=f"another child of {guard.job.parent} failed")
+            for row in rows
+        ])  # fmt: skip
+
+
+def _waits_on(record: Record) -> Outcome:
+    return Outcome(
+        id=record.job.id, version=record.version, state=State.WAITING, attempt=record.attempt, result=record.result,
+        after=record.after, slack=None, ran=True,
+    )  # fmt: skip
+
+
+async def failure_of(get: Get, row: Record) -> JobNotDone:
+    """The error of a job that did not succeed; if its children are to blame, it names each of them, and theirs."""
+    if row.reason != CHILDREN:
+        return not_done(row)
+    found: list[JobNotDone] = []
+    seen, look = {row.job.id}, [row]
+    while look and len(found) < NAMED:
+        parent = look.pop()
+        children = await rows_of(get, parent.after)
+        for child in causes(fatal(children, plan_of(parent))):
+            if child.job.id in seen or not child.state.final:
+                continue
+            seen.add(child.job.id)
+            if child.reason == CHILDREN:
+                look.append(child)
+            else:
+                found.append(not_done(child))
+    job = row.job
+    return WorkflowFailed(job.id, job.task, row.reason, row.error, found) if found else not_done(row)
