@@ -40,10 +40,9 @@ class Context:
     """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
 
     __slots__ = (
-        "_cancelled", "_home", "_noted", "_numbers", "_results", "_stem", "began", "durable", "leaving", "note", "open",
-        "place", "record", "site", "why", "worker",
+        "_cancelled", "_home", "_noted", "_numbers", "_results", "_stem", "began", "durable", "leaving", "note",
+        "open", "place", "record", "site", "why", "worker",
     )  # fmt: skip
-
 
     def __init__(
         self, record: Record, worker: str, noted: Callable[[], None], results: Results | None = None,
