@@ -97,7 +97,7 @@ class Context:
     @property
     def after(self) -> tuple[str, ...]:
         """The ids it waited for."""
-        return self.record.after
+        return self.record.job.after  # not what a wait inside its run waits for
 
     @property
     def deadline(self) -> datetime | None:

@@ -65,7 +65,7 @@ def handed_back(record: Record, delay: float = 0.0, memo: Pairs = (), note: str 
     """Later, uncounted; with delay 0 it keeps its turn. The last error stays."""
     return Outcome(
         id=record.job.id, version=record.version, state=State.READY, delay=delay, attempt=record.attempt,
-        error=record.error, memo=memo, note=note,
+        result=record.result, error=record.error, memo=memo, note=note,
     )  # fmt: skip
 
 
