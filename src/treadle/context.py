@@ -300,7 +300,7 @@ def current() -> Context:
 
 def refuse_to_wait(what: str) -> None:
     """Raise NestedTransaction where the job that runs here holds a transaction that what is asked would wait for."""
-    here = _current.get(None)
+    here: Context | None = ids.running.get(None)
     if here is not None and here.open is not None and here.open.alone:
         raise NestedTransaction(
             f"{what} inside current().transaction() would wait for that transaction, as its storage knows one writer "
