@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,13 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--abandoned-age", type=seconds, metavar="SECONDS", help="queuey: silence that means gone [300].")
 @click.option("--max-attempts", type=click.IntRange(1), help="queuey: attempts before a job fails [3].")
 @click.option("--abandon-counting", type=click.Choice(("literal", "claims")), help="queuey: what counts [literal].")
+@click.option(
+    "--blobs",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Serve content-addressed blobs from here [treadle-blobs with --face queuey].",
+)
+@click.option("--max-blob", type=click.IntRange(1), help="Bytes of the largest blob [268435456].")
 @serving
 def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) -> int:
     """Serve jobs over HTTP: the API and the worker protocol under /v1, its description at /docs.
@@ -120,7 +127,7 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], concurre
     if options["port"] is not None:
         first, tries = options["port"], 1
     serving = Serving(
-        make_site(app, settings, [_face(name, options) for name in named], options.get("api", True)),
+        make_site(app, settings, _faces(named, options), options.get("api", True)),
         host=options["host"], port=first, tries=tries, certificate=options["tls_cert"], key=options["tls_key"],
     )  # fmt: skip
     with Signals(asyncio.get_running_loop(), stop.set):
@@ -139,14 +146,27 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], concurre
     note("treadle: stopped")
 
 
-def _face(name: str, options: dict[str, Any]) -> Face:
-    from treadle.faces import queuey
+def _faces(named: Sequence[str], options: dict[str, Any]) -> list[Face]:
+    """What is served beside the API, or instead of it."""
+    found: list[Face] = []
+    if "queuey" in named:
+        from treadle.faces import queuey
 
-    given = {
-        "abandoned_age": options["abandoned_age"], "max_attempts": options["max_attempts"],
-        "counting": options["abandon_counting"],
-    }  # fmt: skip
-    return queuey.queue_face(queuey.Rules(**{word: value for word, value in given.items() if value is not None}))
+        given = {
+            "abandoned_age": options["abandoned_age"], "max_attempts": options["max_attempts"],
+            "counting": options["abandon_counting"],
+        }  # fmt: skip
+        rules = queuey.Rules(**{word: value for word, value in given.items() if value is not None})
+        found.append(queuey.queue_face(rules))
+    folder = options.get("blobs") or (Path("treadle-blobs") if "queuey" in named else None)
+    if folder is not None:
+        from treadle.blobs import DirectoryBlobs
+        from treadle.blobs.directory import MOST
+        from treadle.faces.blobs import blob_face
+
+        found.append(blob_face(DirectoryBlobs(folder, options["max_blob"] or MOST)))
+        note(f"treadle: blobs live in {folder}")
+    return found
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,0 +1,152 @@
+"""Blobs as files of a directory: `ab/abcdef...`, written beside and renamed, verified on every read.
+
+Without the temporary file, the flush and the rename a crash would leave half a blob under the name of the whole one,
+and it would count as stored for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import IO, Final
+
+from treadle.blobs.store import Blob, Corrupt, NoBlob, TooBig
+from treadle.errors import StorageFull, StorageUnavailable
+
+log = logging.getLogger("treadle")
+
+PIECE: Final = 256 * 1024  # bytes read or written at once, in a thread
+MOST: Final = 256 * 2**20  # bytes of one blob, by default
+
+
+class DirectoryBlobs:
+    """Blobs in a directory, which is made if it is not there. Several processes may share it.
+
+    limit  bytes of the largest blob
+    """
+
+    def __init__(self, folder: str | Path, limit: int = MOST) -> None:
+        self._folder, self._limit = Path(folder), limit
+        self._aside = self._folder / "quarantine"
+        self._incoming = self._folder / "incoming"
+        for each in (self._folder, self._aside, self._incoming):
+            each.mkdir(parents=True, exist_ok=True)
+
+    def path(self, address: str) -> Path:
+        """Where the blob lies, if it is there."""
+        return self._folder / address[:2] / address
+
+    async def put(self, content: AsyncIterator[bytes]) -> tuple[str, bool]:
+        descriptor, name = tempfile.mkstemp(dir=self._incoming)
+        sha, size = hashlib.sha256(), 0
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as out:
+                async for piece in content:
+                    size += len(piece)
+                    if size > self._limit:
+                        raise TooBig("the blob", size, self._limit)
+                    if piece:
+                        await asyncio.to_thread(_append, out, piece, sha)
+                address = sha.hexdigest()
+                is_new = await asyncio.to_thread(self._keep, out, name, address)
+        except OSError as error:
+            raise _refusal(error, self._folder) from error
+        finally:
+            with suppress(OSError):
+                os.unlink(name)
+        return address, is_new
+
+    def _keep(self, out: IO[bytes], name: str, address: str) -> bool:
+        """Give the flushed file its name. True if no good one bore it; what lies there spoiled is replaced."""
+        target = self.path(address)
+        if target.exists() and _digest(target) == address:
+            return False
+        os.fsync(out.fileno())
+        if not target.parent.exists():
+            target.parent.mkdir(exist_ok=True)
+            _flush(self._folder)
+        os.replace(name, target)
+        _flush(target.parent)
+        return True
+
+    async def size(self, address: str) -> int | None:
+        try:
+            return (await asyncio.to_thread(os.stat, self.path(address))).st_size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _refusal(error, self._folder) from error
+
+    @asynccontextmanager
+    async def read(self, address: str) -> AsyncIterator[Blob]:
+        """Verified once as a whole, then handed out from the same open file, which nobody writes to."""
+        path = self.path(address)
+        try:
+            with await asyncio.to_thread(open, path, "rb", 0) as file:
+                found = await asyncio.to_thread(_digest_of, file)
+                if found != address:
+                    await asyncio.to_thread(self._set_aside, path, found)
+                    raise Corrupt(f"the bytes of {address} are spoiled; they were moved to {self._aside}")
+                yield _File(file)
+        except FileNotFoundError:
+            raise NoBlob(f"there is no blob {address}") from None
+        except IsADirectoryError:
+            raise NoBlob(f"there is no blob {address}") from None
+
+    def _set_aside(self, path: Path, found: str) -> None:
+        log.error("%s holds other bytes than its name says (sha256 %s); it is moved to %s", path, found, self._aside)
+        with suppress(FileNotFoundError):
+            os.replace(path, self._aside / f"{path.name}.{os.urandom(4).hex()}")
+
+
+class _File:
+    """An open file as a blob."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.size = file.seek(0, os.SEEK_END)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        await asyncio.to_thread(self._file.seek, 0)
+        while piece := await asyncio.to_thread(self._file.read, PIECE):
+            yield piece
+
+
+def _append(out: IO[bytes], piece: bytes, sha: hashlib._Hash) -> None:
+    view = memoryview(piece)
+    sha.update(view)
+    while view:
+        view = view[out.write(view) :]
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb", 0) as file:
+        return _digest_of(file)
+
+
+def _digest_of(file: IO[bytes]) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def _flush(folder: Path) -> None:
+    """Make a new name in a directory outlive a crash, where the system lets directories be flushed."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refusal(error: OSError, folder: Path) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return StorageFull(f"no room for blobs in {folder}: {error.strerror}")
+    return StorageUnavailable(f"blobs in {folder}: {error.strerror or error}")
