@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from treadle import clock as clocks
 from treadle import codec as codecs
-from treadle import config, judge, middleware
+from treadle import config, defaults, judge, middleware
 from treadle import cron as crons
 from treadle.client import Client
 from treadle.compose.flow import Flow, behind
@@ -185,6 +185,14 @@ class App:
             return task
 
         return decorate if function is None else decorate(function)
+
+    def delayed_handler(self, function: Callable[[Any], R], /) -> Task[[Any], Any, R]:
+        """Make a function (async or not) the one that gets the payload of each delayed job when it is due:
+        `@app.delayed_handler`. Jobs come from `POST /` of the delayed face, or from any program as task
+        "delayed.job". Raises BadTask as `task` does."""
+        made: Any = self.task(name=defaults.DELAYED_TASK, queue=defaults.DELAYED_QUEUE)
+        task: Task[[Any], Any, R] = made(function)
+        return task
 
     def cron(
         self, line: str, *, tz: str = "UTC", name: str | None = None, args: Sequence[Any] = (),

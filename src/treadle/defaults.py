@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 QUEUE: Final = "default"
+DELAYED_TASK: Final = "delayed.job"  # what the delayed face stores, and `App.delayed_handler` runs
+DELAYED_QUEUE: Final = "delayed"
 PRIORITY: Final = 0  # higher first
 PRIORITY_RANGE: Final = (-32768, 32767)  # 16 bits: what every storage can sort by
 KEEP: Final = 86_400.0  # s; a day: long enough to look at yesterday's work

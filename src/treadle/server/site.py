@@ -64,8 +64,6 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
         return PlainTextResponse("ok")
 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
-    for face in faces:
-        routes += face(app, settings, waiting)
     if api:
         operations = [
             *JobRoom(app, settings).operations(),
@@ -75,6 +73,8 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
         routes += made_of(operations, settings.max_body)
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
+    for face in faces:  # last: one of them answers every other path in words of its own
+        routes += face(app, settings, waiting)
     layers = [Middleware(Guard, settings=settings)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]

@@ -1,0 +1,214 @@
+"""The delayed face: `POST /` takes a payload and a due time, as clients of that small service know it.
+
+Without it programs that post delayed jobs would have to be rewritten. A job is a job of the task `delayed.job`; its
+due time is the `delay` of the row, so nobody moves anything when it comes, and no leader is needed for that.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from treadle import defaults, ids
+from treadle.errors import StorageError, TreadleError
+from treadle.model import NewJob, Record, State
+from treadle.retry import Policy, Retry
+from treadle.server.body import body
+from treadle.server.faults import Refused, json
+from treadle.server.guard import allowed, caller
+from treadle.server.settings import Settings
+from treadle.server.waiting import Waiting
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+PORT: Final = 8080
+LATEST: Final = 100 * 365 * 86_400.0  # s from now: beyond it somebody has sent milliseconds
+KEEP: Final = 86_400.0  # s an ended job can be looked at
+POLICY: Final = Policy(retry=Retry(attempts=25, base=1.0, factor=2.0, max=300.0, jitter=0.2))
+ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, in lower case
+NAME: Final = re.compile(f"[{ALPHABET}{ALPHABET.upper()}]{{26}}")
+
+
+class Said(Struct, frozen=True):
+    message: str
+
+
+class Stored(Struct, frozen=True, rename="camel"):
+    job_id: str
+
+
+class DelayedJob(Struct, frozen=True, rename="camel", kw_only=True):
+    """One job as it stands; moments are seconds since 1970."""
+
+    job_id: str
+    state: str
+    payload: Any
+    due_time: float
+    pickup_time: float | None
+    attempts: int
+    last_error: str | None
+
+
+class Backlog(Struct, frozen=True, rename="camel", kw_only=True):
+    """backlog: not due yet; due: in line; unacked: being handled."""
+
+    backlog: int
+    due: int
+    unacked: int
+    failed: int
+    oldest_due_age_sec: float | None
+
+
+def shown(id: str) -> str:
+    """An id as this protocol writes it: its 128 bits as 26 characters, which sort as it does."""
+    number = uuid.UUID(id).int
+    return "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def read(text: str) -> str:
+    """The id behind the 26 characters. Raises Refused (404) for what is none."""
+    number = 0
+    if NAME.fullmatch(text):
+        for letter in text.lower():
+            number = number << 5 | ALPHABET.index(letter)
+    if not NAME.fullmatch(text) or number >> 128:
+        raise Refused(404, "not_found", "not found")
+    return str(uuid.UUID(int=number))
+
+
+def delayed_face() -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
+    """The face as `make_site` takes it."""
+    return lambda app, settings, waiting: DelayedFace(app, settings).routes()
+
+
+class DelayedFace:
+    """`POST /`, and what one needs to look after the jobs."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self._app, self._settings = app, settings
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/", self._plainly(self.post), methods=["POST"]),
+            Route("/jobs/{id}", self._plainly(self.get), methods=["GET"]),
+            Route("/jobs/{id}", self._plainly(self.delete), methods=["DELETE"]),
+            Route("/stats", self._plainly(self.stats), methods=["GET"]),
+            Route("/{rest:path}", self._plainly(self.nothing)),
+        ]
+
+    @staticmethod
+    def _plainly(call: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """This protocol says {"message"} and nothing else, and knows 400 only for a body that is wrong."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                answer: Response = await call(request)
+                return answer
+            except Refused as error:
+                status = 400 if error.status == 422 else error.status
+                return json(Said(error.problem.message), status, error.headers)
+            except StorageError as error:
+                return json(Said(f"the job was not stored: {error}"), 503, {"Retry-After": "1"})
+            except TreadleError as error:
+                return json(Said(str(error)), 400)
+
+        return endpoint
+
+    async def nothing(self, request: Request) -> Response:
+        raise Refused(404, "not_found", "not found")
+
+    async def post(self, request: Request) -> Response:
+        """Store a job; 200 once that is durable."""
+        allowed(caller(request, "enqueue"), (defaults.DELAYED_QUEUE,))
+        asked = await body(request, dict[str, Any], self._settings.max_body)
+        delay = self._delay(asked)
+        payload = msgspec.json.encode([asked.get("payload", "")]).decode()
+        job = NewJob(
+            id=self._id(request), task=defaults.DELAYED_TASK, payload=payload, queue=defaults.DELAYED_QUEUE,
+            delay=delay, keep=KEEP, retry=POLICY.text(), headers=(("dueTime", repr(float(asked["dueTime"]))),),
+        )  # fmt: skip
+        [row] = await self._app.storage.enqueue([job])
+        if row.job.payload != payload:
+            raise Refused(422, "reused", "this Idempotency-Key was used for another job")
+        return json(Stored(shown(row.id)))
+
+    def _delay(self, asked: dict[str, Any]) -> float:
+        """Seconds from now. Strictly later than the current whole second, as the protocol always had it."""
+        found, now = asked.get("dueTime"), self._app.now()
+        try:
+            due = float(found) if isinstance(found, int | float | str) and not isinstance(found, bool) else math.nan
+        except (ValueError, OverflowError):
+            due = math.nan
+        if not math.isfinite(due):
+            raise Refused(422, "wrong", f"dueTime: expected seconds since 1970 as a number, found {found!r:.100}")
+        if due <= math.floor(now):
+            raise Refused(422, "past", f"Job due time must be in future: {due:g} has passed, it is {now:.0f}")
+        if due > now + LATEST:
+            raise Refused(422, "far", f"dueTime {due:g} is over a hundred years ahead: seconds, not milliseconds")
+        return max(0.0, due - now)
+
+    def _id(self, request: Request) -> str:
+        key = request.headers.get("idempotency-key")
+        if key is None:
+            return self._app.new_id()
+        return str(uuid.UUID(ids.derived("delayed", caller(request).name, key)))
+
+    async def get(self, request: Request) -> Response:
+        caller(request, "read")
+        return json(_view(await self._row(request)))
+
+    async def delete(self, request: Request) -> Response:
+        """Take back a job that is not being handled; 409 if it is."""
+        caller(request, "operate")
+        row = await self._row(request)
+        if row.state is State.RUNNING:
+            raise Refused(409, "running", "the job is being handled")
+        if not row.state.final:
+            await self._app.jobs.cancel(row.id)
+        await self._app.jobs.delete(row.id)
+        return Response(status_code=204)
+
+    async def stats(self, request: Request) -> Response:
+        caller(request, "read")
+        found, oldest = {"backlog": 0, "due": 0, "unacked": 0, "failed": 0}, None
+        for count in (await self._app.storage.stats()).counts:
+            if count.task != defaults.DELAYED_TASK:
+                continue
+            if count.state is State.READY:
+                found["backlog"] += count.jobs - count.in_line
+                found["due"] += count.in_line
+                oldest = count.oldest
+            elif count.state is State.RUNNING:
+                found["unacked"] += count.jobs
+            elif count.state is State.FAILED:
+                found["failed"] += count.jobs
+        return json(Backlog(**found, oldest_due_age_sec=oldest))
+
+    async def _row(self, request: Request) -> Record:
+        [row] = await self._app.storage.get([read(request.path_params["id"])])
+        if row is None or row.job.task != defaults.DELAYED_TASK:
+            raise Refused(404, "not_found", "not found")
+        allowed(caller(request), (row.job.queue,))
+        return row
+
+
+def _view(row: Record) -> DelayedJob:
+    words = {State.RUNNING: "active", State.SUCCEEDED: "completed", State.WAITING: "scheduled"}
+    state = words.get(row.state, str(row.state))
+    if row.state is State.READY:
+        state = "ready" if row.place is not None else "scheduled"
+    [payload] = msgspec.json.decode(row.job.payload)
+    return DelayedJob(
+        job_id=shown(row.id), state=state, payload=payload, due_time=float(dict(row.job.headers)["dueTime"]),
+        pickup_time=row.started_at, attempts=row.attempt, last_error=row.error,
+    )  # fmt: skip

@@ -1,0 +1,131 @@
+"""The delayed face, as programs that post delayed jobs see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.served import memory_url
+from treadle.faces.delayed import delayed_face, read, shown
+from treadle.ids import UuidV7
+from treadle.server.faults import Refused
+from treadle.testing import HandClock
+
+NOW = 1_800_000_000.5
+
+
+class Delayed:
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.session, self.url = session, url
+
+    async def __call__(
+        self, method: str, path: str, body: Any = None, raw: bytes | None = None, **headers: str
+    ) -> tuple[int, Any]:
+        named = {"Content-Type": "application/json", **{name.replace("_", "-"): text for name, text in headers.items()}}
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        async with self.session.request(method, self.url + path, data=data, headers=named) as answer:
+            content = await answer.read()
+            return answer.status, json.loads(content) if content else None
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    clock = HandClock()
+    clock.advance(NOW - clock())
+    return clock
+
+
+@pytest.fixture
+async def call(clock: HandClock) -> AsyncIterator[Delayed]:
+    async with aiohttp.ClientSession() as session:
+        yield Delayed(session, memory_url(clock, faces=[delayed_face()]))
+
+
+@pytest.mark.parametrize("payload", ["text", {"a": [1, None]}, [1, 2], 7, None, ""])
+async def test_a_job_is_stored_until_it_is_due_and_its_payload_arrives_as_it_was(
+    call: Delayed, clock: HandClock, payload: Any
+) -> None:
+    status, answer = await call("POST", "/", {"payload": payload, "dueTime": NOW + 10})
+    assert (status, list(answer)) == (200, ["jobId"])
+    assert len(answer["jobId"]) == 26
+    _, job = await call("GET", f"/jobs/{answer['jobId']}")
+    assert job == {
+        "jobId": answer["jobId"], "state": "scheduled", "payload": payload, "dueTime": NOW + 10, "pickupTime": None,
+        "attempts": 0, "lastError": None,
+    }  # fmt: skip
+    assert (await call("GET", "/v1/queues"))[1]["queues"][0]["name"] == "delayed"  # the API is there beside it
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"payload": "x", "dueTime": NOW - 1}, "Job due time must be in future"),
+        ({"payload": "x", "dueTime": int(NOW)}, "Job due time must be in future"),
+        ({"payload": "x"}, "dueTime"),
+        ({"payload": "x", "dueTime": None}, "dueTime"),
+        ({"payload": "x", "dueTime": "soon"}, "dueTime"),
+        ({"payload": "x", "dueTime": "nan"}, "dueTime"),
+        ({"payload": "x", "dueTime": True}, "dueTime"),
+        ({"payload": "x", "dueTime": [1]}, "dueTime"),
+        ({"payload": "x", "dueTime": (NOW + 10) * 1000}, "milliseconds"),
+        ([], "does not fit"),
+        ("text", "does not fit"),
+    ],
+)
+async def test_what_cannot_be_scheduled_is_refused_and_not_stored(call: Delayed, body: Any, words: str) -> None:
+    status, answer = await call("POST", "/", body)
+    assert (status, list(answer)) == (400, ["message"])
+    assert words in answer["message"]
+    assert (await call("GET", "/stats"))[1]["backlog"] == 0
+
+
+async def test_other_refusals_have_the_same_shape(call: Delayed) -> None:
+    good = json.dumps({"payload": "x", "dueTime": NOW + 10}).encode()
+    for method, path, raw, kind, expected in (
+        ("POST", "/", b"{", "application/json", 400),
+        ("POST", "/", good, "text/plain", 415),
+        ("GET", "/nothing", None, "application/json", 404),
+        ("GET", "/jobs/nothing", None, "application/json", 404),
+    ):
+        status, answer = await call(method, path, raw=raw, Content_Type=kind)
+        assert (status, list(answer)) == (expected, ["message"])
+    assert (await call("GET", "/anything/else"))[1] == {"message": "not found"}
+    assert (await call("GET", "/stats"))[1]["backlog"] == 0
+
+
+async def test_a_due_time_may_be_a_decimal_text_and_the_payload_be_left_out(call: Delayed) -> None:
+    _, answer = await call("POST", "/", {"dueTime": f"{NOW + 1:.3f}"})
+    _, job = await call("GET", f"/jobs/{answer['jobId']}")
+    assert (job["payload"], job["dueTime"]) == ("", NOW + 1)
+
+
+async def test_posting_may_be_repeated(call: Delayed) -> None:
+    body = {"payload": "x", "dueTime": NOW + 10}
+    first = await call("POST", "/", body, Idempotency_Key="k")
+    assert await call("POST", "/", body, Idempotency_Key="k") == first
+    assert (await call("POST", "/", {**body, "payload": "y"}, Idempotency_Key="k"))[0] == 400
+    assert (await call("GET", "/stats"))[1]["backlog"] == 1
+
+
+async def test_stats_and_taking_back(call: Delayed, clock: HandClock) -> None:
+    _, answer = await call("POST", "/", {"payload": "x", "dueTime": NOW + 10})
+    assert (await call("GET", "/stats"))[1] == {
+        "backlog": 1, "due": 0, "unacked": 0, "failed": 0, "oldestDueAgeSec": None,
+    }  # fmt: skip
+    assert await call("DELETE", f"/jobs/{answer['jobId']}") == (204, None)
+    assert (await call("GET", "/stats"))[1]["backlog"] == 0
+    assert (await call("DELETE", f"/jobs/{shown(UuidV7()())}"))[0] == 404
+
+
+def test_ids_are_shown_in_26_characters_that_sort_as_they_do() -> None:
+    make = UuidV7()
+    made = [make() for _ in range(100)]
+    assert [read(shown(id)) for id in made] == made
+    assert sorted(map(shown, made)) == [shown(id) for id in made]
+    for wrong in ("", "a" * 25, "u" * 26, "z" * 26):
+        with pytest.raises(Refused):
+            read(wrong)
