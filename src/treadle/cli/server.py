@@ -48,7 +48,9 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @targeted
-@click.option("--face", "faces", multiple=True, type=click.Choice(("queuey",)), help="Speak another system's protocol.")
+@click.option(
+    "--face", "faces", multiple=True, type=click.Choice(("queuey", "delayed")), help="Speak another system's protocol."
+)
 @click.option("--api", is_flag=True, help="With --face: serve /v1 as well.")
 @click.option("--abandoned-age", type=seconds, metavar="SECONDS", help="queuey: silence that means gone [300].")
 @click.option("--max-attempts", type=click.IntRange(1), help="queuey: attempts before a job fails [3].")
@@ -65,8 +67,8 @@ def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) ->
     """Serve jobs over HTTP: the API and the worker protocol under /v1, its description at /docs.
 
     Programs elsewhere use it as their storage: App("http://host:7373"). With --face queuey it is the HTTP queue of
-    WASI jobs instead, on the first free port from 1717, open to the network as that queue is. Ctrl-C or SIGTERM:
-    finish what is being answered, then stop.
+    WASI jobs instead, on the first free port from 1717, open to the network as that queue is; with --face delayed it
+    takes delayed jobs by POST / on port 8080. Ctrl-C or SIGTERM: finish what is being answered, then stop.
     """
     return _run(target, {**options, "faces": faces, "api": api or not faces}, None)
 
@@ -158,6 +160,10 @@ def _faces(named: Sequence[str], options: dict[str, Any]) -> list[Face]:
         }  # fmt: skip
         rules = queuey.Rules(**{word: value for word, value in given.items() if value is not None})
         found.append(queuey.queue_face(rules))
+    if "delayed" in named:
+        from treadle.faces.delayed import delayed_face
+
+        found.append(delayed_face())
     folder = options.get("blobs") or (Path("treadle-blobs") if "queuey" in named else None)
     if folder is not None:
         from treadle.blobs import DirectoryBlobs

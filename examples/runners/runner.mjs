@@ -1,0 +1,87 @@
+// A runner for Node 18 or newer, without dependencies: claims jobs, runs them side by side, keeps their leases alive.
+//
+//   TREADLE_SERVER=http://127.0.0.1:7373 node runner.mjs
+//
+// Everything it needs of the protocol is here: claim (with a wait), heartbeat, settle. A function that throws has
+// failed; whether the job is tried again is the server's business. SIGTERM: claim no more, finish, leave.
+
+import { hostname } from "node:os";
+
+const server = process.env.TREADLE_SERVER ?? "http://127.0.0.1:7373";
+const token = process.env.TREADLE_TOKEN;
+const slots = 8, lease = 30;
+const name = `${hostname()}:${process.pid}`;
+
+const tasks = {
+  "text.shout": async (text) => text.toUpperCase(),
+  "text.fail": async () => { throw new Error("no luck") },
+  "math.sum": async (...numbers) => numbers.reduce((a, b) => a + b, 0),
+};
+
+const running = new Map(); // id -> { version, lost }
+let stopping = false, ticket = 0;
+
+async function call(verb, body) {
+  for (let pause = 100; ; pause = Math.min(2 * pause, 10_000)) {
+    try {
+      const answer = await fetch(`${server}/v1/work/${verb}`, {
+        method: "POST",
+        headers: { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) },
+        body: JSON.stringify(body),
+      });
+      if (answer.ok) return await answer.json();
+      const problem = await answer.json();
+      if (answer.status !== 429 && answer.status < 500) throw Object.assign(new Error(problem.message), { final: true });
+      console.error(`${verb}: ${answer.status} ${problem.message}`);
+    } catch (error) {
+      if (error.final) throw error;
+      console.error(`${verb}: ${error.cause?.code ?? error.message}`);
+    }
+    // Every verb may be repeated: a claim under the same ticket answers the same jobs, a report says the same again.
+    await new Promise((wake) => setTimeout(wake, pause));
+  }
+}
+
+async function run({ job, version }) {
+  const given = JSON.parse(job.payload); // an array of arguments, or { args, kwargs }
+  const args = Array.isArray(given) ? given : [...given.args, given.kwargs];
+  let report;
+  try {
+    report = { succeed: (await tasks[job.task](...args)) ?? null };
+  } catch (error) {
+    report = { fail: `${error.stack ?? ""}\n${error}`.slice(-10_000) }; // the last line is what people see first
+  }
+  const mine = running.get(job.id);
+  if (!mine.lost) await call("settle", { outcomes: [{ id: job.id, version, ...report }] });
+  running.delete(job.id);
+}
+
+async function beat() {
+  const holds = [...running].map(([id, { version }]) => ({ id, version }));
+  const worker = { worker: name, host: hostname(), pid: process.pid, tasks: Object.keys(tasks), slots, running: holds.length };
+  const { ids } = await call("heartbeat", { worker, holds, lease });
+  for (const id of ids) if (running.has(id)) running.get(id).lost = true; // cancelled, or given to somebody else
+}
+
+process.on("SIGTERM", () => { stopping = true; });
+process.on("SIGINT", () => { stopping = true; });
+const heart = setInterval(() => beat().catch(console.error), (lease * 1000) / 3);
+await beat();
+console.error(`runner ${name}: ${Object.keys(tasks).join(", ")}`);
+
+while (!stopping) {
+  const room = slots - running.size;
+  if (room === 0) { await new Promise((wake) => setTimeout(wake, 10)); continue; }
+  const wanted = Object.fromEntries(Object.keys(tasks).map((task) => [task, [room, lease]]));
+  const { records } = await call("claim", {
+    worker: `${name}#${++ticket}`, tasks: wanted, limit: room, lease, holds: [...running.keys()],
+    wait: running.size ? 0.2 : 2, max_lost: 3,
+  });
+  for (const row of records) {
+    running.set(row.job.id, { version: row.version, lost: false });
+    run(row).catch(console.error);
+  }
+}
+while (running.size) await new Promise((wake) => setTimeout(wake, 10));
+clearInterval(heart);
+await call("heartbeat", { worker: { worker: name, gone: true }, holds: [], lease });
