@@ -9,7 +9,7 @@ from msgspec import Struct
 from treadle.server.tokens import Token
 
 PORT: Final = 7373
-PORTS: Final = {"queuey": (1717, 100), "delayed": (8080, 1)}  # of the faces: the first, and how many upward it may try
+PORTS: Final = {"queuey": (1717, 100), "delayed": (8080, 1)}  # of the faces; and ports to try
 BODY: Final = 32 * 2**20  # bytes; twice the largest payload
 WAIT: Final = 30.0  # s one long poll may last: below what proxies allow
 ANSWER: Final = 30.0  # s for one answer, beyond the time a call asks to wait
