@@ -34,8 +34,10 @@ from treadle.errors import (
 from treadle.events import Emitter, Event, Listener
 from treadle.ids import IdFactory, UuidV7
 from treadle.job import Continuation, Job, JobSpec, Value, has_result
-from treadle.model import Record
+from treadle.judge import HOLD
+from treadle.model import Limit, Record
 from treadle.operate.dead import Dead
+from treadle.operate.holds import Holds
 from treadle.operate.jobs import Jobs
 from treadle.operate.limits import Limits
 from treadle.operate.queues import Queues
@@ -46,7 +48,7 @@ from treadle.retry import Policy, Retry
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.sync import Portal
-from treadle.task import Computed, Kind, Maker, Stub, Task
+from treadle.task import Computed, Kind, Maker, Stub, Task, own_limit
 from treadle.worker import Worker
 
 if TYPE_CHECKING:
@@ -116,10 +118,11 @@ class App:
         self._starting: asyncio.Task[Worker] | None = None
         self.jobs = Jobs(self.client, self._opened, self.tasks, self.now, self.sizes.step)
         self.dead = Dead(self.jobs)
-        self.queues = Queues(self._opened)
         self.limits = Limits(self._opened)
+        self.queues = Queues(self._opened, self.limits)
         self.schedules = Schedules(self._opened, self.client.send, self._new_id, self.jobs.job_of, self._tell_error)
         self.own = self.schedules.tasks
+        self.own[HOLD] = Holds(self.limits).task
 
     # --- declaring tasks
 
@@ -143,24 +146,25 @@ class App:
     def task(  # type: ignore[overload-overlap]  # a name in quotes is one of these, or any
         self, *, name: str | None = None, kind: Kind | None = None, on_error: judge.OnError | None = None,
         options: Computed | None = None, codec: codecs.Codec | None = None,
-        reduce: Literal["last", "first", "sum"] | None = None, **constants: Unpack[Options],
+        reduce: Literal["last", "first", "sum"] | None = None, concurrency: int | None = None,
+        **constants: Unpack[Options],
     ) -> _Decorator: ...  # fmt: skip
     @overload
     def task(  # type: ignore[overload-overlap]
         self, *, reduce: Literal["list"], name: str | None = None, kind: Kind | None = None,
         on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
-        **constants: Unpack[Options],
+        concurrency: int | None = None, **constants: Unpack[Options],
     ) -> _ListDecorator: ...  # fmt: skip
     @overload
     def task(
         self, *, reduce: str, name: str | None = None, kind: Kind | None = None,
         on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
-        **constants: Unpack[Options],
+        concurrency: int | None = None, **constants: Unpack[Options],
     ) -> _AnyDecorator: ...  # fmt: skip
     def task(  # type: ignore[misc]  # mypy does not see that Any takes what Options names
         self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, kind: Kind | None = None,
         on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
-        reduce: str | None = None, **constants: Any,
+        reduce: str | None = None, concurrency: int | None = None, **constants: Any,
     ) -> Any:  # fmt: skip
         """Make a function a task: `@app.task` or `@app.task(queue="mail", retry=Retry(attempts=3))`.
 
@@ -169,6 +173,7 @@ class App:
         options   callable over the call's arguments answering options for it, over the constants given here
         reduce    how the results of its children become the value of its workflow: "last" (default), "first", "list",
                   "sum", or a name registered with `app.reducer`
+        concurrency  how many of its jobs run at once, on all workers together: the limit "task:<name>"
         Raises BadTask for what cannot be a task or a name taken twice, BadOption for a wrong option.
         """
 
@@ -182,6 +187,9 @@ class App:
             given = cast("Options", constants)
             task: Task[..., Any, Any] = Task(self._maker, found, function, kind, given, options, on_error, own, reduce)
             self.tasks[found] = task
+            if concurrency is not None:
+                self.limits.declare(Limit(own_limit(found), slots=concurrency))
+                self._maker.limited.add(found)
             return task
 
         return decorate if function is None else decorate(function)
@@ -412,6 +420,7 @@ class App:
 
     async def prepare(self) -> None:
         """Store what is declared in code; every worker does so when it starts."""
+        await self.limits.store()
         await self.schedules.store()
 
     def _new_id(self) -> str:

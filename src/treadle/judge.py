@@ -10,12 +10,16 @@ import traceback
 from collections.abc import Callable
 from typing import Literal
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
-from treadle import defaults
+from treadle import defaults, ids
 from treadle.errors import RemoteFailure
 from treadle.model import ABORTED, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
+
+HOLD = "treadle.limit"  # the task of our own that shuts a limit for a while
 
 Verdict = RetryNow | Defer | Abort | None
 OnError = Callable[[BaseException, "Failure"], Verdict]
@@ -29,6 +33,13 @@ class Failure(Struct, frozen=True):
     attempt: int  # this one: 1 is the first
     attempts: int | None  # as many as it may have; None: without end
     record: Record
+
+
+class Held(Struct, frozen=True):
+    """What a hold is asked to do."""
+
+    limit: str
+    seconds: float
 
 
 class Rules(Struct, frozen=True):
@@ -121,7 +132,8 @@ def failed(
         if _too_late(record, now + delay):
             return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", memo, note)
         # READY with delay 0 would keep its turn and be claimed again before everybody else, for ever.
-        return handed_back(record, max(delay, 0.001), memo, note)
+        out = handed_back(record, max(delay, 0.001), memo, note)
+        return out if said.limit is None or not delay else replace(out, then=(_hold(record, said.limit, delay),))
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
         return ended(record, ERROR, text, memo, note)
@@ -131,6 +143,15 @@ def failed(
     return Outcome(
         id=record.job.id, version=record.version, state=State.READY, delay=delay, attempt=attempt, error=text,
         memo=memo, note=note,
+    )  # fmt: skip
+
+
+def _hold(record: Record, limit: str, delay: float) -> NewJob:
+    """The job that shuts a limit for so long; while one is under way, a newer one takes its place."""
+    return NewJob(
+        id=f"treadle:hold:{ids.derived(record.job.id, record.version, limit)}", task=HOLD, queue=defaults.OWN_QUEUE,
+        payload=msgspec.json.encode(Held(limit, delay)).decode(), key=f"{HOLD} {limit}", key_conflict="replace",
+        lease=defaults.OWN_LEASE, keep=0.0, keep_failed=0.0,
     )  # fmt: skip
 
 

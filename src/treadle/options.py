@@ -89,7 +89,7 @@ class Options(TypedDict, total=False):
     lease: Seconds
     max_lost: int
     key: str | Key | None
-    lane: str | None
+    lane: str | tuple[str, float] | None
     limits: Sequence[str]
     cost: int
     aging: Seconds
@@ -106,6 +106,7 @@ class Options(TypedDict, total=False):
     within: Any  # a transaction of the user's; not of the job, but of the call that sends it
 
 
+OWN = "treadle."  # what tasks and limits of our own begin with
 NAMES = frozenset(Options.__annotations__)
 
 
@@ -199,9 +200,19 @@ def _limits(value: object, cost: object) -> tuple[tuple[str, int], ...]:
         raise BadOption("cost", f"expected 1 or more, found {cost!r}")
     names = dict.fromkeys(name_of(name, "limits") for name in value)
     for name in names:
+        if name.startswith(OWN):
+            raise BadOption("limits", f"{name!r}: names beginning with {OWN!r} are Treadle's own")
         if name.partition(":")[0] == "queue":
             raise BadOption("limits", f"{name!r}: a queue's own limit holds for all its jobs and is not named by them")
     return tuple((name, cost) for name in names)
+
+
+def _lane(value: object) -> dict[str, Any]:
+    """A name, or (name, weight): how many jobs of it run while a lane of weight 1 has one."""
+    name, weight = value if isinstance(value, tuple | list) and len(value) == 2 else (value, 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.001 <= weight <= 1000:
+        raise BadOption("lane", f"expected a name, or (name, weight of 0.001 to 1000), found {value!r}")
+    return {"lane": None if name is None else name_of(name, "lane"), "stride": 1 / weight}
 
 
 def _key(value: object, task: str) -> dict[str, Any]:
@@ -316,7 +327,6 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "priority": _priority,
     "delay": lambda value: seconds(value, "delay"),
     "lease": _lease,
-    "lane": lambda value: None if value is None else name_of(value, "lane"),
     "aging": lambda value: seconds(value, "aging"),
     "keep": lambda value: seconds(value, "keep"),
     "keep_failed": lambda value: seconds(value, "keep_failed"),
@@ -341,6 +351,8 @@ def columns(options: Options, policy: Policy, task: str, now: float, sizes: Size
         fields["limits"] = _limits(options.get("limits", ()), options.get("cost", 1))
     if "headers" in options:
         fields["headers"] = _headers(options["headers"], sizes.headers)
+    if "lane" in options:
+        fields.update(_lane(options["lane"]))
     if "key" in options:
         fields.update(_key(options["key"], task))
     if "after" in options:

@@ -139,11 +139,18 @@ class Defer(TreadleError):
     """Raise it (or return it from `on_error`): run again later; the attempt does not count.
 
     seconds  from now, or `until` an aware moment
+    limit    a limit that rests as long, for everybody: after a 429, nothing that names it starts before the time is
+             over. A partition ("tenant:42") rests alone.
     """
 
-    def __init__(self, seconds_: float | timedelta = 0.0, *, until: datetime | None = None) -> None:
+    def __init__(
+        self, seconds_: float | timedelta = 0.0, *, until: datetime | None = None, limit: str | None = None
+    ) -> None:
         self.seconds = seconds(seconds_, "Defer")
-        self.until = until
+        self.until, self.limit = until, limit
+        name: object = limit
+        if name is not None and (not isinstance(name, str) or not name or name.startswith("treadle.")):
+            raise BadOption("Defer", f"limit: expected the name of a limit, found {limit!r}")
         moment: object = until
         if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
             raise BadOption("Defer", f"until: expected a moment with a zone, found {until!r}")

@@ -59,6 +59,7 @@ class Maker:
     def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
         self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
         self.reducers: dict[str, Reducer] = dict(BUILT_IN)
+        self.limited: set[str] = set()  # tasks with a limit of their own
 
     def fresh_id(self) -> str:
         """Inside a job its next child's, derived from the run: a repeated settle finds the same children (law 6)."""
@@ -72,13 +73,20 @@ class Maker:
         """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
         if len(payload) * 4 > self.sizes.payload and (size := len(payload.encode())) > self.sizes.payload:
             raise TooLarge(f"the payload of {task}", size, self.sizes.payload)
-        if not options:
+        if not options and task not in self.limited:
             new = NewJob(id=self.fresh_id(), task=task, payload=payload, **constants)
             return JobSpec(new, decode, inline, source=self, signature=signature)
         fields = constants | columns(options, policy, task, self.now(), self.sizes)
+        if task in self.limited:
+            fields["limits"] = (*fields.get("limits", ()), (own_limit(task), 1))
         id = fields.pop("id", None) or self.fresh_id()
         new = NewJob(id=id, task=task, payload=payload, **fields)
         return JobSpec(new, decode, inline, source=self, signature=signature)
+
+
+def own_limit(task: str) -> str:
+    """The limit that bounds how many jobs of a task run at once."""
+    return f"task:{task}"
 
 
 class Task(Generic[P, R, C, W]):

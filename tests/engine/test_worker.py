@@ -432,11 +432,11 @@ async def test_a_running_job_cancelled_from_outside_is_cancelled_at_once(app: Ap
         job = await gate.task.enqueue()
         await gate.began.get()
         assert await app.jobs.cancel(job) == 1
-        await told.until("lost")
+        await told.until("cancelled")
         with pytest.raises(JobCancelled):
             await job.result(timeout=10)
     assert gate.cancelled == [job.id]
-    assert told.names("cancelled", "failed", "retrying", "succeeded") == ["cancelled"]
+    assert told.names("cancelled", "lost", "failed", "retrying", "succeeded") == ["cancelled"]
 
 
 async def test_a_stalled_worker_past_its_lease_writes_nothing(app: App, told: Told, clock: HandClock) -> None:

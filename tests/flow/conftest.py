@@ -21,6 +21,13 @@ from treadle.testing import HandClock
 _names = (f"flow{os.getpid()}-{n}" for n in itertools.count())
 
 
+def real_url(kind: str, folder: Path) -> str:
+    """A storage of its own under its real clock."""
+    if kind == "redis":
+        return f"{valkey.url()}?ns={next(_names)}"
+    return "memory://" if kind == "memory" else f"sqlite:///{folder / 'real.db'}"
+
+
 @pytest.fixture
 def clock() -> HandClock:
     return HandClock()

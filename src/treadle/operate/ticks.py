@@ -27,7 +27,6 @@ log = logging.getLogger("treadle")
 
 TASK: Final = "treadle.schedule"
 ASK_AGAIN: Final = 60.0  # s until a function that raised, and so has no next moment, is asked again
-LEASE: Final = 5.0  # s; a run takes a moment, and a tick must not wait long for another worker
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,200}")  # it stands in the ids of its ticks
 
 CatchUp = Literal["one", "all", "skip"]
@@ -84,8 +83,9 @@ def new_row(id: str, definition: Definition, declared: bool) -> NewJob:
     """A schedule as a job. One that code declared is run only by workers that have the code: their claims name it."""
     name = definition.name
     return NewJob(
-        id=f"treadle:schedule:{id}", task=task_name(name, declared), payload=definition.text(), lease=LEASE,
-        queue=defaults.OWN_QUEUE, key=f"{TASK} {name}", labels=(label(name),), keep=0.0, keep_failed=0.0,
+        id=f"treadle:schedule:{id}", task=task_name(name, declared), payload=definition.text(),
+        queue=defaults.OWN_QUEUE, lease=defaults.OWN_LEASE, key=f"{TASK} {name}", labels=(label(name),), keep=0.0,
+        keep_failed=0.0,
     )  # fmt: skip
 
 

@@ -248,7 +248,7 @@ def raised(error: BaseException, note: str | None) -> Raised:
     kind: Kind = "other"
     fields: list[Any] = []
     if isinstance(error, Defer):
-        kind, fields = "defer", [error.seconds, None if error.until is None else error.until.timestamp()]
+        kind, fields = "defer", [error.seconds, None if error.until is None else error.until.timestamp(), error.limit]
     elif isinstance(error, Abort):
         kind, fields = "abort", [str(error), error.__cause__ is not None]
     elif isinstance(error, BadArgument):

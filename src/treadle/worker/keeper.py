@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from treadle import defaults
-from treadle.events import Emitter, Event
+from treadle.events import Emitter
 from treadle.model import Hold, Presence
 from treadle.storage.contract import Storage
+from treadle.worker.lost import Lost
 from treadle.worker.slots import Run, Slots
 
 
@@ -33,6 +34,7 @@ class Keeper:
         self._patience = defaults.WATCH
         self._answered = answered  # told by each loop under its name, once the storage has answered it
         self._pruned = True
+        self.lost = Lost(storage, emitter, slots.name)
         self._loop = asyncio.get_running_loop()
         self._born = self._loop.time()
 
@@ -83,11 +85,9 @@ class Keeper:
                     self.lose(run)
 
     def lose(self, run: Run) -> None:
-        """It was cancelled, settled or claimed by somebody else: nothing it writes will be taken."""
-        if not run.cut and self._emitter.wants("lost"):
-            job = run.record.job
-            self._emitter.emit(Event(name="lost", id=job.id, task=job.task, queue=job.queue, worker=self._slots.name,
-                                     attempt=run.record.attempt + 1, record=run.record))  # fmt: skip
+        """It was settled or claimed by somebody else: nothing it writes will be taken."""
+        if not run.cut:
+            self.lost.tell(run)
         run.stop("lost")
 
     async def listen(self) -> None:

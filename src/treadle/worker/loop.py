@@ -265,7 +265,8 @@ class _Running:
         home = DurableHome(self.slots, storage, self.keeper, app, worker.threads, outage)
         self.pumps = [
             Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter,
-                 worker.poll, worker._accept, outage, app.results, app.own, home, ender)
+                 worker.poll, worker._accept, outage, app.results, app.own, self.keeper.lost, home,
+                 ender)
             for number in range(pumps)
         ]  # fmt: skip
         self.loops: list[asyncio.Task[None]] = []
@@ -371,6 +372,7 @@ class _Running:
             await self.keeper.beat_once(gone=True)
         except StorageError:
             log.info("worker %s could not say good-bye; it is forgotten after its lease", slots.name)
+        await self.keeper.lost.settled()
         self.timers.close()
 
 
@@ -378,11 +380,13 @@ class _Asks:
     """Builds the claim for so many slots: each queue's share by weight, the first one another each time."""
 
     def __init__(self, worker: Worker, queues: dict[str, int], slots: Slots) -> None:
-        self._worker, self._queues, self._slots = worker, list(queues.items()), slots
-        self._total, self._turn = sum(queues.values()), 0
+        self._worker, self._slots, self._turn = worker, slots, 0
+        self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.OWN_QUEUE]
+        self._total = sum(weight for _, weight in self._queues)
         self._tasks: dict[str, tuple[int | None, float | None]] = {}
         self._known, self._own_at = -1, 0.0
-        self._own = () if not queues or defaults.OWN_QUEUE in queues else ((defaults.OWN_QUEUE, 1),)
+        self._own = ((defaults.OWN_QUEUE, 1),) if queues else ()
+        self._always = defaults.OWN_QUEUE in queues
 
     def __call__(self, room: int, pump: int) -> Claim:
         app, now = self._worker.app, self._slots.loop.time()
@@ -394,8 +398,9 @@ class _Asks:
             queues = tuple((name, max(1, room * weight // self._total)) for name, weight in order)
         else:
             queues = tuple((name, room) for name, _ in self._queues)
-        if not self._slots.flowing or now >= self._own_at:  # one more line to look at: not each time while jobs flow
-            queues, self._own_at = self._own + queues, now + defaults.OWN_EVERY
+        slots = self._slots  # our own is one more line to look at: not each time while jobs flow
+        if self._always or slots.own or not slots.flowing or now >= self._own_at:
+            queues, self._own_at, slots.own = self._own + queues, now + defaults.OWN_EVERY, False
         # Nor what another pump is settling: were that answer lost, it would find its job gone.
         holds = (*self._slots.running, *(run.record.job.id for run in self._slots.unsettled(but=pump)))
         return Claim(

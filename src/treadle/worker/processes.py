@@ -267,8 +267,8 @@ def _error(raised: Raised) -> Exception:
     failure = RemoteFailure(raised.type, raised.module, raised.message, raised.text)
     known: Exception | None = None
     match raised.kind, raised.fields:
-        case "defer", [seconds, until]:
-            known = Defer(seconds, until=None if until is None else datetime.fromtimestamp(until, UTC))
+        case "defer", [seconds, until, limit]:
+            known = Defer(seconds, until=None if until is None else datetime.fromtimestamp(until, UTC), limit=limit)
         case "abort", [message, False]:
             return Abort(message)  # that says all, as it does in a thread
         case "abort", [message, True]:

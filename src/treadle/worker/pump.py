@@ -27,6 +27,7 @@ from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
 from treadle.worker import joint
+from treadle.worker.lost import Lost
 from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots, Timers
 
@@ -44,10 +45,10 @@ class Pump:
         self, number: int, share: int, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
         ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
         accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
-        own: Mapping[str, OwnTask], home: Home, ender: Ender,
+        own: Mapping[str, OwnTask], lost: Lost, home: Home, ender: Ender,
     ) -> None:  # fmt: skip
         self._number, self._share, self._results, self._home = number, share, results, home
-        self._own, self._ender = own, ender
+        self._own, self._lost, self._ender = own, lost, ender
         self._label = f"pump {number}"
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
@@ -303,8 +304,8 @@ class Pump:
                 log.info(
                     "%s %s was settled by somebody else: %s", run.record.job.task, run.record.job.id, answer.reason
                 )
-                if run.context.why != "lost" and self._emitter.wants("lost"):
-                    self._emitter.emit(_event("lost", run, self._slots.name))
+                if run.context.why != "lost":
+                    self._lost.tell(run)
             elif run.refused:
                 job = run.record.job
                 log.error("%s %s cannot be settled (%s); its lease will run out", job.task, job.id, answer.reason)

@@ -11,6 +11,7 @@ import os
 from contextlib import suppress
 from itertools import count
 
+from treadle import defaults
 from treadle.context import Context
 from treadle.judge import Rules
 from treadle.model import Outcome, Record
@@ -109,6 +110,7 @@ class Slots:
         self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
         self.idle = False  # the last claim found the line empty
         self.flowing = False  # the last claim brought jobs
+        self.own = False  # an outcome brings a job of Treadle's own, which is not to wait
         self.watched = False  # the first pump waits until the line may have something
         self.hinted = False  # something was spoken since
         self.pause = 0.0  # s the throttle asks for
@@ -151,4 +153,6 @@ class Slots:
         self.free += 1
         if outcome is not None:
             self.outcomes.append((run, outcome))
+            if outcome.then and any(new.queue == defaults.OWN_QUEUE for new in outcome.then):
+                self.own = True
         self.wake.set()
