@@ -99,7 +99,8 @@ class Client:
     def __init__(
         self, storage: Callable[[], Awaitable[Storage]], emitter: Emitter, tasks: Mapping[str, Any] | None = None
     ) -> None:
-        self._storage, self._emitter, self._tasks = storage, emitter, tasks or {}
+        self._storage, self._emitter = storage, emitter
+        self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows as tasks are declared
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.layers: list[middleware.Middleware] = []

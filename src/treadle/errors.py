@@ -213,7 +213,8 @@ class WorkflowFailed(JobFailed, ExceptionGroup[JobNotDone]):
     def __new__(
         cls, id: str, task: str, reason: str | None, error: str | None, failures: Sequence[JobNotDone]
     ) -> WorkflowFailed:
-        return super().__new__(cls, f"{task} {id}", failures)
+        named = "; ".join(map(str, failures[:3])) + ("; ..." if len(failures) > 3 else "")
+        return super().__new__(cls, f"{task} {id}: {len(failures)} failed: {named}", failures)
 
     def __init__(
         self, id: str, task: str, reason: str | None, error: str | None, failures: Sequence[JobNotDone]
@@ -225,8 +226,7 @@ class WorkflowFailed(JobFailed, ExceptionGroup[JobNotDone]):
         return WorkflowFailed(self.id, self.task, self.reason, self.error, excs)
 
     def __str__(self) -> str:
-        named = "; ".join(map(str, self.exceptions[:3])) + ("; ..." if len(self.exceptions) > 3 else "")
-        return f"{self.task} {self.id}: {len(self.exceptions)} failed: {named}"
+        return self.message
 
 
 class JobCancelled(JobNotDone):

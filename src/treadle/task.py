@@ -109,7 +109,7 @@ class Task(Generic[P, R, C, W]):
         self.kind: Kind = kind or ("async" if _is_async(function) else "thread")
         _check_kind(name, function, self.kind)
         self.reduce = None if reduce is None else reducer_of(maker.reducers, reduce)
-        self.signature = codec.Signature(name, function, codec_, folded_type(reduce))
+        self.signature = codec.Signature(name, function, codec_, folded_type(maker.reducers, reduce))
         self.on_error = on_error
         self.constants = constants
         policy = policy_of(constants)

@@ -72,3 +72,12 @@ def test_webshop_enqueues_from_plain_threads(play: Callable[..., list[str]]) -> 
 
 def test_census_adds_up_what_could_be_counted(play: Callable[..., list[str]]) -> None:
     assert play("census.py") == ["{'be': 5, 'to': 4, 'do': 4}", "published", "not published: upstream"]
+
+
+def test_access_goes_through_its_pipeline_and_runs_are_found(play: Callable[..., list[str]]) -> None:
+    assert play("access_pipeline.py") == [
+        "62 got [1, 2] ['ADD 1 for 62', 'ADD 2 for 62']",
+        "63 got [2] ['ADD 2 for 63']",
+        "65 got [] []",
+        "2 runs for 1985, 2 for role 2",
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -42,16 +43,19 @@ def reducer_of(known: Mapping[str, Reducer], name: object) -> str:
     return name
 
 
-def folded_type(name: str | None) -> Callable[[Any], Any] | None:
-    """How a reducer changes the type of what it is given; None: not at all."""
+def folded_type(known: Mapping[str, Reducer], name: str | None) -> Callable[[Any], Any] | None:
+    """How a reducer changes the type of what it is given; None: not at all. One of your own says it by its return
+    annotation."""
     if name is None or name in ("last", "first", "sum"):
         return None
-    return _listed if name == "list" else _anything
+    if name == "list":
+        return _listed
+    try:
+        own = typing.get_type_hints(known[name], include_extras=True).get("return", Any)
+    except (NameError, TypeError):
+        own = Any
+    return lambda hint: own
 
 
 def _listed(hint: Any) -> Any:
     return list[hint]
-
-
-def _anything(hint: Any) -> Any:
-    return Any

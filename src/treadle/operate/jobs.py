@@ -11,12 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from treadle import codec, defaults, promises
 from treadle.client import Client
+from treadle.compose.fold import causes, fatal
+from treadle.compose.plan import plan_of
+from treadle.ending import rows_of
 from treadle.errors import BadOption, JobUnknown, KeyHeld, Stale, TooLarge, TreadleError
 from treadle.job import Job
 from treadle.memo import check_name
-from treadle.model import ASKED, Outcome, Page, Query, Record, State
+from treadle.model import ASKED, CHILDREN, Outcome, Page, Query, Record, State
 from treadle.operate.explain import explain
 from treadle.options import HasId
 from treadle.retry import read_policy
@@ -115,25 +120,29 @@ class Jobs:
         Row, key and slot are free at once; a running function is told at once where a wake-up arrives, else at its
         next heartbeat. Raises JobUnknown.
         """
-        rows = await self._chosen(job, filters, lambda row: not row.state.final)
+        rows = await self._chosen(job, filters, lambda row: not row.state.final or (tree and job is not None))
         done = 0
         for row in rows:
-            if tree:
-                done += await self._cancel_children(row)
-            done += await self._cancel_one(row)
+            cancelled = await self._cancel_one(row)
+            done += cancelled + (await self._cancel_below(row) if tree else 0)
+            if cancelled and row.job.root is None:
+                self._client.tell("workflow.ended", replace(row, state=State.CANCELLED, reason=ASKED))
         return done
 
-    async def _cancel_children(self, row: Record) -> int:
-        done = 0
-        async for child in self.iterate(parent=row.job.id):
-            if not child.job.task:
-                continue  # a signal's row, which goes with its job
-            done += await self._cancel_children(child)
-            if not child.state.final:
+    async def _cancel_below(self, row: Record) -> int:
+        """What came of a job: after it, which would otherwise come in line and end as failed because of them."""
+        done, look = 0, [row] if row.ran else []
+        while look:
+            async for child in self.iterate(parent=look.pop().job.id):
+                if not child.job.task:
+                    continue  # a signal's row, which goes with its job
                 done += await self._cancel_one(child)
+                look += [child] if child.ran else []
         return done
 
     async def _cancel_one(self, row: Record) -> int:
+        if row.state.final:
+            return 0
         done = await self._act(row, _cancelled)
         if done and row.state is State.WAITING:
             # Not before it: the job would come in line, and wait for the signal anew. Nor left: nobody else ends them.
@@ -145,6 +154,7 @@ class Jobs:
     async def retry(self, job: HasId | str | None = None, **filters: Filter) -> int:
         """Reopen failed or cancelled jobs: each, what it doomed, and the ancestors that ended because of it.
 
+        Of a job that failed because of its children those are reopened that did, and it waits for them again.
         Their tries count from 0 again. Raises JobUnknown; Stale for a job that has not ended or succeeded; KeyHeld if
         an unfinished job holds the key meanwhile. By filter, those that cannot be reopened are passed over.
         """
@@ -154,7 +164,23 @@ class Jobs:
         if job is not None and not rows:
             row = await self.get(job)
             raise Stale(row.job.id, f"{row.state}: only failed and cancelled jobs are reopened")
-        return sum([await self._act(row, _reopened, raising=job is not None) for row in rows])
+        return sum([await self._reopen(row, raising=job is not None) for row in rows])
+
+    async def _reopen(self, row: Record, raising: bool) -> int:
+        """Reopen a job; of one that failed because of its children, those of them that did, and theirs."""
+        done, look, seen = 0, [row], {row.job.id}
+        while look:
+            one = look.pop()
+            failed: list[Record] = []
+            if one.reason == CHILDREN:
+                children = await rows_of(self._client.get, one.after)
+                failed = [child for child in causes(fatal(children, plan_of(one))) if child.state.final]
+            below = [child for child in failed if child.job.id not in seen]
+            seen.update(child.job.id for child in below)
+            look += below
+            if not failed:
+                done += await self._act(one, _reopened, raising)
+        return done
 
     async def signal(self, job: HasId | str, name: str, value: object = None) -> None:
         """Give a job the value its `current().wait_for(name)` waits for; it may come before the job does. Stored when

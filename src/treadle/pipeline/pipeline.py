@@ -1,0 +1,215 @@
+"""A pipeline: named steps, handlers for them, and the runs that go through.
+
+Without it users of named queues would have to name queues, tasks and labels by hand, and keep them alike everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from msgspec.structs import asdict
+
+from treadle import config
+from treadle.app import App
+from treadle.errors import BadOption
+from treadle.job import JobSpec
+from treadle.model import State
+from treadle.options import Options, name_of
+from treadle.pipeline.handlers import child_function, end_function, step_function
+from treadle.pipeline.run import PipelineRun
+from treadle.pipeline.steps import (
+    URGENT,
+    Step,
+    StepStats,
+    Travel,
+    checked,
+    label,
+    labels_of,
+    partition,
+    priority_of,
+    shifted,
+)
+from treadle.worker import Worker
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+END = "(end)"  # what stands behind the children of a last step
+
+
+class Pipeline:
+    """Steps in a row, each on a queue of its own, and one state per run that each step adds to.
+
+    name    of the pipeline; its tasks are called "name.step" and "name.step:child"
+    steps   in order; the queue of a step has its name, that of a child "step:child"
+    labels  the fields a run can be found by: texts, whole numbers, or lists of them, as it is started with them
+    app     the app whose storage and workers it uses; None: one of its own, as `App()` would make it here
+    Raises BadOption for steps that cannot be.
+    """
+
+    def __init__(self, name: str, steps: Iterable[Step], labels: Iterable[str] = (), *, app: App | None = None) -> None:
+        self.name = name_of(name, "pipeline")
+        self.steps = checked(steps)
+        if isinstance(labels, str):
+            raise BadOption("labels", f"expected a list of names, found the one text {labels!r}")
+        self.labels = tuple(labels)
+        self.app = app if app is not None else App(config.storage_url(None, config.caller_file()))
+        self._children = {
+            self.task_of(step.name, child): f"{step.name}:{child}"
+            for step in self.steps.values()
+            for child in step.children
+        }
+        self._steps = {self.task_of(step): step for step in self.steps}
+        self._handled: set[str] = set()
+        self._complete = False
+
+    # --- handlers
+
+    def handler(self, name: str) -> Callable[[H], H]:
+        """The function of a step ("access-check") or of a child of one ("access-check:discord").
+
+        Its parameters name the fields it gets; a child gets those it was given too. A step returns a mapping to be
+        merged into the state (field by field, the last writer wins), or None. In it have a meaning of their own:
+        `next_step` (a step, or None: the run ends here), `children` ({name: [{field: value}, ...]}: a job each) and
+        `priority`. What a child returns is its result.
+        Raises BadOption for a name that is no step, or has a handler.
+        """
+        step, _, child = name.partition(":")
+        if step not in self.steps or (child and child not in self.steps[step].children):
+            known = [*self.steps, *self._children.values()]
+            raise BadOption("handler", f"{self.name} has no step {name!r}; there are {', '.join(known)}")
+        if name in self._handled:
+            raise BadOption("handler", f"{self.name}: {name!r} has a handler already")
+
+        def register(function: H) -> H:
+            declared = self.steps[step]
+            if child:
+                made = child_function(self, name, function)
+            else:
+                made = step_function(self, declared, function)
+            self.app.task(name=self.task_of(step, child), **declared.options(child or None))(made)
+            self._handled.add(name)
+            return function
+
+        return register
+
+    def worker(self, **settings: Any) -> Worker:
+        """A worker for all its steps: `async with access.worker(): ...`. Settings are those of Worker. Raises
+        BadOption for a step without a handler."""
+        self.complete()
+        queues = [step.queue_name for step in self.steps.values()]
+        queues += [f"{step.queue_name}:{child}" for step in self.steps.values() for child in step.children]
+        tasks = [*self._steps, *self._children, f"{self.name}.{END}"]
+        return Worker(self.app, **{"queues": list(dict.fromkeys(queues)), "tasks": tasks, **settings})
+
+    def complete(self) -> None:
+        """Check that every step can be run, and register what needs no handler. A worker made without `worker()` needs
+        it. Raises BadOption."""
+        if self._complete:
+            return
+        lacking = [name for name in self._children.values() if name not in self._handled]
+        lacking += [step.name for step in self.steps.values() if step.name not in self._handled and not step.children]
+        if lacking:
+            raise BadOption("handler", f"{self.name}: {', '.join(lacking)} lack a handler")
+        for step in self.steps.values():
+            if step.name not in self._handled:
+                self.app.task(name=self.task_of(step.name), **step.options())(step_function(self, step, None))
+        self.app.task(name=f"{self.name}.{END}")(end_function(self))
+        self._complete = True
+
+    # --- runs
+
+    async def start(self, *, priority: int = URGENT, **fields: Any) -> PipelineRun:
+        """Begin a run with these fields; stored when it returns. priority: 1 is the most urgent. Raises BadOption,
+        BadArgument for a field that cannot be stored, StorageError."""
+        first = next(iter(self.steps))
+        spec = self.enter(first, Travel(fields, priority_of(priority)))
+        job = await self.app.enqueue(spec.changed(labels=labels_of(self.name, self.labels, fields)))
+        return PipelineRun(self.app, job.id, self.step_of, job)
+
+    def run(self, id: str) -> PipelineRun:
+        """A run by its id."""
+        return PipelineRun(self.app, id, self.step_of)
+
+    async def find(self, **fields: Any) -> list[PipelineRun]:
+        """The runs that were started with all of these values, newest first; of a list it is enough to have it.
+        Raises BadOption for a field that is not among `labels`."""
+        wanted = []
+        for name, value in fields.items():
+            if name not in self.labels:
+                raise BadOption(
+                    name, f"{self.name} is not looked up by it; it is by {', '.join(self.labels) or 'nothing'}"
+                )
+            wanted.append(label(self.name, name, value))
+        if not wanted:
+            raise BadOption("find", "give at least one field to look for")
+        found: list[PipelineRun] = []
+        cursor: str | None = None
+        while True:
+            page = await self.app.jobs.list(label=wanted[0], cursor=cursor, limit=500)
+            found += [self.run(row.job.id) for row in page.records if set(wanted) <= set(row.job.labels)]
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    async def stats(self) -> dict[str, StepStats]:
+        """Figures of each step, and of each child as "step:child"."""
+        counted: dict[str, dict[str, int]] = {}
+        for count in (await self.app.queues.stats()).counts:
+            name = self._steps.get(count.task) or self._children.get(count.task)
+            if name is None:
+                continue
+            into = counted.setdefault(name, {})
+            if count.state is State.READY:
+                _add(into, "waiting", count.in_line + count.parked)
+                _add(into, "delayed", count.jobs - count.in_line - count.parked)
+            elif count.state in _SHOWN:
+                _add(into, _SHOWN[count.state], count.jobs)
+        queues = {name: self.steps[step].queue_name + colon + child for name, step, colon, child in self._named()}
+        return {name: StepStats(queue=queue, **counted.get(name, {})) for name, queue in queues.items()}
+
+    def _named(self) -> list[tuple[str, str, str, str]]:
+        return [(name, *name.partition(":")) for name in (*self.steps, *self._children.values())]
+
+    # --- for its handlers
+
+    def task_of(self, step: str, child: str = "") -> str:
+        """The name of the task of a step, or of a child of it."""
+        return f"{self.name}.{step}:{child}" if child else f"{self.name}.{step}"
+
+    def step_of(self, task: str) -> str | None:
+        """The step a task belongs to; None for children and for what is not ours."""
+        return self._steps.get(task) or (END if task == f"{self.name}.{END}" else None)
+
+    def child_of(self, task: str) -> str | None:
+        """The child queue a task belongs to, without its step."""
+        name = self._children.get(task)
+        return None if name is None else name.partition(":")[2]
+
+    def enter(self, name: str, travel: Travel) -> JobSpec[Any, Any]:
+        """The job of a step that is to come."""
+        step = self.steps[name]
+        travel = Travel(travel.fields, shifted(travel.priority, step), travel.given, travel.from_step)
+        return self._job(self.task_of(name), step, step.options(), travel, delay=step.delay)
+
+    def child_job(self, step: Step, child: str, travel: Travel) -> JobSpec[Any, Any]:
+        return self._job(self.task_of(step.name, child), step, step.options(child), travel)
+
+    def finish(self, step: Step, travel: Travel) -> JobSpec[Any, Any]:
+        """What gathers the children of a last step."""
+        return self._job(f"{self.name}.{END}", step, step.options(), travel)
+
+    def _job(self, task: str, step: Step, declared: Options, travel: Travel, **more: Any) -> JobSpec[Any, Any]:
+        # Its retries and timeout are not put into the row: a deploy changes them for runs that are under way.
+        kept: Any = {name: value for name, value in declared.items() if name in ("queue", "lease")}
+        if step.limits:
+            kept["limits"] = [partition(each, travel) for each in step.limits]
+        payload = {name: value for name, value in asdict(travel).items() if value or name == "fields"}
+        return self.app.stub(task, **kept, **more, priority=-travel.priority).job(payload)
+
+
+_SHOWN = {State.RUNNING: "processing", State.WAITING: "blocked", State.FAILED: "failed"}
+
+
+def _add(into: dict[str, int], name: str, jobs: int) -> None:
+    into[name] = into.get(name, 0) + jobs
