@@ -1,0 +1,123 @@
+"""Storages with the server they live on, and every way in which that server can be away and come back.
+
+To hold another storage to the outages, write its stage here and name it in `STAGES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.servers.valkey import Valkey
+from treadle.storage.sqlite.lockfile import LockFile
+from treadle.testing.proxy import Proxy
+
+Doing = Callable[[], Awaitable[Any]]
+
+
+class Stage:
+    """One storage's server, with a proxy before it if it is reached over a network.
+
+    url      through the proxy: what the test's app uses
+    direct   past it: to look at what is stored while the proxy lets nothing through
+    outages  name -> (how it begins, how it ends)
+    """
+
+    name: ClassVar[str]
+    ways: ClassVar[tuple[str, ...]]  # the names of its outages
+    patience: ClassVar[tuple[str, ...]]  # the constants that say how many seconds a call may take
+    url: str
+    direct: str
+    proxy: Proxy
+    outages: dict[str, tuple[Doing, Doing]]
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class RedisStage(Stage):
+    name = "redis"
+    ways = ("refused", "black hole", "killed", "frozen", "replica", "full")
+    patience = ("treadle.storage.redis.connection.TIMEOUT", "treadle.storage.redis.connection.CONNECT")
+
+    def __init__(self) -> None:
+        server = self.server = Valkey(fsync="always")
+        self.proxy = Proxy("127.0.0.1", server.port)
+        self.url, self.direct = f"redis://127.0.0.1:{self.proxy.port}/0", server.url
+        self.outages = {
+            "refused": (self.proxy.refuse, self.proxy.accept),
+            "black hole": (_at_once(self.proxy.swallow), _at_once(self.proxy.flow)),
+            "killed": (_aside(server.kill), _aside(server.start)),
+            "frozen": (_aside(server.freeze), _aside(server.thaw)),
+            "replica": (_aside(server.do, "REPLICAOF", "127.0.0.1", 1), _aside(server.do, "REPLICAOF", "NO", "ONE")),
+            "full": (
+                _aside(server.do, "CONFIG", "SET", "maxmemory", 1),
+                _aside(server.do, "CONFIG", "SET", "maxmemory", 0),
+            ),
+        }
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self.server.start)
+        await self.proxy.accept()
+
+    async def close(self) -> None:
+        await self.proxy.close()
+        await asyncio.to_thread(self.server.close)
+
+
+class SqliteStage(Stage):
+    """No server, but another process that writes and does not end."""
+
+    name = "sqlite"
+    ways = ("locked",)
+    patience = ("treadle.storage.sqlite.connection.WAIT",)
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="treadle-stage-")
+        path = Path(self.folder.name, "jobs.db")
+        self.url = self.direct = f"sqlite:///{path}?synchronous=normal"
+        self.lock = LockFile(f"{path}-lock")
+        self.outages = {"locked": (_aside(self.lock.lock), _at_once(self.lock.unlock))}
+
+    async def close(self) -> None:
+        self.lock.close()
+        self.folder.cleanup()
+
+
+STAGES: tuple[type[Stage], ...] = (RedisStage, SqliteStage)
+SERVED: tuple[type[Stage], ...] = (RedisStage,)  # those with a network before them
+OUTAGES = [(stage, way) for stage in STAGES for way in stage.ways]
+
+
+def _aside(do: Callable[..., Any], *words: Any) -> Doing:
+    return lambda: asyncio.to_thread(do, *words)
+
+
+def _at_once(do: Callable[[], Any]) -> Doing:
+    async def done() -> None:
+        do()
+
+    return done
+
+
+def be_patient(kind: type[Stage], monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    for name in kind.patience:
+        monkeypatch.setattr(name, seconds)
+
+
+@contextlib.asynccontextmanager
+async def staged(kind: type[Stage], monkeypatch: pytest.MonkeyPatch, patience: float = 5.0) -> AsyncIterator[Any]:
+    """A stage for one test. Its storage waits `patience` seconds for an answer, instead of what it otherwise would."""
+    be_patient(kind, monkeypatch, patience)
+    stage = kind()
+    try:
+        await stage.open()
+        yield stage
+    finally:
+        await stage.close()

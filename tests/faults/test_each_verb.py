@@ -1,0 +1,187 @@
+"""Each verb with its request lost, its answer lost, cut in the middle, or never coming, on the wire of the real driver.
+
+Whichever of the packets of a call it hits: the caller hears StorageUnavailable or the answer, never waits for ever, and
+the same call again does what one call would have done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.faults.stages import SERVED, Stage, be_patient, staged
+from treadle import StorageUnavailable
+from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+from treadle.testing import HandClock
+
+WITHIN = 10.0  # s for one call
+PATIENCE = 5.0  # s of waiting for an answer
+PACKETS = 12  # a call has fewer of them
+
+HOW = {
+    "request": lambda proxy, call: proxy.lose_request(call=call),
+    "answer": lambda proxy, call: proxy.lose_answer(call=call),
+    "half": lambda proxy, call: proxy.lose_answer(call=call, after=7),
+    "silence": lambda proxy, call: proxy.silence(call=call),
+}
+_names = (f"v{os.getpid()}-{n}" for n in itertools.count())
+
+
+class Scene:
+    """What a verb finds: job `a` runs under version 1, `b` stands in line, `old` has ended and may go."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.queue = next(_names)
+        self.a, self.b, self.c, self.old = (f"{self.queue}-{name}" for name in ("a", "b", "c", "old"))
+        self.row: Record
+
+    def job(self, id: str, **options: Any) -> NewJob:
+        return NewJob(id=id, task="t", queue=self.queue, **options)
+
+    def ask(self, ticket: str) -> Claim:
+        return Claim(worker=f"{self.queue}#{ticket}", queues=((self.queue, 1),), lease=1_000.0)
+
+    async def set(self) -> None:
+        await self.storage.enqueue([self.job(self.old)])
+        [row] = (await self.storage.claim(self.ask("old"))).records
+        await self.storage.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, keep=0.0)])
+        await self.storage.enqueue([self.job(self.a)])
+        [self.row] = (await self.storage.claim(self.ask("a"))).records
+        await self.storage.enqueue([self.job(self.b)])
+
+    def done(self) -> Outcome:
+        more = (self.job(self.c),)
+        return Outcome(
+            id=self.a, version=self.row.version, state=State.SUCCEEDED, attempt=1, result="1", then=more
+        )  # fmt: skip
+
+    async def states(self) -> dict[str, tuple[State, int]]:
+        ids = (self.a, self.b, self.c)
+        rows = [row for row in await self.storage.get(ids) if row is not None]
+        return {row.id[-1]: (row.state, row.version) for row in rows}
+
+
+async def enqueue(it: Scene) -> Any:
+    rows = await it.storage.enqueue([it.job(it.c, key=it.queue), it.job(f"{it.c}2", after=(it.c,))])
+    return [row.id[-1] for row in rows]
+
+
+async def claim(it: Scene) -> Any:
+    return [(row.id[-1], row.version) for row in (await it.storage.claim(it.ask("b"))).records]
+
+
+async def heartbeat(it: Scene) -> Any:
+    hold = Hold(it.a, it.row.version, (("step", "1"),), "half")
+    return await it.storage.heartbeat(Presence(worker=it.queue), [hold], 1_000.0)
+
+
+async def settle(it: Scene) -> Any:
+    return await it.storage.settle([it.done()])
+
+
+async def settle_claim(it: Scene) -> Any:
+    settled, claimed = await it.storage.settle_claim([it.done()], it.ask("b"))  # type: ignore[attr-defined]
+    return settled, [(row.id[-1], row.version) for row in claimed.records]
+
+
+async def get(it: Scene) -> Any:
+    return [row and row.id[-1] for row in await it.storage.get([it.a, "nobody", it.b])]
+
+
+async def find(it: Scene) -> Any:
+    page = await it.storage.find(Query(queue=it.queue, state=(State.RUNNING, State.READY), count=True))
+    return page.total, sorted(row.id[-1] for row in page.records)
+
+
+async def stats(it: Scene) -> Any:
+    return sorted((str(each.state), each.jobs) for each in (await it.storage.stats()).counts if each.queue == it.queue)
+
+
+async def set_limits(it: Scene) -> Any:
+    await it.storage.set_limits([Limit(it.queue, slots=3)])
+    return [use.rule.slots for use in (await it.storage.stats()).limits if use.key == it.queue]
+
+
+async def prune(it: Scene) -> Any:
+    await it.storage.prune(100)
+    return await it.storage.get([it.old])
+
+
+async def watch(it: Scene) -> Any:
+    """A hint may be missed; a wait that hangs or raises something else may not be."""
+    await it.storage.watch([f"queue:{it.queue}"], 0.01)
+
+
+APPLIED = [Settled("applied")]
+A, B, C = "a", "b", "c"
+READY, RUNNING, SUCCEEDED = State.READY, State.RUNNING, State.SUCCEEDED
+BEFORE = {A: (RUNNING, 1), B: (READY, 0)}
+AFTER: dict[Callable[[Scene], Awaitable[Any]], tuple[Any, dict[str, Any]]] = {
+    enqueue: (["c", "2"], {**BEFORE, C: (READY, 0)}),
+    claim: ([("b", 1)], {**BEFORE, B: (RUNNING, 1)}),
+    heartbeat: (set(), BEFORE),
+    settle: (APPLIED, {A: (SUCCEEDED, 2), B: (READY, 0), C: (READY, 0)}),
+    settle_claim: ((APPLIED, [("b", 1)]), {A: (SUCCEEDED, 2), B: (RUNNING, 1), C: (READY, 0)}),
+    get: (["a", None, "b"], BEFORE),
+    find: ((2, ["a", "b"]), BEFORE),
+    stats: ([("ready", 1), ("running", 1), ("succeeded", 1)], BEFORE),
+    set_limits: ([3], BEFORE),
+    prune: ([None], BEFORE),
+    watch: (None, BEFORE),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("verb", AFTER, ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize("kind", SERVED, ids=lambda kind: kind.name)
+async def test_a_call_that_is_cut(
+    kind: type[Stage], verb: Callable[[Scene], Awaitable[Any]], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(kind, monkeypatch, PATIENCE) as stage:
+        cuts, clock = 0, HandClock()
+        for packet in range(1, PACKETS):
+            storage = connect(stage.url, now=clock)
+            await storage.open()
+            try:
+                it = Scene(storage)
+                await it.set()
+                clock.advance(120)  # `old` may go
+                cut = HOW[how](stage.proxy, packet)
+                be_patient(kind, monkeypatch, 0.15 if how == "silence" else PATIENCE)
+                await answers(it, verb)
+                stage.proxy.forget()
+                be_patient(kind, monkeypatch, PATIENCE)
+                await as_if_called_once(it, verb)
+            finally:
+                await storage.close()
+            if not cut.done:
+                break
+            cuts += 1
+        assert cuts or verb is watch
+
+
+async def answers(it: Scene, verb: Callable[[Scene], Awaitable[Any]]) -> None:
+    """Call it until there is an answer: that of one call."""
+    async with asyncio.timeout(WITHIN):
+        while True:
+            try:
+                assert await verb(it) == AFTER[verb][0]
+                return
+            except StorageUnavailable:
+                continue
+
+
+async def as_if_called_once(it: Scene, verb: Callable[[Scene], Awaitable[Any]]) -> None:
+    """What is stored is what one call would have left, and another call changes nothing."""
+    answered, states = AFTER[verb]
+    assert await it.states() == states
+    assert await verb(it) == answered
+    assert await it.states() == states

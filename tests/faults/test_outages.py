@@ -1,0 +1,177 @@
+"""Servers that are away: workers live through it, and say so once; nothing acknowledged is lost, or settled twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.faults.stages import OUTAGES, SERVED, Stage, staged
+from treadle import App, Event, Retry, State, StorageError, StorageUnavailable, Worker, current
+from treadle.testing.proxy import Proxy
+
+PATIENCE = 0.4  # s a call may take in these tests
+SOON = Retry(base=0.02, max=0.1)
+WITHIN = 20.0  # s for anything at all
+OUTAGE = ("worker.error", "worker.recovered")
+
+
+class Shop:
+    """An app with a task that counts its runs, what was acknowledged, and what was told."""
+
+    def __init__(self, url: str) -> None:
+        self.app = App(url)
+        self.runs: Counter[str] = Counter()
+        self.settled: Counter[str] = Counter()  # by job: how often a worker was told that its outcome is stored
+        self.stored: set[str] = set()  # acknowledged
+        self.refusals: list[StorageError] = []
+        self.outages: list[str] = []
+        self.changed = asyncio.Event()
+        self.sell = self.app.task(name="sell", retry=Retry(attempts=3, base=0))(self._sell)
+        self.app.on("*")(self._heard)
+
+    async def _sell(self, n: int) -> str:
+        self.runs[current().id] += 1
+        await asyncio.sleep(0.002)
+        return f"{n} {current().version}"
+
+    def _heard(self, event: Event) -> None:
+        if event.name in OUTAGE:
+            self.outages.append(event.name)
+        if event.name == "succeeded":
+            self.settled[event.id] += 1
+        self.changed.set()
+
+    async def until(self, true: Any) -> None:
+        async with asyncio.timeout(WITHIN):
+            while not true():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def produce(self, count: int) -> None:
+        """As a caller should: the same specs again until there is an answer, which comes within a bound."""
+        for n in range(count):
+            specs = [self.sell.job(n), self.sell.job(n)]
+            while True:
+                try:
+                    async with asyncio.timeout(10 * PATIENCE):
+                        jobs = await self.app.enqueue(specs)
+                except StorageError as error:  # a TimeoutError is a hang, and fails the test
+                    self.refusals.append(error)
+                    self.changed.set()
+                    await asyncio.sleep(0.02)
+                else:
+                    self.stored.update(job.id for job in jobs)
+                    break
+            await asyncio.sleep(0.005)
+
+    def worker(self, **options: Any) -> Worker:
+        return Worker(self.app, **{"concurrency": 8, "poll": 0.05, "recovery": SOON, "grace": 5, **options})
+
+    async def all_ended(self) -> None:
+        """Whoever was acknowledged has ended well, once."""
+        await self.until(lambda: self.stored <= self.settled.keys())
+
+    async def nothing_lost_nothing_twice(self, url: str) -> None:
+        """What is stored, looked at by somebody else."""
+        other = App(url)
+        async with other:
+            rows = {row.job.id: row async for row in other.jobs.iterate()}
+        assert rows.keys() >= self.stored
+        assert {rows[id].state for id in self.stored} == {State.SUCCEEDED}
+        assert {count for id, count in self.settled.items()} == {1}
+        for id in self.stored:
+            assert self.runs[id] == 1 + rows[id].lost, id
+
+
+@asynccontextmanager
+async def shop(kind: type[Stage], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Shop, Any]]:
+    async with staged(kind, monkeypatch, PATIENCE) as stage:
+        yield Shop(stage.url), stage
+
+
+@pytest.mark.parametrize(("kind", "way"), [pytest.param(kind, way, id=f"{kind.name}-{way}") for kind, way in OUTAGES])
+async def test_the_server_is_away_under_load(kind: type[Stage], way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop(kind, monkeypatch) as (it, stage), it.app, it.worker():
+        producing = [asyncio.create_task(it.produce(40)) for _ in range(3)]
+        await it.until(lambda: len(it.settled) > 10)
+        begin, end = stage.outages[way]
+        await begin()
+        try:
+            await it.until(lambda: it.outages and it.refusals)
+        finally:
+            await end()
+        async with asyncio.timeout(WITHIN):
+            await asyncio.gather(*producing)
+        await it.all_ended()
+        await it.until(lambda: len(it.outages) > 1)
+        assert it.outages == ["worker.error", "worker.recovered"]
+        await it.nothing_lost_nothing_twice(stage.direct)
+
+
+@pytest.mark.parametrize("kind", SERVED, ids=lambda kind: kind.name)
+async def test_a_worker_waits_for_a_server_that_is_not_there_yet(
+    kind: type[Stage], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop(kind, monkeypatch) as (it, stage):
+        await stage.proxy.refuse()
+        with pytest.raises(StorageUnavailable):
+            await it.app.enqueue(it.sell.job(1))
+        worker = it.worker()
+        starting = asyncio.create_task(worker.start())
+        await it.until(lambda: it.outages)
+        assert not starting.done()
+        await stage.proxy.accept()
+        await starting
+        await it.produce(1)
+        await it.all_ended()
+        await worker.stop()
+        await it.app.close()
+    assert it.outages == ["worker.error", "worker.recovered"]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [("does not answer" in text, "answers again" in text) for text in said] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("kind", SERVED, ids=lambda kind: kind.name)
+async def test_a_worker_that_waits_can_be_stopped(kind: type[Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop(kind, monkeypatch) as (it, stage):
+        await stage.proxy.refuse()
+        running = asyncio.create_task(it.worker().run())
+        await it.until(lambda: it.outages)
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(WITHIN):
+            await running
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", SERVED, ids=lambda kind: kind.name)
+async def test_a_network_that_loses_every_few_packets(
+    kind: type[Stage], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests and answers, those of hints too, of two workers and two producers."""
+    chance, cuts = random.Random(seed), 0
+
+    async def lose(proxy: Proxy) -> None:
+        nonlocal cuts
+        while True:
+            call = chance.randint(1, 12)
+            ways = (lambda: proxy.lose_request(call=call), lambda: proxy.lose_answer(call=call, after=call))
+            await chance.choice(ways)().happened()
+            cuts += 1
+
+    async with shop(kind, monkeypatch) as (it, stage), it.app, it.worker(), it.worker():
+        losing = asyncio.create_task(lose(stage.proxy))
+        async with asyncio.timeout(WITHIN):
+            await asyncio.gather(*(it.produce(40) for _ in range(2)))
+        await it.all_ended()
+        losing.cancel()
+        stage.proxy.forget()
+        assert cuts > 5
+        await it.nothing_lost_nothing_twice(stage.direct)
