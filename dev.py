@@ -149,6 +149,8 @@ def tests() -> Row:
 
 
 def test(args: list[str]) -> int:
+    if args[:1] == ["--servers"]:
+        return call(tool("tools.servers", *args[1:]))[0]
     return call(tool("pytest", *args))[0] if args else summary([*checks(), tests()])
 
 
@@ -162,7 +164,10 @@ def docs(args: list[str]) -> int:
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (lambda args: call([str(BIN / f"treadle{EXE}"), "demo", *args])[0], "show Treadle at work"),
-    "test": (test, "style, types, layers, then all tests; with arguments: only pytest, with those"),
+    "test": (
+        test,
+        "style, types, layers, then all tests; with arguments: only pytest, with those",
+    ),
     "check": (lambda args: summary(checks()), "style, types and layers only"),
     "lint": (lint, "repair style and format in place"),
     "docs": (docs, "build the documentation into site/, with the reference from the docstrings"),

@@ -8,9 +8,10 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests.faults.stages import Stage
 from tests.faults.workload import make
 from treadle import State, Worker
 
@@ -22,23 +23,30 @@ class Found:
         self.stored: set[str] = set()
         self.starts: Counter[str] = Counter()
         self.settled: Counter[str] = Counter()
-        self.kills = 0
+        self.kills = self.server_kills = self.acknowledged = 0
         self.missing: list[str] = []
         self.unfinished: list[str] = []
         self.foreign: list[str] = []  # the stored result is not that of the run that was told it had settled
 
 
-async def kill_rounds(url: str, folder: Path, rounds: int, jobs_per_round: int, chance: random.Random,
+CLIENTS = (("worker1",), ("producer",), ("worker1", "producer"), ("worker1", "worker2", "producer"))
+SERVER = (("server",), ("server",), ("server", "worker1"), ("worker2", "server", "producer"))
+
+
+async def kill_rounds(stage: Stage, folder: Path, rounds: int, jobs_per_round: int, chance: random.Random,
                       say: Callable[[str], None] = lambda _: None) -> Found:  # fmt: skip
-    """Two workers and a producer; each round kills one, the other or all of them, and starts them anew."""
-    found, serial = Found(), 0
+    """Two workers and a producer; each round kills one, the other or all of them, and starts them anew. Where there
+    is a server, every second round kills it too."""
+    found, serial, url = Found(), 0, stage.direct
     processes: dict[str, asyncio.subprocess.Process] = {}
+    ledgers: dict[str, Path] = {}
 
     async def start(role: str) -> None:
         nonlocal serial
         serial += 1
+        ledgers[role] = folder / f"{serial}.ledger"
         processes[role] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.workload", role.rstrip("12"), url, str(folder / f"{serial}.ledger"),
+            sys.executable, "-m", "tests.faults.workload", role.rstrip("12"), url, str(ledgers[role]),
             str(jobs_per_round),
         )  # fmt: skip
 
@@ -46,22 +54,35 @@ async def kill_rounds(url: str, folder: Path, rounds: int, jobs_per_round: int, 
         for role in ("worker1", "worker2", "producer"):
             await start(role)
         for turn in range(rounds):
-            await asyncio.sleep(chance.uniform(0.3, 1.0))  # the random moment itself
-            for role in chance.choice((("worker1",), ("producer",), ("worker1", "producer"), tuple(processes))):
+            await _at_work(ledgers.values())
+            await asyncio.sleep(chance.uniform(0.01, 0.6))  # the random moment itself
+            for role in chance.choice(SERVER if stage.server and turn % 2 else CLIENTS):
+                if role == "server":
+                    await stage.kill_server()
+                    found.server_kills += 1
+                    continue
                 if processes[role].returncode is None:
                     os.kill(processes[role].pid, signal.SIGKILL)
                     found.kills += 1
                 await processes[role].wait()
                 await start(role)
-            say(f"round {turn + 1} of {rounds}, {found.kills} kills")
+            say(f"round {turn + 1} of {rounds}, {found.kills} kills, {found.server_kills} of the server")
     finally:
         for process in processes.values():
             if process.returncode is None:
                 process.kill()
             await process.wait()
     _read(folder, found)
+    found.acknowledged = len(found.stored)
     await _drain_and_compare(url, folder, found)
     return found
+
+
+async def _at_work(ledgers: Iterable[Path]) -> None:
+    """Wait until each process has done something: a kill before that would show nothing."""
+    async with asyncio.timeout(60):
+        while not all(path.exists() and path.stat().st_size for path in ledgers):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def _read(folder: Path, found: Found) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -36,9 +37,18 @@ class Stage:
     direct: str
     proxy: Proxy
     outages: dict[str, tuple[Doing, Doing]]
+    server: Any = None
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
+
+    async def kill_server(self) -> None:
+        """kill -9, and start it again on the data it left."""
+        await asyncio.to_thread(self.server.kill)
+        await asyncio.to_thread(self.server.start)
+
+    def check(self) -> None:
+        """Whether the data is whole, where the storage can tell."""
 
 
 class RedisStage(Stage):
@@ -81,13 +91,18 @@ class SqliteStage(Stage):
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="treadle-stage-")
         path = Path(self.folder.name, "jobs.db")
-        self.url = self.direct = f"sqlite:///{path}?synchronous=normal"
+        self.path = path
+        self.url, self.direct = f"sqlite:///{path}?synchronous=normal", f"sqlite:///{path}"
         self.lock = LockFile(f"{path}-lock")
         self.outages = {"locked": (_aside(self.lock.lock), _at_once(self.lock.unlock))}
 
     async def close(self) -> None:
         self.lock.close()
         self.folder.cleanup()
+
+    def check(self) -> None:
+        with contextlib.closing(sqlite3.connect(self.path)) as db:
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 STAGES: tuple[type[Stage], ...] = (RedisStage, SqliteStage)
@@ -107,14 +122,14 @@ def _at_once(do: Callable[[], Any]) -> Doing:
 
 
 def be_patient(kind: type[Stage], monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Calls wait so long for an answer, instead of what they otherwise would."""
     for name in kind.patience:
         monkeypatch.setattr(name, seconds)
 
 
 @contextlib.asynccontextmanager
-async def staged(kind: type[Stage], monkeypatch: pytest.MonkeyPatch, patience: float = 5.0) -> AsyncIterator[Any]:
-    """A stage for one test. Its storage waits `patience` seconds for an answer, instead of what it otherwise would."""
-    be_patient(kind, monkeypatch, patience)
+async def staged(kind: type[Stage]) -> AsyncIterator[Any]:
+    """A stage for one test."""
     stage = kind()
     try:
         await stage.open()

@@ -145,7 +145,8 @@ AFTER: dict[Callable[[Scene], Awaitable[Any]], tuple[Any, dict[str, Any]]] = {
 async def test_a_call_that_is_cut(
     kind: type[Stage], verb: Callable[[Scene], Awaitable[Any]], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with staged(kind, monkeypatch, PATIENCE) as stage:
+    be_patient(kind, monkeypatch, PATIENCE)
+    async with staged(kind) as stage:
         cuts, clock = 0, HandClock()
         for packet in range(1, PACKETS):
             storage = connect(stage.url, now=clock)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.stages import OUTAGES, SERVED, Stage, staged
+from tests.faults.stages import OUTAGES, SERVED, Stage, be_patient, staged
 from treadle import App, Event, Retry, State, StorageError, StorageUnavailable, Worker, current
 from treadle.testing.proxy import Proxy
 
@@ -93,7 +93,8 @@ class Shop:
 
 @asynccontextmanager
 async def shop(kind: type[Stage], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Shop, Any]]:
-    async with staged(kind, monkeypatch, PATIENCE) as stage:
+    be_patient(kind, monkeypatch, PATIENCE)
+    async with staged(kind) as stage:
         yield Shop(stage.url), stage
 
 
@@ -162,8 +163,11 @@ async def test_a_network_that_loses_every_few_packets(
         nonlocal cuts
         while True:
             call = chance.randint(1, 12)
-            ways = (lambda: proxy.lose_request(call=call), lambda: proxy.lose_answer(call=call, after=call))
-            await chance.choice(ways)().happened()
+            if chance.random() < 0.5:
+                cut = proxy.lose_request(call=call)
+            else:
+                cut = proxy.lose_answer(call=call, after=call)
+            await cut.happened()
             cuts += 1
 
     async with shop(kind, monkeypatch) as (it, stage), it.app, it.worker(), it.worker():

@@ -1,4 +1,4 @@
-"""The processes that are killed: a worker and a producer on one file, each keeping a ledger of what it knows.
+"""The processes that are killed: a worker and a producer on one storage, each keeping a ledger of what it knows.
 
 A ledger line is one write of a process to a file opened for appending, so kill -9 of the process leaves whole lines.
 """
@@ -10,7 +10,7 @@ import os
 import random
 import sys
 
-from treadle import App, Event, Retry, Worker, current
+from treadle import App, Event, Retry, StorageUnavailable, Worker, current
 
 LEASE = 1.0
 
@@ -50,13 +50,19 @@ async def worker(url: str, book: int) -> None:
 async def producer(url: str, book: int, most: int) -> None:
     app = make(url, book)
     task, sent = app.find_task("work"), 0
-    async with app:
-        while sent < most:
-            size = random.choice((1, 1, 5, 40))
-            jobs = await app.enqueue([task.job(sent + i) for i in range(size)])
-            sent += size
-            os.write(book, "".join(f"stored {job.id}\n" for job in jobs).encode())
-            await asyncio.sleep(0.002)
+    while sent < most:
+        specs = [task.job(sent + i) for i in range(random.choice((1, 1, 5, 40)))]
+        try:
+            jobs = await app.enqueue(specs)
+            while random.random() < 0.01:  # as one who did not hear the answer
+                jobs = await app.enqueue(specs)
+        except StorageUnavailable:  # the server was killed; these may be stored or not
+            await asyncio.sleep(0.02)
+            continue
+        sent += len(specs)
+        os.write(book, "".join(f"stored {job.id}\n" for job in jobs).encode())
+        await asyncio.sleep(0.002)
+    await app.close()
     os.write(book, b"done\n")
 
 
