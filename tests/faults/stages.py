@@ -54,7 +54,7 @@ class Stage:
 class RedisStage(Stage):
     name = "redis"
     ways = ("refused", "black hole", "killed", "frozen", "replica", "full")
-    patience = ("treadle.storage.redis.connection.TIMEOUT", "treadle.storage.redis.connection.CONNECT")
+    patience = ("treadle.storage.redis.connection.TIMEOUT", "treadle.storage.redis.places.CONNECT")
 
     def __init__(self) -> None:
         server = self.server = Valkey(fsync="always")

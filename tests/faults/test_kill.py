@@ -28,7 +28,7 @@ def verify(found: Found, stage: Stage) -> None:
 
 async def test_kill_nine_loses_nothing(kind: type[Stage], tmp_path: Path) -> None:
     async with staged(kind) as stage:
-        found = await kill_rounds(stage, tmp_path, 6, 600, random.Random(os.urandom(4)))
+        found = await kill_rounds(stage, tmp_path, 4, 600, random.Random(os.urandom(4)))
         verify(found, stage)
 
 
