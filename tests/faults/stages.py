@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,9 +17,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.servers import valkey
 from tests.servers.valkey import Valkey
 from treadle.storage.sqlite.lockfile import LockFile
 from treadle.testing.proxy import Proxy
+
+_numbers = itertools.count()
 
 Doing = Callable[[], Awaitable[Any]]
 
@@ -25,6 +30,7 @@ Doing = Callable[[], Awaitable[Any]]
 class Stage:
     """One storage's server, with a proxy before it if it is reached over a network.
 
+    shared   the server is that of all tests of this process, and must not be harmed: no outages but the proxy's
     url      through the proxy: what the test's app uses
     direct   past it: to look at what is stored while the proxy lets nothing through
     outages  name -> (how it begins, how it ends)
@@ -39,6 +45,8 @@ class Stage:
     outages: dict[str, tuple[Doing, Doing]]
     server: Any = None
 
+    def __init__(self, shared: bool = False) -> None: ...
+
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -46,6 +54,9 @@ class Stage:
         """kill -9, and start it again on the data it left."""
         await asyncio.to_thread(self.server.kill)
         await asyncio.to_thread(self.server.start)
+
+    def impatient(self, storage: Any, seconds: float) -> None:
+        """Its calls wait so long for an answer from now on, if that is known to the storage and not to its module."""
 
     def check(self) -> None:
         """Whether the data is whole, where the storage can tell."""
@@ -56,10 +67,12 @@ class RedisStage(Stage):
     ways = ("refused", "black hole", "killed", "frozen", "replica", "full")
     patience = ("treadle.storage.redis.connection.TIMEOUT", "treadle.storage.redis.places.CONNECT")
 
-    def __init__(self) -> None:
-        server = self.server = Valkey(fsync="always")
+    def __init__(self, shared: bool = False) -> None:
+        self.shared = shared
+        server = self.server = valkey.shared() if shared else Valkey(fsync="always")
         self.proxy = Proxy("127.0.0.1", server.port)
-        self.url, self.direct = f"redis://127.0.0.1:{self.proxy.port}/0", server.url
+        self.direct = f"{server.url}?ns=stage-{os.getpid()}-{next(_numbers)}"
+        self.url = self.direct.replace(str(server.port), str(self.proxy.port), 1)
         self.outages = {
             "refused": (self.proxy.refuse, self.proxy.accept),
             "black hole": (_at_once(self.proxy.swallow), _at_once(self.proxy.flow)),
@@ -73,12 +86,14 @@ class RedisStage(Stage):
         }
 
     async def open(self) -> None:
-        await asyncio.to_thread(self.server.start)
+        if not self.shared:
+            await asyncio.to_thread(self.server.start)
         await self.proxy.accept()
 
     async def close(self) -> None:
         await self.proxy.close()
-        await asyncio.to_thread(self.server.close)
+        if not self.shared:
+            await asyncio.to_thread(self.server.close)
 
 
 class SqliteStage(Stage):
@@ -88,7 +103,7 @@ class SqliteStage(Stage):
     ways = ("locked",)
     patience = ("treadle.storage.sqlite.connection.WAIT",)
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="treadle-stage-")
         path = Path(self.folder.name, "jobs.db")
         self.path = path
@@ -128,9 +143,9 @@ def be_patient(kind: type[Stage], monkeypatch: pytest.MonkeyPatch, seconds: floa
 
 
 @contextlib.asynccontextmanager
-async def staged(kind: type[Stage]) -> AsyncIterator[Any]:
+async def staged(kind: type[Stage], shared: bool = False) -> AsyncIterator[Any]:
     """A stage for one test."""
-    stage = kind()
+    stage = kind(shared)
     try:
         await stage.open()
         yield stage

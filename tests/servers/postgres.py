@@ -29,7 +29,7 @@ from tests.servers.process import VERSIONS, free_port
 FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 ALWAYS = ("max_connections=200", "max_prepared_transactions=10", "listen_addresses=127.0.0.1", "shared_buffers=64MB")
 SYSTEM = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
-UP = 30.0  # s until a server must answer
+UP = 60.0  # s until a server must answer
 
 # Started beside each server, with a pipe from us: when we are gone, so is the server.
 GUARD = """cat >/dev/null
@@ -84,6 +84,10 @@ class Postgres:
 
     def url_of(self, database: str) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def running(self) -> bool:
+        return self._server is not None
 
     @property
     def pid(self) -> int:
