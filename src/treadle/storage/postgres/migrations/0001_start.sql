@@ -48,7 +48,9 @@ CREATE TABLE job (
 );
 
 CREATE INDEX job_line ON job (queue, rank DESC, place, id) WHERE place IS NOT NULL;
-CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL AND state <> 2;
+CREATE INDEX job_lease ON job (due_at) WHERE state = 2;
+CREATE INDEX job_limited ON job (queue) WHERE place IS NOT NULL AND limits IS NOT NULL;
 CREATE INDEX job_lane ON job (queue, rank, lane, place) WHERE lane IS NOT NULL AND place IS NOT NULL;
 CREATE INDEX job_exempt ON job (queue, rank DESC, place, id)
     WHERE place IS NOT NULL AND (ran OR started_at IS NOT NULL);

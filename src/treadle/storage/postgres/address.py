@@ -1,0 +1,120 @@
+"""What a URL of this storage says: our options, and what libpq is given. Wrong ones are told before anything connects.
+
+Without it a misspelt option would be a connection that fails on the first call, or one that is silently ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import psycopg
+from msgspec import Struct
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from treadle.errors import BadUrl
+
+SCHEMA: Final = "treadle"
+POOL: Final = 5  # connections: a worker's pumps, its heartbeat, and somebody who looks
+TIMEOUT: Final = 15.0  # s for the answer to one call
+OURS: Final = ("schema", "pool", "timeout", "prepare", "listen")
+
+# A peer that fell silent is found out by the kernel too, also while we only listen.
+QUIET: Final = {
+    "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 15, "keepalives_interval": 5,
+    "keepalives_count": 3, "application_name": "treadle",
+}  # fmt: skip
+
+
+class Address(Struct, frozen=True):
+    """Where the server is, and how we behave there.
+
+    conninfo   what libpq connects with
+    ear        the same for the connection that listens; None: no listening
+    shown      the URL without its password, for messages
+    schema     the schema our tables live in
+    pool       connections at most, besides the one that listens
+    timeout    s for the answer to one call
+    prepare    statements are prepared and the session is set up; not behind a pooler that lends connections out
+    """
+
+    conninfo: str
+    ear: str | None
+    shown: str
+    schema: str = SCHEMA
+    pool: int = POOL
+    timeout: float = TIMEOUT
+    prepare: bool = True
+
+
+def read(url: str) -> Address:
+    """Raises BadUrl."""
+    place, _, query = url.partition("?")
+    words = parse_qsl(query, keep_blank_values=True)
+    ours = {name: value for name, value in words if name in OURS}
+    others = [(name, value) for name, value in words if name not in OURS]
+    known = shown(url)
+    try:
+        # libpq reads %20, and not the + that urlencode would write for a space
+        told = conninfo_to_dict(place + ("?" + urlencode(others, quote_via=quote) if others else ""))
+    except psycopg.Error as error:
+        raise BadUrl(f"{str(error).strip()} (ours are {', '.join(OURS)}), found {known!r}") from error
+    there: dict[str, str] = {name: str(value) for name, value in {**QUIET, **told}.items() if value is not None}
+    prepare = _one_of(ours, "prepare", ("on", "off"), known) == "on"
+    return Address(
+        conninfo=make_conninfo("", **there),
+        ear=_ear(ours.get("listen", "on"), there, known),
+        shown=known,
+        schema=_schema(ours.get("schema", SCHEMA), known),
+        pool=int(_number(ours, "pool", POOL, 1, 1_000, known)),
+        timeout=_number(ours, "timeout", TIMEOUT, 1, 3_600, known),
+        prepare=prepare,
+    )
+
+
+def shown(url: str) -> str:
+    """The URL without passwords, for messages."""
+    place, mark, query = url.partition("?")
+    scheme, colons, rest = place.partition("://")
+    user, at, where = rest.rpartition("@")
+    user = user.partition(":")[0]
+    kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if "password" not in name]
+    return f"{scheme}{colons}{user}{at}{where}" + (mark + urlencode(kept, quote_via=quote) if kept else "")
+
+
+def _schema(name: str, known: str) -> str:
+    if not name or "\0" in name or len(name.encode()) > 63 or name.startswith("pg_"):
+        raise BadUrl(f"schema: expected a name of 1 to 63 bytes that is not PostgreSQL's own (pg_...), found {known!r}")
+    return name
+
+
+def _number(ours: dict[str, str], name: str, default: float, least: float, most: float, known: str) -> float:
+    try:
+        found = float(ours.get(name, default))
+    except ValueError:
+        found = float("nan")
+    if not least <= found <= most or (name == "pool" and found != int(found)):
+        raise BadUrl(f"{name}: expected a number from {least} to {most:,}, found {ours[name]!r} in {known!r}")
+    return found
+
+
+def _one_of(ours: dict[str, str], name: str, allowed: tuple[str, ...], known: str) -> str:
+    found = ours.get(name, allowed[0])
+    if found not in allowed:
+        raise BadUrl(f"{name}: expected {' or '.join(allowed)}, found {found!r} in {known!r}")
+    return found
+
+
+def _ear(listen: str, there: dict[str, str], known: str) -> str | None:
+    """The connection that listens may go another way: past the pooler that the others use."""
+    if listen in ("on", "off"):
+        return make_conninfo("", **there) if listen == "on" else None
+    try:
+        parts = urlsplit(f"//{listen}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or parts.path or parts.query:
+        raise BadUrl(f"listen: expected on, off or host:port of the server itself, found {listen!r} in {known!r}")
+    direct = {name: value for name, value in there.items() if name != "hostaddr"}
+    return make_conninfo("", **{**direct, "host": host, "port": str(port or 5432)})

@@ -1,0 +1,77 @@
+"""The server's errors as the library's, by their SQLSTATE, whichever driver told them.
+
+Without it a caller could not tell a server that is away from one that is full, nor what may be tried again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from treadle.errors import StorageError, StorageFull, StorageUnavailable
+
+# Two transactions in each other's way: one of them was undone and may be repeated at once.
+AGAIN: Final = frozenset({"40001", "40P01"})
+# What this connection knows is out of date (a migrated table, a prepared statement the server forgot, a primary that
+# became a standby), or it is about to be cut: the next one will do better.
+STALE: Final = frozenset({"26000", "42P05", "25006", "57P01", "57P02", "57P03", "57P05"})
+# Our functions or tables are not there (any more): opening anew makes them.
+MISSING: Final = frozenset({"42883", "42P01", "42703", "3F000"})
+
+_FULL: Final = frozenset({"53100"})
+_AWAY_CLASSES: Final = ("08", "28", "3D", "40", "53", "57", "58", "XX")
+_AWAY: Final = frozenset({"25006", "25P03", "26000", "42P05", "55P03"})
+_ADVICE: Final = {
+    "25006": "this server is a standby or read-only; name the primary, or add target_session_attrs=read-write",
+    "26000": "behind a pooler that lends connections out, add ?prepare=off",
+    "28000": "is the role right?",
+    "28P01": "is the password right?",
+    "3D000": "create the database first",
+    "42501": "the role lacks a right on the schema; see the guide on PostgreSQL",
+    "42P05": "behind a pooler that lends connections out, add ?prepare=off",
+    "53300": "fewer or smaller pools (?pool=), a pooler, or a higher max_connections",
+    "55P03": "somebody else's open transaction holds a row",
+    "57014": "the call took longer than ?timeout= allows",
+}
+
+
+class Said(Exception):
+    """What the server said of a statement. Stays within this folder."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code, self.message = code, message
+        super().__init__(code, message)
+
+    @property
+    def stale(self) -> bool:
+        return self.code in STALE or (self.code == "0A000" and "cached plan" in self.message)
+
+
+class Cut(Exception):
+    """The connection broke. Stays within this folder."""
+
+
+def refusal(code: str, message: str, where: str) -> StorageError:
+    """The error a caller is told for what the server said."""
+    advice = _ADVICE.get(code)
+    words = f"{where}: {message.strip()} [{code}]" + (f"; {advice}" if advice else "")
+    if code in _FULL:
+        return StorageFull(f"{words}; nothing of the call was stored")
+    if code in _AWAY or code.startswith(_AWAY_CLASSES) or (code == "0A000" and "cached plan" in message):
+        return StorageUnavailable(words)
+    return StorageError(words)
+
+
+def translated(error: BaseException, where: str) -> BaseException:
+    """The error a caller is told; others than the drivers' and the system's stay as they are."""
+    if isinstance(error, StorageError):
+        return error
+    if isinstance(error, Said):
+        return refusal(error.code, error.message, where)
+    if isinstance(error, Cut):
+        return StorageUnavailable(f"{where}: {error}")
+    code = getattr(error, "sqlstate", None)
+    if isinstance(code, str):
+        return refusal(code, str(error), where)
+    if isinstance(error, (OSError, EOFError)):
+        return StorageUnavailable(f"{where}: {str(error) or type(error).__name__}")
+    return error

@@ -1,0 +1,188 @@
+"""Bringing a schema to what this Treadle needs, and refusing one that is not ours or is newer.
+
+Without it an old database would fail in the middle of a call. Any number of processes may open at once: each migration
+is a transaction under a lock of the server, and the functions of this version are made beside those of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import re
+from importlib.resources import files
+from typing import Any, Final
+
+import psycopg
+
+from treadle.errors import NotADatabase, SchemaTooNew, StorageUnavailable
+from treadle.storage.postgres.address import Address
+from treadle.storage.postgres.connection import CONNECT
+from treadle.storage.postgres.faults import Cut, Said, translated
+from treadle.storage.postgres.line import connect
+from treadle.storage.postgres.statements import channel_of, function_texts, quoted, renamed, revision
+
+KEEP: Final = 4  # sets of functions kept: this one, and those made before; who finds his gone makes them anew
+LOCKS: Final = "5s"  # a migration waits for a table at most this long: whoever comes behind it has to wait as well
+TRIES: Final = 12  # ... and so often
+WAIT: Final = 60.0  # s for another process that migrates
+
+Connection = psycopg.AsyncConnection[Any]
+
+_FRAME: Final = """
+CREATE TABLE migration (number int PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
+CREATE TABLE function_set (revision text PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now());
+"""
+_OURS: Final = """
+SELECT n.oid IS NOT NULL, to_regclass(%(schema)s || '.migration') IS NOT NULL,
+       (SELECT array_agg(relname::text ORDER BY relname) FROM pg_class
+        WHERE relnamespace = n.oid AND relkind IN ('r', 'p'))
+FROM (SELECT 1) one LEFT JOIN pg_namespace n ON n.nspname = %(name)s
+"""
+_OLD_FUNCTIONS: Final = """
+SELECT format('DROP FUNCTION %%I.%%I(%%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = %s AND right(p.proname, 8) = %s
+"""
+
+
+@functools.cache
+def known() -> tuple[tuple[int, str, str], ...]:
+    """(number, name, script) of every migration there is, in order."""
+    found = []
+    for entry in files("treadle.storage.postgres").joinpath("migrations").iterdir():
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
+        if match:
+            found.append((int(match[1]), match[2], entry.read_text("utf-8")))
+    return tuple(sorted(found))
+
+
+async def migrate(address: Address) -> None:
+    """Apply what is missing. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageError (a missing right)."""
+    try:
+        connection = await connect(address.conninfo, CONNECT)
+    except (Cut, Said, OSError) as error:
+        raise translated(error, address.shown) from error
+    try:
+        async with asyncio.timeout(WAIT + 2 * TRIES * 5):
+            await _bring(connection, address)
+    except psycopg.Error as error:
+        if error.sqlstate is None:
+            raise StorageUnavailable(f"{address.shown}: {str(error).strip()}") from error
+        raise translated(error, address.shown) from error
+    except TimeoutError as error:
+        raise StorageUnavailable(f"{address.shown}: the schema could not be migrated in time") from error
+    finally:
+        connection.pgconn.finish()
+
+
+async def _bring(connection: Connection, address: Address) -> None:
+    found, functions = await state(connection, address)
+    newest = known()[-1][0]
+    for attempt in range(TRIES):
+        try:
+            while found < newest:
+                found = await _apply_next(connection, address)
+            if not functions:
+                await _make_functions(connection, address)
+            return
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            if attempt == TRIES - 1:
+                raise
+            await asyncio.sleep(0.5)
+
+
+async def state(connection: Connection, address: Address) -> tuple[int, bool]:
+    """The number of the last migration applied, and whether our functions are there.
+
+    Raises NotADatabase, SchemaTooNew.
+    """
+    schema = quoted(address.schema)
+    row = await _row(connection, _OURS, {"schema": schema, "name": address.schema})
+    there, ours, tables = row
+    if not there or not ours:
+        if tables:
+            raise NotADatabase(
+                f"{address.shown}: the schema {address.schema!r} holds other tables ({', '.join(tables[:5])}); "
+                "give Treadle a schema of its own with ?schema="
+            )
+        return 0, False
+    found, functions = await _row(
+        connection,
+        f"SELECT coalesce(max(number), 0), EXISTS (SELECT FROM {schema}.function_set WHERE revision = %s) "
+        f"FROM {schema}.migration",
+        (revision(),),
+    )
+    if found > known()[-1][0]:
+        raise SchemaTooNew(found, known()[-1][0])
+    return found, functions
+
+
+async def _apply_next(connection: Connection, address: Address) -> int:
+    """The next migration, or whatever another process has applied meanwhile -> the number reached."""
+    async with connection.transaction():
+        await _lock(connection, address)
+        found, _ = await state(connection, address)
+        for number, name, script in known():
+            if number > found:
+                await _enter_schema(connection, address)
+                if not found:
+                    await _script(connection, _FRAME)
+                await _script(connection, script)
+                await connection.execute("INSERT INTO migration (number, name) VALUES (%s, %s)", (number, name))
+                return number
+        return found
+
+
+async def _make_functions(connection: Connection, address: Address) -> None:
+    async with connection.transaction():
+        await _lock(connection, address)
+        _, there = await state(connection, address)
+        if there:
+            return
+        await _enter_schema(connection, address, make=False)
+        await connection.execute("SET LOCAL check_function_bodies = off")
+        await _drop(connection, address, revision())  # half a set would be an administrator's doing
+        kinds = " ".join(f"WHEN '{kind}' THEN '{channel_of(address.schema, kind)}'" for kind in ("say", "ends"))
+        own = "CREATE FUNCTION channel(kind text) RETURNS text LANGUAGE sql IMMUTABLE AS "
+        for text in (f"{own} $$ SELECT CASE kind {kinds} END $$", *function_texts()):
+            await _script(connection, renamed(text))
+        await connection.execute("INSERT INTO function_set (revision) VALUES (%s)", (revision(),))
+        old = await connection.execute("SELECT revision FROM function_set ORDER BY made_at DESC OFFSET %s", (KEEP,))
+        for (other,) in await old.fetchall():
+            await _drop(connection, address, other)
+            await connection.execute("DELETE FROM function_set WHERE revision = %s", (other,))
+
+
+async def _drop(connection: Connection, address: Address, which: str) -> None:
+    found = await connection.execute(_OLD_FUNCTIONS, (address.schema, which))
+    for (drop,) in await found.fetchall():
+        await _script(connection, drop)
+
+
+async def _lock(connection: Connection, address: Address) -> None:
+    """One at a time in this schema; until the end of the transaction, so it works behind any pooler."""
+    key = hashlib.blake2b(f"treadle:{address.schema}".encode(), digest_size=8).digest()
+    await connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    await connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{WAIT:.0f}s",))
+    await connection.execute("SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(key, "big", signed=True),))
+    await connection.execute("SELECT set_config('lock_timeout', %s, true)", (LOCKS,))
+
+
+async def _enter_schema(connection: Connection, address: Address, make: bool = True) -> None:
+    schema = quoted(address.schema)
+    if make and not (await _row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", (schema,)))[0]:
+        await _script(connection, f"CREATE SCHEMA {schema}")
+    await _script(connection, f"SET LOCAL search_path = {schema}, pg_temp")
+
+
+async def _row(connection: Connection, text: str, values: Any) -> tuple[Any, ...]:
+    found = await (await connection.execute(text.encode(), values)).fetchone()
+    assert found is not None
+    row: tuple[Any, ...] = found
+    return row
+
+
+async def _script(connection: Connection, text: str) -> None:
+    """Several statements as they are, with no parameters: a % in them is a %."""
+    await connection.execute(text.encode())

@@ -1,0 +1,183 @@
+"""A job as JSON for the functions, and their rows as Records. `functions/more.sql` is the other half.
+
+Without it Python and the database would lay a row out differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from treadle import defaults
+from treadle.model import NewJob, Record, State
+from treadle.storage.rules import rank
+
+STATES: Final = tuple(State)
+NUMBER: Final = {state: number for number, state in enumerate(STATES)}
+
+to_json = msgspec.json.Encoder().encode
+from_json = msgspec.json.Decoder().decode
+decode = msgspec.json.Decoder(NewJob).decode
+
+_TOLD: Final = (
+    "j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at, j.created_at, "
+    "j.started_at, j.updated_at"
+)
+TOLD: Final = f"{_TOLD}, {{schema}}.more(j)"  # of `job j`; with the schema to be filled in
+TOLD_ENDED: Final = f"{_TOLD}, {{schema}}.more(ROW(j.*)::{{schema}}.job)"  # of `ended j`
+
+
+# --- text: PostgreSQL stores no NUL, so it goes in as ESCAPE 0, and ESCAPE itself as ESCAPE ESCAPE
+
+_ESCAPE: Final = "\x1a"
+
+
+def said(text: str) -> str:
+    """A string as it is stored."""
+    if "\0" in text or _ESCAPE in text:
+        return text.replace(_ESCAPE, _ESCAPE + _ESCAPE).replace("\0", _ESCAPE + "0")
+    return text
+
+
+def heard(text: str) -> str:
+    """A stored string as it was."""
+    if _ESCAPE not in text:
+        return text
+    parts = (part.replace(_ESCAPE + "0", "\0") for part in text.split(_ESCAPE + _ESCAPE))
+    return _ESCAPE.join(parts)
+
+
+def _said_all(value: Any) -> Any:
+    if isinstance(value, str):
+        return said(value)
+    if isinstance(value, list):
+        return [_said_all(each) for each in value]
+    if isinstance(value, dict):
+        return {_said_all(name): _said_all(each) for name, each in value.items()}
+    return value
+
+
+def _heard_all(value: Any) -> Any:
+    if isinstance(value, str):
+        return heard(value)
+    if isinstance(value, list):
+        return [_heard_all(each) for each in value]
+    return value
+
+
+def text(value: Any) -> str:
+    """The JSON parameter of a function."""
+    data = to_json(value)
+    if b"\\u0000" in data or b"\\u001a" in data:
+        data = to_json(_said_all(msgspec.to_builtins(value)))
+    return data.decode()
+
+
+def spec_of(job: NewJob) -> Any:
+    """The job as JSON inside JSON: as it is, or as a string where the database would stumble over it."""
+    data = to_json(job)
+    return said(data.decode()) if b"\\u0000" in data or b"\\u001a" in data else msgspec.Raw(data)
+
+
+def job_of(spec: str) -> NewJob:
+    return decode(spec)
+
+
+# --- rows
+
+
+def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
+    """A row as read by TOLD; `job` if it is known without reading it."""
+    (spec, state, version, attempt, lost, worker, place, joined_at, due_at, created_at, started_at, updated_at,
+     more) = told  # fmt: skip
+    if job is None:
+        job = decode(spec)
+    if worker is not None:
+        worker = heard(worker)
+    if more is None:
+        return Record(
+            job=job, version=version, state=STATES[state], place=place, joined_at=joined_at, due_at=due_at,
+            attempt=attempt, lost=lost, worker=worker, created_at=created_at, started_at=started_at,
+            updated_at=updated_at,
+        )  # fmt: skip
+    rest = from_json(more)
+    if "\\u001a" in more:
+        rest = _heard_all(rest)
+    (after, pending, slack, ran, deadline_at, parked, round, result, value, error, reason, note, ended_at, expires_at,
+     memo) = rest  # fmt: skip
+    return Record(
+        job=job, version=version, state=STATES[state], after=tuple(after or ()), pending=pending, slack=slack, ran=ran,
+        place=place, joined_at=joined_at, due_at=due_at, deadline_at=deadline_at, attempt=attempt, lost=lost,
+        worker=worker, parked=parked, result=result, value=value, error=error, reason=reason,
+        memo=tuple((name, each) for name, each in memo or ()), note=note, round=round, created_at=created_at,
+        started_at=started_at, updated_at=updated_at, ended_at=ended_at, expires_at=expires_at,
+    )  # fmt: skip
+
+
+def new_record(job: NewJob, now: float) -> Record:
+    """A plain job that has just been stored."""
+    return Record(
+        job=job, version=0, state=State.READY, place=now, joined_at=now, created_at=now, updated_at=now
+    )  # fmt: skip
+
+
+# --- jobs
+
+
+def is_plain(job: NewJob) -> bool:
+    """Joins the line as it comes: nothing beside it has to be written or asked, no column set that has a default."""
+    return not (
+        job.key is not None or job.after or job.delay > 0 or job.limits or job.labels or job.lane is not None
+        or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
+        or job.lease is not None or job.slack != 0 or job.need is not None or not job.task
+    )  # fmt: skip
+
+
+def plain_words(job: NewJob) -> dict[str, Any]:
+    words: dict[str, Any] = {"id": job.id, "task": job.task, "queue": job.queue, "spec": spec_of(job)}
+    if job.priority:
+        words["rank"] = job.priority
+    if job.keep != defaults.KEEP:
+        words["keep"] = job.keep
+    if job.keep_failed != defaults.KEEP_FAILED:
+        words["keep_failed"] = job.keep_failed
+    return words
+
+
+def job_words(job: NewJob) -> dict[str, Any]:
+    """All that the functions must know of a job that is not plain."""
+    words = plain_words(job)
+    words["rank"] = rank(job)
+    words["slack"] = job.slack
+    if job.limits:
+        words["limits"] = [name for name, _ in job.limits]
+        words["costs"] = [cost for _, cost in job.limits]
+    for name, value in (
+        ("delay", job.delay if job.delay > 0 else None), ("deadline", job.deadline), ("timeout", job.wait_timeout),
+        ("ran", job.ran or None), ("lease", job.lease), ("key", job.key), ("lane", job.lane), ("root", job.root),
+        ("parent", job.parent), ("after", job.after or None), ("labels", job.labels or None), ("need", job.need),
+        ("conflict", job.key_conflict if job.key is not None else None), ("words", _later(job)),
+    ):  # fmt: skip
+        if value is not None:
+            words[name] = value
+    return words
+
+
+def _later(job: NewJob) -> dict[str, Any] | None:
+    """What a function may have to know after the job is stored, and no column says."""
+    words = {
+        name: value
+        for name, value in (
+            ("delay", job.delay if job.delay > 0 else None), ("aging", job.aging or None),
+            ("priority", job.priority if job.aging else None), ("window", job.key_window),
+            ("started", job.key if job.key_until == "started" else None), ("need", job.need),
+            ("stride", job.stride if job.lane is not None else None), ("deadline", job.deadline),
+            ("ran", job.ran or None),
+        )
+        if value is not None
+    }  # fmt: skip
+    if job.slack != 0:
+        words["slack"] = job.slack
+    return words or None
