@@ -8,7 +8,9 @@ from treadle import clock
 from treadle.errors import BadUrl
 from treadle.storage.contract import Storage
 
-KNOWN = ("sqlite:///file.db", "redis://host:6379/0", "http://host:7373", "memory://")
+KNOWN = (
+    "sqlite:///file.db", "postgresql://host/database", "redis://host:6379/0", "http://host:7373", "memory://",
+)  # fmt: skip
 
 REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
@@ -18,6 +20,8 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
 
     sqlite:///relative.db, sqlite:////absolute.db; ?synchronous=full (default) | normal; ?shared=true: a file with
     tables of your own, for transactions that span both
+    postgresql://user@host:5432/database; ?schema=treadle, pool=5, timeout=15, prepare=on | off,
+        listen=on | off | host:port
     redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart
     redis+sentinel://host:26379,host:26379/service, redis+cluster://host:6379,host:6379; rediss+... for TLS
     http://host:7373, https://: a Treadle server; its token as `token`, or ?token=...; ?ca=file.pem
@@ -48,6 +52,8 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
         return _redis(url, now)
     if parts.scheme in ("http", "https"):
         return _http(url, token)
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgres(url, now)
     raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {url!r}")
 
 
@@ -72,6 +78,16 @@ def _http(url: str, token: str | None) -> Storage:
             raise
         raise BadUrl(f"a server as the storage needs its client: pip install treadle[http] ({error})") from error
     return HttpStorage(url, token=token)
+
+
+def _postgres(url: str, now: clock.Clock | None) -> Storage:
+    try:
+        from treadle.storage.postgres import PostgresStorage
+    except ImportError as error:
+        if (error.name or "psycopg").partition(".")[0] != "psycopg":  # without libpq its error names no module
+            raise
+        raise BadUrl(f"a PostgreSQL storage needs its driver: pip install treadle[postgres] ({error})") from error
+    return PostgresStorage(url, now=now)
 
 
 def _no_others(url: str, options: dict[str, str]) -> None:

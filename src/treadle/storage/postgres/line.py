@@ -136,7 +136,8 @@ class Line:
         for result in results:
             if result.status not in GOOD:
                 code = result.error_field(pq.DiagnosticField.SQLSTATE)
-                raise Said((code or b"XX000").decode(), result.get_error_message())
+                said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
+                raise Said((code or b"XX000").decode(), said.decode(errors="replace") if said else "no message")
         return results[-1]
 
     # --- what the loop calls

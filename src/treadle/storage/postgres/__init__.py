@@ -1,0 +1,5 @@
+"""Jobs in a PostgreSQL database, versions 14 to 18, by psycopg 3."""
+
+from treadle.storage.postgres.storage import PostgresStorage
+
+__all__ = ["PostgresStorage"]

@@ -1,0 +1,204 @@
+"""Looking: rows by id, pages, counts. Each is one statement over both tables, and changes nothing.
+
+Without it nobody could see what is stored. One statement, because a job that ends meanwhile moves from one table to the
+other, and is to be seen once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from treadle.model import FINAL, Count, Limit, LimitUse, Page, Presence, Query, Record, State, Stats
+from treadle.storage import looking
+from treadle.storage.admit import rule_for
+from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.rows import NUMBER, STATES, TOLD, TOLD_ENDED, heard, record, said, text
+
+IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
+BY_IDS: Final = (
+    f"SELECT {TOLD} FROM {{schema}}.job j WHERE j.id = ANY({IDS}) UNION ALL "
+    f"SELECT {TOLD_ENDED} FROM {{schema}}.ended j WHERE j.id = ANY({IDS})"
+)
+
+# How each order cuts its pages: the columns, their direction, and what lies behind a cursor.
+ORDERS: Final = {
+    "newest": (("created_at", "DESC"), ("id", "DESC")),
+    "oldest": (("created_at", "ASC"), ("id", "ASC")),
+    "ended": (("ended_at", "DESC"), ("id", "ASC")),
+    "line": (("queue", "ASC"), ("rank", "DESC"), ("place", "ASC"), ("id", "ASC")),
+}
+BEHIND: Final = {
+    "newest": "(j.created_at, j.id) < (%s::float8, %s)",
+    "oldest": "(j.created_at, j.id) > (%s::float8, %s)",
+    "ended": "j.ended_at <= %s::float8 AND (j.ended_at < %s::float8 OR j.id > %s)",
+    "line": "(j.queue, -j.rank, j.place, j.id) > (%s, %s::int, %s::float8, %s)",
+}
+
+NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
+COUNTS: Final = """
+SELECT queue, task, state, count(*), count(place), count(*) FILTER (WHERE parked IS NOT NULL AND place IS NULL),
+       min(place)
+FROM {schema}.job GROUP BY queue, task, state
+UNION ALL
+SELECT queue, task, state, count(*), 0, 0, NULL FROM {schema}.ended GROUP BY queue, task, state
+"""
+WORKERS: Final = "SELECT presence, seen FROM {schema}.worker ORDER BY num"
+RULES: Final = "SELECT name, slots, rate, per, how, burst, hold FROM {schema}.rule"
+# What each limit counts while its slots are held until the run ends, and until the job has ended. A queue's own limits
+# have no rows of their own: its jobs are counted.
+USES: Final = """
+SELECT key, coalesce(sum(cost) FILTER (WHERE live), 0), sum(cost) FROM {schema}.slot GROUP BY key
+UNION ALL
+SELECT 'queue:' || queue, count(*) FILTER (WHERE state = 2 AND NOT ran), count(*)
+FROM {schema}.job WHERE started_at IS NOT NULL GROUP BY queue
+"""
+ASIDE: Final = """
+SELECT parked, count(*) FROM {schema}.job WHERE parked IS NOT NULL AND place IS NULL GROUP BY parked
+"""
+
+_presence = msgspec.json.Decoder(Presence).decode
+
+
+async def by_ids(run: Runner, ids: Sequence[str]) -> dict[str, Record]:
+    names = text(list(dict.fromkeys(ids)))
+    rows = map(record, await run.run(BY_IDS, [names, names]))
+    return {row.job.id: row for row in rows}
+
+
+# --- pages
+
+
+class _Where:
+    """Conditions and their values, in the order in which they stand in the statement."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.values: list[Any] = []
+
+    def add(self, condition: str, *values: Any) -> None:
+        self.parts.append(condition)
+        self.values += values
+
+    def copy(self) -> _Where:
+        other = _Where()
+        other.parts, other.values = list(self.parts), list(self.values)
+        return other
+
+    def __str__(self) -> str:
+        return " AND ".join(self.parts) or "true"
+
+
+def _asked(query: Query) -> _Where:
+    """What a row must be, wherever it stands."""
+    where = _Where()
+    for column, value in (("task", query.task), ("queue", query.queue), ("parent", query.parent)):
+        if value is not None:
+            where.add(f"j.{column} = %s", said(value))
+    if query.ids:
+        where.add(f"j.id = ANY({IDS})", text(list(dict.fromkeys(query.ids))))
+    if query.state:
+        where.add(f"j.state IN ({', '.join(str(NUMBER[state]) for state in sorted(set(query.state)))})")
+    if query.root is not None:
+        where.add("(j.root = %s OR j.id = %s)", said(query.root), said(query.root))
+    if query.label is not None:
+        where.add("j.id IN (SELECT l.id FROM {schema}.label l WHERE l.label = %s)", said(query.label))
+    if query.before is not None:
+        where.add("j.created_at < %s::float8", query.before)
+    if query.order == "line" or query.ahead_of is not None:
+        where.add("j.place IS NOT NULL")
+    if query.ahead_of is not None:
+        where.add(
+            "EXISTS (SELECT FROM {schema}.job o WHERE o.id = %s AND o.place IS NOT NULL AND o.queue = j.queue"
+            " AND (-j.rank, j.place, j.id) < (-o.rank, o.place, o.id))",
+            said(query.ahead_of),
+        )
+    return where
+
+
+def _tables(query: Query) -> list[tuple[str, str]]:
+    """The tables the rows can stand in, and how their columns are read."""
+    states = set(query.state) or set(State)
+    line = query.order == "line" or query.ahead_of is not None
+    tables = []
+    if states - FINAL and query.order != "ended":
+        tables.append(("job", TOLD))
+    if states & FINAL and not line:
+        tables.append(("ended", TOLD_ENDED))
+    return tables
+
+
+async def find(run: Runner, query: Query) -> Page:
+    cursor = None if query.cursor is None else looking.read_cursor(query.cursor, query.order)
+    limit, tables = max(query.limit, 0), _tables(query)
+    if not tables:
+        return Page(total=0 if query.count else None)
+    where = _asked(query)
+    behind = where.copy()
+    if cursor is not None:
+        behind.add(BEHIND[query.order], *_cut(query.order, cursor))
+    columns = ORDERS[query.order]
+    parts, values = [], []
+    for table, told in tables:
+        keys = ", ".join(f"j.{column} AS sort{n}" for n, (column, _) in enumerate(columns))
+        order = ", ".join(f"j.{column} {way}" for column, way in columns)
+        parts.append(f"(SELECT {told}, {keys} FROM {{schema}}.{table} j WHERE {behind} ORDER BY {order} LIMIT %s)")
+        values += [*behind.values, limit + 1]
+    order = ", ".join(f"sort{n} {way}" for n, (_, way) in enumerate(columns))
+    statement = f"{' UNION ALL '.join(parts)} ORDER BY {order} LIMIT %s"
+    found = await run.run(statement, [*values, limit + 1], often=False)
+    rows = [record(row[: -len(columns)]) for row in found[:limit]]
+    total = await _total(run, where, tables) if query.count else None
+    more = rows and len(found) > limit
+    return Page(tuple(rows), looking.cursor_of(rows[-1], query.order) if more else None, total)
+
+
+def _cut(order: str, cursor: tuple[Any, ...]) -> list[Any]:
+    values = [said(part) if isinstance(part, str) else part for part in cursor]
+    return [values[0], *values] if order == "ended" else values
+
+
+async def _total(run: Runner, where: _Where, tables: list[tuple[str, str]]) -> int:
+    parts = [f"(SELECT count(*) FROM {{schema}}.{table} j WHERE {where})" for table, _ in tables]
+    [(total,)] = await run.run(f"SELECT {' + '.join(parts)}", where.values * len(tables), often=False)
+    return int(total)
+
+
+# --- in numbers
+
+
+async def stats(run: Runner, now: float | None) -> Stats:
+    if now is None:
+        [(now,)] = await run.run(NOW, [])
+    assert now is not None
+    counts = sorted((await run.run(COUNTS, [])), key=lambda row: (heard(row[0]), heard(row[1]), STATES[row[2]]))
+    found = [(_presence(presence), seen) for presence, seen in await run.run(WORKERS, [])]
+    return Stats(
+        counts=tuple(_count(row, now) for row in counts),
+        workers=tuple(worker for worker, seen in found if seen + worker.ttl >= now),
+        limits=await _limits(run),
+    )
+
+
+def _count(row: tuple[Any, ...], now: float) -> Count:
+    queue, task, state, jobs, in_line, parked, first = row
+    return Count(
+        queue=heard(queue), task=heard(task), state=STATES[state], jobs=jobs, in_line=in_line, parked=parked,
+        oldest=None if first is None else max(0.0, now - first),
+    )  # fmt: skip
+
+
+async def _limits(run: Runner) -> tuple[LimitUse, ...]:
+    found = [Limit(heard(name), *others) for name, *others in await run.run(RULES, [])]
+    if not found:
+        return ()
+    rules = {rule.name: rule for rule in found}
+    used: dict[str, int] = {}
+    for name, live, begun in await run.run(USES, []):
+        key = heard(name)
+        rule = rule_for(rules, key)
+        used[key] = int(begun if rule is not None and rule.hold == "ended" else live)
+    parked = {heard(key): int(jobs) for key, jobs in await run.run(ASIDE, [])}
+    return looking.limit_uses(rules, used, parked)

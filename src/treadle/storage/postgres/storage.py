@@ -1,0 +1,78 @@
+"""Jobs in a schema of a PostgreSQL database: its connections, its ear, and what makes the schema anew when it is gone.
+
+Without it many machines could not share jobs where their data already is. What is decided about a row is decided in
+`functions/`, next to the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from treadle.errors import StorageError
+from treadle.storage.hints import Hub
+from treadle.storage.postgres import address as urls
+from treadle.storage.postgres.connection import Pool, Runner, is_missing
+from treadle.storage.postgres.line import Row, Value
+from treadle.storage.postgres.migrate import migrate
+from treadle.storage.postgres.statements import Statements
+from treadle.storage.postgres.verbs import Verbs
+from treadle.storage.postgres.wake import Ear
+
+
+class _Renewed(Runner):
+    """Statements over the pool; if the server lacks what we made there, it is made anew, once, and tried again."""
+
+    def __init__(self, pool: Pool, address: urls.Address) -> None:
+        self._pool, self._address = pool, address
+
+    async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
+        try:
+            return await self._pool.run(text, values, often)
+        except StorageError as error:
+            if not is_missing(error.__cause__):
+                raise
+        await migrate(self._address)
+        return await self._pool.run(text, values, often)
+
+
+class PostgresStorage(Verbs):
+    """Jobs in one schema of a database, shared by any number of machines.
+
+    url   postgresql:// or postgres://, as libpq reads it; besides: schema= (treadle), pool= (5 connections),
+          timeout= (15 s for an answer), prepare=off (behind a pooler that lends connections out),
+          listen= on, off, or host:port of the server itself
+    now   a clock for tests; None: the server's own
+    """
+
+    def __init__(self, url: str, *, now: Callable[[], float] | None = None) -> None:
+        self._address = urls.read(url)
+        self._statements = Statements(self._address.schema)
+        self._pool = Pool(self._address, self._statements)
+        self._hub = Hub()
+        self._ear: Ear | None = None
+        self._open = False
+        super().__init__(_Renewed(self._pool, self._address), now)
+
+    async def open(self) -> None:
+        """Connect and migrate. Raises StorageUnavailable, NotADatabase, SchemaTooNew; StorageError if a right lacks."""
+        if self._open:
+            return
+        await migrate(self._address)
+        self._pool.open()
+        if self._address.ear is not None:
+            self._ear = Ear(self._address.ear, self._address.schema, self._hub)
+            await self._ear.open()
+        self._open = True
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        self._open = False
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            await ear.close()
+        self._pool.close()
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        if self._ear is None:
+            return await self._hub.wait(topics, timeout)
+        return await self._ear.wait(topics, timeout)

@@ -1,0 +1,60 @@
+"""The verbs of the contract over anything that runs our statements: our own connections, or a user's transaction.
+
+Without it what one enqueues within a transaction of one's own could behave differently from what one enqueues without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
+from treadle.storage.postgres import look
+from treadle.storage.postgres.claim import claim
+from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.enqueue import enqueue
+from treadle.storage.postgres.settle import heartbeat, settle, settle_claim
+from treadle.storage.postgres.tend import prune, set_limits
+
+
+class Verbs:
+    """What the contract says of each. `now` reads a test's clock; None: the server's own."""
+
+    def __init__(self, runner: Runner, now: Callable[[], float] | None) -> None:
+        self._runner, self._clock = runner, now
+
+    def _moment(self) -> float | None:
+        return None if self._clock is None else self._clock()
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        return await enqueue(self._runner, jobs, self._moment()) if jobs else []
+
+    async def claim(self, ask: Claim) -> Claimed:
+        return await claim(self._runner, ask, self._moment())
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        return await heartbeat(self._runner, worker, holds, lease, self._moment())
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        return await settle(self._runner, outcomes, self._moment()) if outcomes else []
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        """Both in one transaction."""
+        if not outcomes:
+            return [], await self.claim(ask)
+        return await settle_claim(self._runner, outcomes, ask, self._moment())
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        found = await look.by_ids(self._runner, ids) if ids else {}
+        return [found.get(id) for id in ids]
+
+    async def find(self, query: Query) -> Page:
+        return await look.find(self._runner, query)
+
+    async def stats(self) -> Stats:
+        return await look.stats(self._runner, self._moment())
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        await set_limits(self._runner, limits, self._moment())
+
+    async def prune(self, limit: int) -> int:
+        return await prune(self._runner, max(limit, 0), self._moment())

@@ -1,0 +1,361 @@
+"""What happens between us and the server: it goes away, is slow, refuses; somebody else is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import psycopg
+import pytest
+
+from tests.servers.postgres import Postgres
+from tests.storage.postgres import support
+from tests.storage.postgres.wire import wire_to
+from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
+from treadle.model import Claim, NewJob, Outcome, Presence, Query, Record, State
+from treadle.storage import connect
+from treadle.storage.postgres import PostgresStorage
+from treadle.storage.postgres.faults import refusal
+
+
+def job(id: str, **options: object) -> NewJob:
+    return NewJob(id=id, **{"task": "t", **options})  # type: ignore[arg-type]
+
+
+def done(row: Record) -> Outcome:
+    return Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, attempt=1)
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    with support.a_schema() as name:
+        yield name
+
+
+@pytest.fixture
+async def storage(schema: str) -> AsyncIterator[PostgresStorage]:
+    made = PostgresStorage(support.url_of(schema))
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def own() -> Iterator[Postgres]:
+    """A server of this test alone."""
+    with Postgres() as server:
+        yield server
+
+
+async def life(storage: PostgresStorage, id: str) -> None:
+    """Enqueued, claimed, settled, looked at."""
+    await storage.enqueue([job(id)])
+    claimed = await storage.claim(Claim(worker=f"w#{id}", queues=(("default", 9),), limit=9))
+    assert [row.id for row in claimed.records] == [id]
+    assert [each.status for each in await storage.settle([done(row) for row in claimed.records])] == ["applied"]
+    [row] = await storage.get([id])
+    assert row is not None
+    assert row.state is State.SUCCEEDED
+
+
+def end_connections(schema: str, which: str = "true") -> int:
+    """Cut them as an administrator does -> how many."""
+    found = support.admin().execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND "
+        f"pid <> pg_backend_pid() AND {which}".encode(),
+        (schema,),
+    )
+    return len(found.fetchall())
+
+
+@pytest.fixture
+async def named(schema: str) -> AsyncIterator[PostgresStorage]:
+    """Its connections can be told from others by the name of the schema."""
+    made = PostgresStorage(support.url_of(schema, application_name=schema))
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_the_clock_is_the_servers(storage: PostgresStorage) -> None:
+    before = time.time()
+    [row] = await storage.enqueue([job("a")])
+    assert before - 5 < row.created_at < time.time() + 5
+    assert await storage.get(["a"]) == [row]
+
+
+async def test_idle_connections_that_died_are_replaced(named: PostgresStorage, schema: str) -> None:
+    """Nobody is told: every verb may be repeated."""
+    await asyncio.gather(*(named.enqueue([job(id)]) for id in "abc"))
+    assert end_connections(schema) > 1
+    await named.enqueue([job("d")])
+    assert len((await named.find(Query())).records) == 4
+
+
+async def test_hints_come_back_by_themselves(named: PostgresStorage, schema: str) -> None:
+    assert end_connections(schema, "query LIKE '%LISTEN%' OR query = 'SELECT 1'") == 1
+    async with asyncio.timeout(20):
+        for n in range(1_000):  # until it listens again
+            watch = asyncio.create_task(named.watch(["queue:default"], 0.2))
+            await asyncio.sleep(0.01)
+            await named.enqueue([job(f"j{n}")])
+            if await watch:
+                break
+
+
+async def test_without_listening_everything_else_holds(schema: str) -> None:
+    storage = connect(support.url_of(schema, listen="off"))
+    await storage.open()
+    watch = asyncio.create_task(storage.watch(["queue:default"], 0.05))
+    await life(storage, "a")  # type: ignore[arg-type]
+    assert await watch == set()
+    await storage.close()
+
+
+async def test_listening_goes_another_way(schema: str) -> None:
+    """To the server itself, where the others go through something that lends connections out."""
+    where = support.url_of(schema).partition("@")[2].partition("/")[0]
+    storage = PostgresStorage(support.url_of(schema, listen=where))
+    await storage.open()
+    watch = asyncio.create_task(storage.watch(["queue:default"], 10))
+    await asyncio.sleep(0)
+    await storage.enqueue([job("a")])
+    assert await watch == {"queue:default"}
+    await storage.close()
+
+
+async def test_a_server_that_is_away() -> None:
+    away = PostgresStorage("postgresql://me:secret@127.0.0.1:1/db")
+    with pytest.raises(StorageUnavailable, match=r"127\.0\.0\.1") as caught:
+        await away.open()
+    assert "secret" not in str(caught.value)
+    await away.close()
+
+
+async def test_a_server_that_stops_and_comes_back(own: Postgres) -> None:
+    storage = PostgresStorage(own.url)
+    await storage.open()
+    await storage.enqueue([job("a")])
+    own.stop()
+    with pytest.raises(StorageUnavailable):
+        await storage.claim(Claim(worker="w#1"))
+    with pytest.raises(StorageUnavailable):
+        await storage.get(["a"])
+    assert await storage.watch(["queue:default"], 0.01) == set()
+    own.start()
+    claimed = await storage.claim(Claim(worker="w#1"))
+    assert [row.id for row in claimed.records] == ["a"]
+    async with asyncio.timeout(20):
+        while True:
+            watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
+            await asyncio.sleep(0.01)
+            await storage.enqueue([job(f"j{time.monotonic_ns()}")])
+            if await watch:
+                break
+    await storage.close()
+
+
+async def test_a_restart_between_two_calls_is_not_noticed(own: Postgres) -> None:
+    storage = PostgresStorage(own.url)
+    await storage.open()
+    await life(storage, "a")
+    own.restart()
+    await life(storage, "b")
+    await storage.close()
+
+
+async def test_a_silent_network_holds_nobody_for_long(schema: str) -> None:
+    """The connection is given up; when the network is back, so are we."""
+    async with wire_to(support.url_of(schema, timeout=1)) as (wire, url):
+        storage = PostgresStorage(url)
+        await storage.open()
+        await storage.enqueue([job("a")])
+        wire.swallow()
+        with pytest.raises(StorageUnavailable, match="no answer within"):
+            await storage.get(["a"])
+        with pytest.raises(StorageUnavailable, match=r"no connection|no answer|timeout"):
+            await storage.claim(Claim(worker="w#1"))
+        wire.cut()
+        claimed = await storage.claim(Claim(worker="w#1"))
+        assert [row.id for row in claimed.records] == ["a"]
+        await storage.close()
+
+
+async def test_a_lost_answer_is_asked_for_again(schema: str) -> None:
+    async with wire_to(support.url_of(schema)) as (wire, url):
+        storage = PostgresStorage(url)
+        await storage.open()
+        await storage.enqueue([job("a")])
+        wire.swallow()
+        claim = asyncio.create_task(storage.claim(Claim(worker="w#1")))
+        await asyncio.sleep(0.05)
+        wire.cut()
+        assert [row.id for row in (await claim).records] == ["a"]
+        await storage.close()
+
+
+async def test_a_cancelled_call_leaves_no_answer_behind(storage: PostgresStorage) -> None:
+    """The next caller must not read what was meant for another."""
+    await storage.enqueue([job("a")])
+    for turns in range(20):
+        call = asyncio.create_task(storage.get(["a"]))
+        for _ in range(turns % 5):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert await storage.get(["none"]) == [None]
+
+
+async def test_a_call_that_takes_too_long_is_ended_on_the_server(schema: str) -> None:
+    """It holds no locks for somebody who has given up."""
+    storage = PostgresStorage(support.url_of(schema, timeout=1, application_name=schema))
+    await storage.open()
+    with pytest.raises(StorageUnavailable, match="57014"):
+        await storage._pool.run("SELECT pg_sleep(60)", [])
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state = 'active'"
+    assert support.admin().execute(query, (schema,)).fetchone() == (0,)
+    await storage.close()
+
+
+async def test_a_deadlock_is_undone_and_tried_again(storage: PostgresStorage) -> None:
+    text = "SELECT pg_advisory_xact_lock(%s::int), pg_sleep(0.2), pg_advisory_xact_lock(%s::int)"
+    crossing = storage._pool.run(text, [771, 772]), storage._pool.run(text, [772, 771])
+    assert [len(rows) for rows in await asyncio.gather(*crossing)] == [1, 1]
+
+
+async def test_a_standby_is_unavailable_until_it_is_the_primary() -> None:
+    """A connection to a server that may not write is given up: the next one may find the new primary."""
+    database = support.postgres.database()
+    storage = PostgresStorage(database)
+    await storage.open()
+    name = database.rpartition("/")[2]
+    support.admin().execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
+    try:
+        storage._pool._drop_free()
+        with pytest.raises(StorageUnavailable, match="standby"):
+            await storage.enqueue([job("a")])
+        assert await storage.get(["a"]) == [None]
+    finally:
+        support.admin().execute(f"ALTER DATABASE {name} RESET default_transaction_read_only".encode())
+    await life(storage, "a")
+    await storage.close()
+
+
+async def test_no_connection_to_spare(schema: str) -> None:
+    role = f"r{schema}"
+    support.admin().execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0".encode())
+    storage = PostgresStorage(support.url_of(schema).replace("postgres@", f"{role}@"))
+    with pytest.raises(StorageUnavailable, match="too many connections"):
+        await storage.open()
+    support.admin().execute(f"DROP ROLE {role}".encode())
+
+
+async def test_a_wrong_password_is_not_shown(own: Postgres) -> None:
+    with psycopg.connect(own.url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE me LOGIN PASSWORD 'right'")
+        (own.folder / "data/pg_hba.conf").write_text("host all all all scram-sha-256\n")
+        admin.execute("SELECT pg_reload_conf()")
+    with psycopg.connect(own.url.replace("postgres@", "me:right@")):
+        pass
+    storage = PostgresStorage(own.url.replace("postgres@", "me:wrongone@"))
+    with pytest.raises(StorageUnavailable, match="is the password right") as caught:
+        await storage.open()
+    assert "wrongone" not in str(caught.value)
+
+
+async def test_the_pool_is_never_larger_than_asked(schema: str) -> None:
+    storage = PostgresStorage(support.url_of(schema, pool=2, application_name=schema))
+    await storage.open()
+    most = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+    rows = await asyncio.gather(*(storage._pool.run(most, [schema]) for _ in range(30)))
+    assert max(count for [(count,)] in rows) <= 3  # with the one that listens
+    await storage.close()
+
+
+async def test_a_changed_table_is_met_with_a_new_connection(storage: PostgresStorage, schema: str) -> None:
+    """A prepared statement outlives what it was prepared for."""
+    support.admin().execute(f"CREATE TABLE IF NOT EXISTS {schema}.own (a int)".encode())
+    text = "SELECT * FROM {schema}.own"
+    for _ in range(3):
+        assert await storage._pool.run(text, []) == []
+    support.admin().execute(f"ALTER TABLE {schema}.own ADD b int".encode())
+    assert await storage._pool.run(text, []) == []
+    support.admin().execute(f"DROP TABLE {schema}.own".encode())
+
+
+async def test_prepare_off_leaves_nothing_in_the_session(schema: str) -> None:
+    storage = PostgresStorage(support.url_of(schema, prepare="off", pool=1))
+    await storage.open()
+    for id in "abc":
+        await life(storage, id)
+    said = "SELECT (SELECT count(*) FROM pg_prepared_statements), current_setting('statement_timeout')"
+    assert await storage._pool.run(said, []) == [(0, "0")]
+    await storage.close()
+
+
+async def test_another_default_isolation_does_not_matter() -> None:
+    database = support.postgres.database()
+    name = database.rpartition("/")[2]
+    support.admin().execute(f"ALTER DATABASE {name} SET default_transaction_isolation = serializable".encode())
+    storage = PostgresStorage(database)
+    await storage.open()
+    await life(storage, "a")
+    assert await storage._pool.run("SELECT current_setting('transaction_isolation')", []) == [("read committed",)]
+    await storage.close()
+
+
+async def test_many_at_once(storage: PostgresStorage) -> None:
+    """More callers than connections."""
+    await asyncio.gather(*(storage.enqueue([job(f"j{n}")]) for n in range(100)))
+    taken = await asyncio.gather(*(
+        storage.claim(Claim(worker=f"w{n}#1", queues=(("default", 10),), limit=10)) for n in range(20)
+    ))  # fmt: skip
+    rows = [row for claimed in taken for row in claimed.records]
+    rows += (await storage.claim(Claim(worker="last#1", queues=(("default", 100),), limit=100))).records
+    assert sorted(row.id for row in rows) == sorted(f"j{n}" for n in range(100))
+    await storage.heartbeat(Presence(worker="w"), [], 30)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://h/db?colour=red", "colour"),
+        ("postgresql://h/db?schema=", "schema"),
+        ("postgresql://h/db?schema=pg_mine", "schema"),
+        ("postgresql://h/db?schema=" + "x" * 64, "schema"),
+        ("postgresql://h/db?pool=0", "pool"),
+        ("postgresql://h/db?pool=1.5", "pool"),
+        ("postgresql://h/db?timeout=no", "timeout"),
+        ("postgresql://h/db?prepare=yes", "prepare"),
+        ("postgresql://h/db?listen=a/b", "listen"),
+        ("postgresql://h:port/db", "port"),
+    ],
+)
+def test_a_bad_url(url: str, said: str) -> None:
+    with pytest.raises(BadUrl, match=said):
+        connect(url)
+
+
+def test_what_libpq_knows_is_passed_on() -> None:
+    storage = connect("postgres://me:pw@one,two/db?sslmode=verify-full&sslrootcert=/ca.pem&schema=x&keepalives_idle=7")
+    assert isinstance(storage, PostgresStorage)
+    told = storage._address.conninfo
+    for word in ("sslmode=verify-full", "sslrootcert=/ca.pem", "host=one,two", "keepalives_idle=7"):
+        assert word in told
+    assert "schema" not in told
+    assert "pw" not in storage._address.shown
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("08006", StorageUnavailable), ("57P01", StorageUnavailable), ("57P03", StorageUnavailable),
+        ("53300", StorageUnavailable), ("53200", StorageUnavailable), ("40P01", StorageUnavailable),
+        ("40001", StorageUnavailable), ("25006", StorageUnavailable), ("57014", StorageUnavailable),
+        ("55P03", StorageUnavailable), ("XX000", StorageUnavailable), ("53100", StorageFull),
+        ("42501", StorageError), ("22P05", StorageError), ("42601", StorageError),
+    ],
+)  # fmt: skip
+def test_every_error_is_one_of_ours(code: str, kind: type[StorageError]) -> None:
+    assert type(refusal(code, "words", "there")) is kind
