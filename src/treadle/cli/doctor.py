@@ -44,6 +44,8 @@ def doctor(target: Target, full: bool, json_: bool) -> int:
 
 async def _all(target: Target, full: bool) -> AsyncIterator[Check]:
     from treadle.cli import checks, file
+    from treadle.cli.database import checks as of_database
+    from treadle.cli.database import is_postgres
     from treadle.errors import StorageError
 
     url, database = target.app.url or "", target.file
@@ -62,6 +64,9 @@ async def _all(target: Target, full: bool) -> AsyncIterator[Check]:
             now = file.schema(database) if database is not None else None
             was = f", was {schema} until now" if now != schema else ""
             yield checks.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
+            if is_postgres(url):
+                async for check in of_database(url):
+                    yield check
             async for check in checks.checks(app, target.has_tasks):
                 yield check
     except (StorageError, Stop) as error:

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 @targeted
 def migrate(target: Target) -> None:
     """Bring the storage to the schema of this Treadle; make it if it is not there. Says from which to which."""
-    from treadle.cli.file import schema
-
-    file = target.file
-    before = schema(file) if file is not None else None
+    before = _schema(target)
 
     async def opened(_: App) -> None:
         """Opening migrates."""
 
     target.run(opened, make=True)
-    after = schema(file) if file is not None else None
+    after = _schema(target)
     if after is None:
         data(f"{target.url} is up to date")
     elif before == after:
@@ -38,3 +35,15 @@ def migrate(target: Target) -> None:
         data(f"{target.url} made, with schema {after}")
     else:
         data(f"{target.url} migrated from schema {before} to {after}")
+
+
+def _schema(target: Target) -> int | None:
+    """Its number, where the storage has one to tell."""
+    from treadle.cli import database, file
+
+    url = target.app.url or ""
+    if database.is_postgres(url):
+        import asyncio
+
+        return asyncio.run(database.schema(url))
+    return file.schema(target.file) if target.file is not None else None

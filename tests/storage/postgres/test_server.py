@@ -11,12 +11,12 @@ import pytest
 
 from tests.servers.postgres import Postgres
 from tests.storage.postgres import support
-from tests.storage.postgres.wire import wire_to
 from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
 from treadle.model import Claim, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage import connect
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.faults import refusal
+from treadle.testing.proxy import Proxy
 
 
 def job(id: str, **options: object) -> NewJob:
@@ -39,6 +39,11 @@ async def storage(schema: str) -> AsyncIterator[PostgresStorage]:
     await made.open()
     yield made
     await made.close()
+
+
+def through(proxy: Proxy, schema: str, **options: object) -> str:
+    port = support.postgres.shared().port
+    return support.url_of(schema, **options).replace(f":{port}/", f":{proxy.port}/")
 
 
 @pytest.fixture
@@ -167,31 +172,34 @@ async def test_a_restart_between_two_calls_is_not_noticed(own: Postgres) -> None
 
 async def test_a_silent_network_holds_nobody_for_long(schema: str) -> None:
     """The connection is given up; when the network is back, so are we."""
-    async with wire_to(support.url_of(schema, timeout=1)) as (wire, url):
-        storage = PostgresStorage(url)
+    async with Proxy("127.0.0.1", support.postgres.shared().port) as proxy:
+        storage = PostgresStorage(through(proxy, schema, timeout=1))
         await storage.open()
         await storage.enqueue([job("a")])
-        wire.swallow()
+        proxy.swallow()
         with pytest.raises(StorageUnavailable, match="no answer within"):
             await storage.get(["a"])
         with pytest.raises(StorageUnavailable, match=r"no connection|no answer|timeout"):
             await storage.claim(Claim(worker="w#1"))
-        wire.cut()
+        proxy.flow()
         claimed = await storage.claim(Claim(worker="w#1"))
         assert [row.id for row in claimed.records] == ["a"]
         await storage.close()
 
 
 async def test_a_lost_answer_is_asked_for_again(schema: str) -> None:
-    async with wire_to(support.url_of(schema)) as (wire, url):
-        storage = PostgresStorage(url)
+    """And the call answers as if nothing had been: the first time was the one that counted."""
+    async with Proxy("127.0.0.1", support.postgres.shared().port) as proxy:
+        storage = PostgresStorage(through(proxy, schema))
         await storage.open()
-        await storage.enqueue([job("a")])
-        wire.swallow()
-        claim = asyncio.create_task(storage.claim(Claim(worker="w#1")))
-        await asyncio.sleep(0.05)
-        wire.cut()
-        assert [row.id for row in (await claim).records] == ["a"]
+        await storage.enqueue([job("a"), job("b")])
+        cut = proxy.lose_answer(b"w#1")
+        claimed = await storage.claim(Claim(worker="w#1"))
+        assert cut.done
+        assert [(row.id, row.version) for row in claimed.records] == [("a", 1)]
+        cut = proxy.lose_answer(b'"a"')
+        assert [each.status for each in await storage.settle([done(claimed.records[0])])] == ["applied"]
+        assert cut.done
         await storage.close()
 
 

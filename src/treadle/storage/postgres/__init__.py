@@ -1,5 +1,6 @@
 """Jobs in a PostgreSQL database, versions 14 to 18, by psycopg 3."""
 
+from treadle.storage.postgres.health import Health, Table
 from treadle.storage.postgres.storage import PostgresStorage
 
-__all__ = ["PostgresStorage"]
+__all__ = ["Health", "PostgresStorage", "Table"]

@@ -73,7 +73,7 @@ class Pool:
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         """One statement, as a transaction of its own. It may be run more than once: every verb may be repeated."""
-        sent = self._statements.numbered(text)
+        sent = self._statements.sent(text)
         for attempt in range(TRIES):
             try:
                 return await self._once(sent, values, often)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import psycopg
+
 from treadle.errors import StorageError, StorageFull, StorageUnavailable
 
 # Two transactions in each other's way: one of them was undone and may be repeated at once.
@@ -72,6 +74,8 @@ def translated(error: BaseException, where: str) -> BaseException:
     code = getattr(error, "sqlstate", None)
     if isinstance(code, str):
         return refusal(code, str(error), where)
+    if isinstance(error, psycopg.OperationalError):
+        return StorageUnavailable(f"{where}: {str(error).strip()}")
     if isinstance(error, (OSError, EOFError)):
         return StorageUnavailable(f"{where}: {str(error) or type(error).__name__}")
     return error

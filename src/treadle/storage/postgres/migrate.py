@@ -10,8 +10,10 @@ import asyncio
 import functools
 import hashlib
 import re
+import secrets
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 
@@ -28,6 +30,7 @@ TRIES: Final = 12  # ... and so often
 WAIT: Final = 60.0  # s for another process that migrates
 
 Connection = psycopg.AsyncConnection[Any]
+T = TypeVar("T")
 
 _FRAME: Final = """
 CREATE TABLE migration (number int PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
@@ -59,16 +62,23 @@ def known() -> tuple[tuple[int, str, str], ...]:
 
 async def migrate(address: Address) -> None:
     """Apply what is missing. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageError (a missing right)."""
+    await _with_connection(address, lambda connection: _bring(connection, address))
+
+
+async def schema_of(address: Address) -> int:
+    """The number of the last migration applied; 0: there is none. Raises NotADatabase, SchemaTooNew."""
+    return (await _with_connection(address, lambda connection: state(connection, address)))[0]
+
+
+async def _with_connection(address: Address, act: Callable[[Connection], Awaitable[T]]) -> T:
     try:
         connection = await connect(address.conninfo, CONNECT)
     except (Cut, Said, OSError) as error:
         raise translated(error, address.shown) from error
     try:
         async with asyncio.timeout(WAIT + 2 * TRIES * 5):
-            await _bring(connection, address)
+            return await act(connection)
     except psycopg.Error as error:
-        if error.sqlstate is None:
-            raise StorageUnavailable(f"{address.shown}: {str(error).strip()}") from error
         raise translated(error, address.shown) from error
     except TimeoutError as error:
         raise StorageUnavailable(f"{address.shown}: the schema could not be migrated in time") from error
@@ -128,6 +138,7 @@ async def _apply_next(connection: Connection, address: Address) -> int:
                 await _enter_schema(connection, address)
                 if not found:
                     await _script(connection, _FRAME)
+                    await _script(connection, f"COMMENT ON TABLE migration IS 'Treadle {secrets.token_hex(16)}'")
                 await _script(connection, script)
                 await connection.execute("INSERT INTO migration (number, name) VALUES (%s, %s)", (number, name))
                 return number

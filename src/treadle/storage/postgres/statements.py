@@ -52,25 +52,23 @@ def channel_of(schema: str, kind: str) -> str:
 
 
 class Statements:
-    """Statements as they are written -> as they are sent. `{schema}` is the schema, each %s the next parameter."""
+    """Statements as they are written -> as they are sent: `{schema}` is the schema, each %s the next parameter."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        self._numbered: dict[str, str] = {}
-        self._plain: dict[str, str] = {}
+        self._sent: dict[str, str] = {}
 
-    def numbered(self, template: str) -> str:
-        """With $1, $2 ... where the parameters go: the server's own way."""
-        found = self._numbered.get(template)
+    def sent(self, template: str) -> str:
+        """With $1, $2 ... where the parameters go."""
+        found = self._sent.get(template)
         if found is None:
             numbers = itertools.count(1)
-            found = re.sub("%s", lambda _: f"${next(numbers)}", self.plain(template))
-            self._numbered[template] = found
+            filled = renamed(template.replace("{schema}", quoted(self.schema)))
+            found = re.sub("%s(::json)?", lambda at: _parameter(next(numbers), at[1]), filled)
+            self._sent[template] = found
         return found
 
-    def plain(self, template: str) -> str:
-        """With %s where the parameters go: the way of psycopg and of what stands on it."""
-        found = self._plain.get(template)
-        if found is None:
-            found = self._plain[template] = renamed(template.replace("{schema}", quoted(self.schema)))
-        return found
+
+def _parameter(number: int, kind: str | None) -> str:
+    """JSON goes as text: a user's connection may have ideas of its own of how to write JSON."""
+    return f"${number}::text{kind}" if kind else f"${number}"

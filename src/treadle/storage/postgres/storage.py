@@ -7,14 +7,17 @@ Without it many machines could not share jobs where their data already is. What 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from treadle.errors import StorageError
 from treadle.storage.hints import Hub
 from treadle.storage.postgres import address as urls
 from treadle.storage.postgres.connection import Pool, Runner, is_missing
+from treadle.storage.postgres.health import Health, health
 from treadle.storage.postgres.line import Row, Value
-from treadle.storage.postgres.migrate import migrate
+from treadle.storage.postgres.migrate import migrate, schema_of
 from treadle.storage.postgres.statements import Statements
+from treadle.storage.postgres.transaction import IDENTITY, Home, Inside, Own, begin, marked
 from treadle.storage.postgres.verbs import Verbs
 from treadle.storage.postgres.wake import Ear
 
@@ -51,6 +54,8 @@ class PostgresStorage(Verbs):
         self._hub = Hub()
         self._ear: Ear | None = None
         self._open = False
+        self._identity: str | None = None
+        self._home = Home(self._address, self._statements, now, lambda: self._identity)
         super().__init__(_Renewed(self._pool, self._address), now)
 
     async def open(self) -> None:
@@ -59,6 +64,7 @@ class PostgresStorage(Verbs):
             return
         await migrate(self._address)
         self._pool.open()
+        [(self._identity,)] = await self._pool.run(IDENTITY, [marked(self._address)], often=False)
         if self._address.ear is not None:
             self._ear = Ear(self._address.ear, self._address.schema, self._hub)
             await self._ear.open()
@@ -71,6 +77,22 @@ class PostgresStorage(Verbs):
         if ear is not None:
             await ear.close()
         self._pool.close()
+
+    def within(self, session: Any) -> Inside:
+        """The verbs inside an open transaction of the user's; see `storage.sessions` for what it may be."""
+        return Inside(session, self._home)
+
+    async def begin(self, sync: bool) -> Own:
+        """A transaction for one run, on a connection of its own. Raises StorageUnavailable."""
+        return await begin(self._home, sync)
+
+    async def schema(self) -> int | None:
+        """The number of the schema; None: there is none yet. Raises NotADatabase, StorageUnavailable."""
+        return await schema_of(self._address) or None
+
+    async def health(self) -> Health:
+        """What can be seen of the server; see `treadle doctor`."""
+        return await health(self._pool, self._address.schema)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if self._ear is None:

@@ -1,0 +1,73 @@
+"""What can be seen of the server that bears on jobs: its version, what it promises, what keeps it from cleaning up.
+
+Without it `treadle doctor` could not tell a slow queue from a forgotten transaction. Only looks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from treadle.storage.postgres.connection import Runner
+
+HEALTH: Final = """
+SELECT current_setting('server_version'), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
+       current_setting('synchronous_commit'), current_setting('autovacuum') = 'on',
+       current_setting('default_transaction_isolation'), pg_is_in_recovery(),
+       (SELECT max(extract(epoch FROM now() - xact_start))::float8 FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()),
+       (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()),
+       (SELECT count(*) FROM pg_replication_slots WHERE xmin IS NOT NULL AND NOT active),
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+       current_setting('max_connections')::int
+"""
+TABLES: Final = """
+SELECT c.relname::text, pg_total_relation_size(c.oid), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
+       coalesce('autovacuum_enabled=false' = ANY(c.reloptions) OR 'autovacuum_enabled=off' = ANY(c.reloptions), false),
+       pg_has_role(c.relowner, 'USAGE')
+FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
+WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r' ORDER BY c.relname
+"""
+SCHEMA: Final = "SELECT max(number) FROM {schema}.migration"
+
+
+class Table(Struct, frozen=True):
+    """One of ours. `dead` rows are those nobody can see any more; `owned`: we may vacuum it."""
+
+    name: str
+    size: int  # bytes, with its indexes
+    live: int
+    dead: int
+    autovacuum_off: bool
+    owned: bool
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """oldest: s the longest transaction of this database has been open; None: there is no other."""
+
+    version: str
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+    autovacuum: bool
+    isolation: str
+    standby: bool
+    oldest: float | None
+    prepared: int  # transactions prepared for two-phase commit and left
+    idle_slots: int  # replication slots nobody reads, that hold rows back
+    connections: int
+    max_connections: int
+    tables: tuple[Table, ...]
+
+
+async def health(run: Runner, schema: str) -> Health:
+    [
+        (version, fsync, pages, commit, autovacuum, isolation, standby, oldest, prepared, slots, used, most)
+    ] = await run.run(HEALTH, [], often=False)
+    tables = await run.run(TABLES, [schema], often=False)
+    return Health(
+        version=version, fsync=fsync, full_page_writes=pages, synchronous_commit=commit, autovacuum=autovacuum,
+        isolation=isolation, standby=standby, oldest=oldest, prepared=prepared, idle_slots=slots, connections=used,
+        max_connections=most, tables=tuple(Table(*row) for row in tables),
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""The verbs inside a transaction: the user's own, by any driver or framework, or one begun for a run.
+
+Without it an order and the job that ships it could be stored one without the other. Nothing here commits what is the
+user's; hints ride on their commit, because the server sends notifications then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import psycopg
+
+from treadle.errors import BadSession
+from treadle.model import NewJob, Outcome, Record, Settled
+from treadle.storage.postgres.address import Address
+from treadle.storage.postgres.connection import CONNECT, Runner
+from treadle.storage.postgres.faults import Cut, Said, translated
+from treadle.storage.postgres.line import Row, Value, connect
+from treadle.storage.postgres.statements import Statements, quoted
+from treadle.storage.postgres.verbs import Verbs
+from treadle.storage.sessions import Session, session_of
+
+T = TypeVar("T")
+
+# Which database this is: told by a mark that stands in our schema, and by the database that holds it, as a copy has the
+# same mark. Answers NULL where there is no such schema, and never fails.
+IDENTITY: Final = """
+SELECT obj_description(to_regclass(%s), 'pg_class') || ' ' ||
+       (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+def marked(address: Address) -> str:
+    """The table whose comment is the mark."""
+    return f"{quoted(address.schema)}.migration"
+
+
+class Home(NamedTuple):
+    """What a storage tells its transactions of itself."""
+
+    address: Address
+    statements: Statements
+    now: Callable[[], float] | None
+    identity: Callable[[], str | None]
+
+
+class _Joined(Runner):
+    """Our statements over the user's session."""
+
+    def __init__(self, session: Session, statements: Statements) -> None:
+        self._session, self._statements = session, statements
+
+    async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
+        return await self._session.run(self._statements.sent(text), values)
+
+
+class Inside:
+    """The verbs inside a session of the user's. Each is a savepoint, so an error of ours is not the transaction's."""
+
+    def __init__(self, given: Any, home: Home) -> None:
+        self._given, self._home = given, home
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        return await self._do(lambda verbs: verbs.enqueue(jobs))
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        return await self._do(lambda verbs: verbs.settle(outcomes))
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await self._do(lambda verbs: verbs.get(ids))
+
+    async def _do(self, act: Callable[[Verbs], Awaitable[T]]) -> T:
+        home = self._home
+        try:
+            session = await session_of(self._given, "postgresql", "this PostgreSQL storage")
+            joined = _Joined(session, home.statements)
+            await self._check(joined)
+            await session.run("SAVEPOINT treadle")
+            try:
+                answer = await act(Verbs(joined, home.now))
+            except BaseException:
+                with contextlib.suppress(Exception):  # if the connection is gone, so is the transaction
+                    await session.run("ROLLBACK TO SAVEPOINT treadle")
+                    await session.run("RELEASE SAVEPOINT treadle")
+                raise
+            await session.run("RELEASE SAVEPOINT treadle")
+        except Exception as error:
+            told = translated(error, home.address.shown)
+            if told is error:
+                raise
+            raise told from error
+        return answer
+
+    async def _check(self, joined: _Joined) -> None:
+        wanted = self._home.identity()
+        [(found,)] = await joined.run(IDENTITY, [marked(self._home.address)])
+        if found is None or found != wanted:
+            where = f"schema {self._home.address.schema!r} of {self._home.address.shown}"
+            raise BadSession(
+                f"a {type(self._given).__name__}", f"it is a transaction of another database; the jobs live in {where}"
+            )
+
+
+class Own:
+    """A transaction of ours, begun for one run: `raw` is psycopg's AsyncConnection, or a Connection for a thread."""
+
+    alone = False
+
+    def __init__(self, raw: Any, home: Home) -> None:
+        self.raw, self._home = raw, home
+        self.bound = Inside(raw, home)
+
+    async def commit(self) -> None:
+        try:
+            if isinstance(self.raw, psycopg.AsyncConnection):
+                await self.raw.commit()
+            else:
+                await asyncio.to_thread(self.raw.commit)
+        except psycopg.Error as error:
+            raise translated(error, self._home.address.shown) from error
+        finally:
+            self._let_go()
+
+    async def roll_back(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            if isinstance(self.raw, psycopg.AsyncConnection):
+                await self.raw.rollback()
+            elif not self.raw.closed:
+                await asyncio.to_thread(self.raw.rollback)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """A connection of its own, and its last use: whatever was set in the session goes with it."""
+        self.raw.pgconn.finish()
+
+
+async def begin(home: Home, sync: bool) -> Own:
+    address = home.address
+    try:
+        if sync:
+            made: Any = await asyncio.to_thread(psycopg.connect, address.conninfo, prepare_threshold=None)
+        else:
+            made = await connect(address.conninfo, CONNECT)
+            await made.set_autocommit(False)
+    except (Cut, Said, OSError, psycopg.Error) as error:
+        raise translated(error, address.shown) from error
+    await _set_isolation(made, sync)
+    return Own(made, home)
+
+
+async def _set_isolation(made: Any, sync: bool) -> None:
+    level = psycopg.IsolationLevel.READ_COMMITTED
+    if sync:
+        made.isolation_level = level
+    else:
+        await made.set_isolation_level(level)
