@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import itertools
 import os
@@ -14,6 +15,8 @@ import psycopg
 from psycopg import sql
 
 from tests.servers import postgres
+from treadle.model import Claim, NewJob, Outcome, Record, State
+from treadle.storage.contract import Storage
 
 _numbers = itertools.count()
 _used: list[str] = []
@@ -22,7 +25,9 @@ _used: list[str] = []
 @functools.cache
 def admin() -> psycopg.Connection[Any]:
     """A connection of the tests' own to the database they share."""
-    return psycopg.connect(postgres.url(), autocommit=True)
+    made = psycopg.connect(postgres.url(), autocommit=True)
+    atexit.register(made.close)
+    return made
 
 
 def url_of(schema: str, **options: object) -> str:
@@ -54,3 +59,22 @@ def a_schema() -> Iterator[str]:
     schema = take_schema()
     yield schema
     give_back(schema)  # not after a failure: what is in it may be of interest
+
+
+def job(id: str, **options: object) -> NewJob:
+    return NewJob(id=id, **{"task": "t", **options})  # type: ignore[arg-type]
+
+
+def done(row: Record) -> Outcome:
+    return Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, attempt=1)
+
+
+async def life(storage: Storage, id: str) -> None:
+    """Enqueued, claimed, settled, looked at."""
+    await storage.enqueue([job(id)])
+    claimed = await storage.claim(Claim(worker=f"w#{id}", queues=(("default", 9),), limit=9))
+    assert [row.id for row in claimed.records] == [id]
+    assert [each.status for each in await storage.settle([done(row) for row in claimed.records])] == ["applied"]
+    [row] = await storage.get([id])
+    assert row is not None
+    assert row.state is State.SUCCEEDED

@@ -11,20 +11,13 @@ import pytest
 
 from tests.servers.postgres import Postgres
 from tests.storage.postgres import support
+from tests.storage.postgres.support import done, job, life
 from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
-from treadle.model import Claim, NewJob, Outcome, Presence, Query, Record, State
+from treadle.model import Claim, Presence, Query
 from treadle.storage import connect
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.faults import refusal
 from treadle.testing.proxy import Proxy
-
-
-def job(id: str, **options: object) -> NewJob:
-    return NewJob(id=id, **{"task": "t", **options})  # type: ignore[arg-type]
-
-
-def done(row: Record) -> Outcome:
-    return Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, attempt=1)
 
 
 @pytest.fixture
@@ -51,17 +44,6 @@ def own() -> Iterator[Postgres]:
     """A server of this test alone."""
     with Postgres() as server:
         yield server
-
-
-async def life(storage: PostgresStorage, id: str) -> None:
-    """Enqueued, claimed, settled, looked at."""
-    await storage.enqueue([job(id)])
-    claimed = await storage.claim(Claim(worker=f"w#{id}", queues=(("default", 9),), limit=9))
-    assert [row.id for row in claimed.records] == [id]
-    assert [each.status for each in await storage.settle([done(row) for row in claimed.records])] == ["applied"]
-    [row] = await storage.get([id])
-    assert row is not None
-    assert row.state is State.SUCCEEDED
 
 
 def end_connections(schema: str, which: str = "true") -> int:
@@ -99,7 +81,7 @@ async def test_idle_connections_that_died_are_replaced(named: PostgresStorage, s
 
 
 async def test_hints_come_back_by_themselves(named: PostgresStorage, schema: str) -> None:
-    assert end_connections(schema, "query LIKE '%LISTEN%' OR query = 'SELECT 1'") == 1
+    assert end_connections(schema, "(query LIKE 'LISTEN%%' OR query = 'SELECT 1')") == 1
     async with asyncio.timeout(20):
         for n in range(1_000):  # until it listens again
             watch = asyncio.create_task(named.watch(["queue:default"], 0.2))
@@ -113,7 +95,7 @@ async def test_without_listening_everything_else_holds(schema: str) -> None:
     storage = connect(support.url_of(schema, listen="off"))
     await storage.open()
     watch = asyncio.create_task(storage.watch(["queue:default"], 0.05))
-    await life(storage, "a")  # type: ignore[arg-type]
+    await life(storage, "a")
     assert await watch == set()
     await storage.close()
 

@@ -60,6 +60,8 @@ def read(url: str) -> Address:
     except psycopg.Error as error:
         raise BadUrl(f"{str(error).strip()} (ours are {', '.join(OURS)}), found {known!r}") from error
     there: dict[str, str] = {name: str(value) for name, value in {**QUIET, **told}.items() if value is not None}
+    if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in there.get("port", "5432").split(",")):
+        raise BadUrl(f"port: expected a number from 1 to 65,535, found {known!r}")
     prepare = _one_of(ours, "prepare", ("on", "off"), known) == "on"
     return Address(
         conninfo=make_conninfo("", **there),

@@ -147,7 +147,7 @@ async def find(run: Runner, query: Query) -> Page:
         parts.append(f"(SELECT {told}, {keys} FROM {{schema}}.{table} j WHERE {behind} ORDER BY {order} LIMIT %s)")
         values += [*behind.values, limit + 1]
     order = ", ".join(f"sort{n} {way}" for n, (_, way) in enumerate(columns))
-    statement = f"{' UNION ALL '.join(parts)} ORDER BY {order} LIMIT %s"
+    statement = f"SELECT * FROM ({' UNION ALL '.join(parts)}) page ORDER BY {order} LIMIT %s"
     found = await run.run(statement, [*values, limit + 1], often=False)
     rows = [record(row[: -len(columns)]) for row in found[:limit]]
     total = await _total(run, where, tables) if query.count else None

@@ -117,10 +117,11 @@ async def state(connection: Connection, address: Address) -> tuple[int, bool]:
                 "give Treadle a schema of its own with ?schema="
             )
         return 0, False
+    table = schema.replace("%", "%%")
     found, functions = await _row(
         connection,
-        f"SELECT coalesce(max(number), 0), EXISTS (SELECT FROM {schema}.function_set WHERE revision = %s) "
-        f"FROM {schema}.migration",
+        f"SELECT coalesce(max(number), 0), EXISTS (SELECT FROM {table}.function_set WHERE revision = %s) "
+        f"FROM {table}.migration",
         (revision(),),
     )
     if found > known()[-1][0]:

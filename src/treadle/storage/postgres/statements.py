@@ -63,9 +63,8 @@ class Statements:
         found = self._sent.get(template)
         if found is None:
             numbers = itertools.count(1)
-            filled = renamed(template.replace("{schema}", quoted(self.schema)))
-            found = re.sub("%s(::json)?", lambda at: _parameter(next(numbers), at[1]), filled)
-            self._sent[template] = found
+            text = re.sub("%s(::json)?", lambda at: _parameter(next(numbers), at[1]), renamed(template))
+            found = self._sent[template] = text.replace("{schema}", quoted(self.schema))
         return found
 
 

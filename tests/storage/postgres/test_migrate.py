@@ -1,0 +1,188 @@
+"""Making the schema and changing it, while others do the same; whose it is, and who may."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from psycopg import sql
+
+from tests.storage.postgres import support
+from tests.storage.postgres.support import life
+from treadle.errors import NotADatabase, SchemaTooNew, StorageError
+from treadle.storage.postgres import PostgresStorage, migrate, statements
+
+
+@pytest.fixture
+def database() -> str:
+    """Of this test alone, and empty."""
+    return support.postgres.database()
+
+
+def execute(url: str, text: str) -> list[tuple[object, ...]]:
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        found = connection.execute(text.encode())
+        return found.fetchall() if found.description else []
+
+
+async def opened(url: str) -> PostgresStorage:
+    storage = PostgresStorage(url)
+    await storage.open()
+    return storage
+
+
+async def test_many_open_an_empty_database_at_once(database: str) -> None:
+    """One of them makes it; all of them work."""
+    storages = await asyncio.gather(*(opened(database) for _ in range(6)))
+    assert execute(database, "SELECT count(*) FROM treadle.migration") == [(len(migrate.known()),)]
+    assert execute(database, "SELECT count(*) FROM treadle.function_set") == [(1,)]
+    for n, storage in enumerate(storages):
+        await life(storage, f"j{n}")
+        await storage.close()
+
+
+@pytest.mark.parametrize("schema", ['we"ird näme', "it's", "Mixed", "select", "a.b", "%s {schema}"])
+async def test_any_name_of_a_schema(database: str, schema: str) -> None:
+    from urllib.parse import quote
+
+    storage = await opened(f"{database}?schema={quote(schema)}")
+    watch = asyncio.create_task(storage.watch(["queue:default"], 10))
+    await asyncio.sleep(0)
+    await life(storage, "a")
+    assert await watch == {"queue:default"}
+    found = execute(database, "SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information)'")
+    assert {name for (name,) in found} == {"public", schema}
+    await storage.close()
+
+
+async def test_two_programs_in_one_database(database: str) -> None:
+    one, two = await opened(f"{database}?schema=one"), await opened(f"{database}?schema=two")
+    await life(one, "a")
+    assert await two.get(["a"]) == [None]
+    await life(two, "a")
+    await one.close()
+    await two.close()
+
+
+async def test_a_newer_schema_is_refused(database: str) -> None:
+    await (await opened(database)).close()
+    execute(database, "INSERT INTO treadle.migration (number, name) VALUES (9999, 'later')")
+    with pytest.raises(SchemaTooNew) as caught:
+        await opened(database)
+    assert caught.value.found == 9999
+
+
+async def test_a_schema_of_somebody_else_is_refused(database: str) -> None:
+    execute(database, "CREATE TABLE public.orders (id int)")
+    with pytest.raises(NotADatabase, match="orders"):
+        await opened(f"{database}?schema=public")
+    assert execute(database, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace") == [
+        ("orders",)
+    ]
+
+
+async def test_an_empty_schema_made_by_somebody_is_used(database: str) -> None:
+    execute(database, "CREATE SCHEMA treadle")
+    storage = await opened(database)
+    await life(storage, "a")
+    await storage.close()
+
+
+@pytest.fixture
+def role() -> str:
+    name = "r" + support.take_schema()
+    support.admin().execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
+    return name
+
+
+async def test_a_role_with_no_more_than_it_needs(database: str, role: str) -> None:
+    """Who owns the schema has made it; this role only works there."""
+    url = database.replace("postgres@", f"{role}@")
+    with pytest.raises(StorageError, match="permission denied"):
+        await opened(url)
+    await (await opened(database)).close()
+    for right in (
+        f"GRANT USAGE ON SCHEMA treadle TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}",
+    ):
+        execute(database, right)
+    storage = await opened(url)
+    await life(storage, "a")
+    await storage.prune(10)
+    await storage.close()
+
+
+async def test_versions_work_side_by_side(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one replaces the other: each has functions of its own over the same tables."""
+    old = await opened(database)
+    await life(old, "a")
+    texts = (*statements.function_texts(), "-- a newer Treadle\n")
+    monkeypatch.setattr(statements, "revision", lambda: "0123abcd")
+    monkeypatch.setattr(migrate, "revision", lambda: "0123abcd")
+    monkeypatch.setattr(migrate, "function_texts", lambda: texts)
+    new = await opened(database)
+    await life(new, "b")
+    await life(old, "c")
+    assert execute(database, "SELECT count(DISTINCT right(proname, 8)) FROM pg_proc p "
+                             "WHERE pronamespace = 'treadle'::regnamespace") == [(2,)]  # fmt: skip
+    await old.close()
+    await new.close()
+
+
+async def test_functions_of_long_ago_go(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who still has them makes them anew when they are missing."""
+    old = await opened(database)
+    for n in range(migrate.KEEP):
+        name = f"0000000{n}"
+        monkeypatch.setattr(statements, "revision", lambda name=name: name)
+        monkeypatch.setattr(migrate, "revision", lambda name=name: name)
+        await (await opened(database)).close()
+    monkeypatch.undo()
+    sets = {name for (name,) in execute(database, "SELECT revision FROM treadle.function_set")}
+    assert len(sets) == migrate.KEEP
+    assert statements.revision() not in sets
+    await life(old, "a")
+    await old.close()
+
+
+async def test_a_schema_that_was_dropped_is_made_anew(database: str) -> None:
+    """What was in it is gone; who has it open goes on."""
+    storage = await opened(database)
+    await life(storage, "a")
+    execute(database, "DROP SCHEMA treadle CASCADE")
+    await life(storage, "a")
+    await storage.close()
+
+
+async def test_a_migration_waits_for_nobody_for_long(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes its locks or lets go again, so that a long transaction on a table does not stop all others behind it."""
+    import psycopg
+
+    await (await opened(database)).close()
+    script = "ALTER TABLE job ADD COLUMN later int"
+    numbers = (*migrate.known(), (migrate.known()[-1][0] + 1, "later", script))
+    monkeypatch.setattr(migrate, "known", lambda: numbers)
+    monkeypatch.setattr(migrate, "LOCKS", "50ms")
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM treadle.job")
+        opening = asyncio.create_task(opened(database))
+        others = 0
+        while others < 20:  # claims of others go on meanwhile
+            assert execute(database, "SELECT count(*) FROM treadle.job") == [(0,)]
+            others += 1
+            await asyncio.sleep(0.01)
+        assert not opening.done()
+        other.rollback()
+    storage = await opening
+    assert await storage.schema() == numbers[-1][0]
+    await storage.close()
+
+
+async def test_the_number_of_the_schema_is_told(database: str) -> None:
+    storage = PostgresStorage(database)
+    assert await storage.schema() is None
+    await storage.open()
+    assert await storage.schema() == migrate.known()[-1][0]
+    await storage.close()

@@ -1,0 +1,59 @@
+"""Behind PgBouncer in transaction mode: each statement may find another session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import pgbouncer
+from tests.storage.postgres import support
+from tests.storage.postgres.support import done, job, life
+from treadle.model import Claim
+from treadle.storage.postgres import PostgresStorage
+
+pytestmark = pytest.mark.skipif(
+    pgbouncer.binary() is None, reason="there is no pgbouncer; install it, or set TEST_PGBOUNCER_BIN"
+)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with pgbouncer.PgBouncer(support.postgres.shared().port) as server:
+        yield server.port
+
+
+def url_of(port: int, schema: str, **options: object) -> str:
+    direct = support.postgres.shared().port
+    return support.url_of(schema, prepare="off", **options).replace(f":{direct}/", f":{port}/")
+
+
+async def test_it_works_without_listening(port: int) -> None:
+    """Also making the schema."""
+    with support.a_schema() as schema:
+        storage = PostgresStorage(url_of(port, schema, listen="off"))
+        await storage.open()
+        for id in "abc":
+            await life(storage, id)
+        await asyncio.gather(*(storage.enqueue([job(f"j{n}")]) for n in range(50)))
+        taken = await asyncio.gather(*(
+            storage.claim(Claim(worker=f"w{n}#1", queues=(("default", 10),), limit=10)) for n in range(10)
+        ))  # fmt: skip
+        rows = [row for claimed in taken for row in claimed.records]
+        assert len({row.id for row in rows}) == len(rows)
+        assert {each.status for each in await storage.settle([done(row) for row in rows])} == {"applied"}
+        assert await storage.watch(["queue:default"], 0.01) == set()
+        await storage.close()
+
+
+async def test_listening_past_it(port: int) -> None:
+    with support.a_schema() as schema:
+        direct = f"127.0.0.1:{support.postgres.shared().port}"
+        storage = PostgresStorage(url_of(port, schema, listen=direct))
+        await storage.open()
+        watch = asyncio.create_task(storage.watch(["queue:default"], 10))
+        await asyncio.sleep(0)
+        await storage.enqueue([job("a")])
+        assert await watch == {"queue:default"}
+        await storage.close()
