@@ -1,0 +1,265 @@
+"""The verbs inside transactions of users, by every driver and framework they may come with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import asyncpg
+import django
+import psycopg
+import pytest
+from django.conf import settings
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from tests.storage.postgres import support
+from tests.storage.postgres.support import done, job, life
+from treadle.errors import BadSession, KeyHeld
+from treadle.model import Claim, Outcome, State
+from treadle.storage.postgres import PostgresStorage
+from treadle.storage.sessions import at_once
+
+Use = Callable[[Any], Coroutine[Any, Any, None]]
+
+
+class Rollback(Exception):
+    """So that the transaction does not commit."""
+
+
+async def by_psycopg(url: str, use: Use) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute("INSERT INTO own VALUES ('x')")
+        await use(connection)
+
+
+async def by_async_psycopg(url: str, use: Use) -> None:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        await connection.execute("INSERT INTO own VALUES ('x')")
+        await use(connection)
+
+
+async def by_asyncpg(url: str, use: Use) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("INSERT INTO own VALUES ('x')")
+            await use(connection)
+    finally:
+        await connection.close()
+
+
+async def by_asyncpg_with_codecs(url: str, use: Use) -> None:
+    """As web frameworks set them."""
+    import json
+
+    connection = await asyncpg.connect(url)
+    try:
+        for kind in ("json", "jsonb"):
+            await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        async with connection.transaction():
+            await connection.execute("INSERT INTO own VALUES ('x')")
+            await use(connection)
+    finally:
+        await connection.close()
+
+
+async def by_session(url: str, use: Use) -> None:
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
+    with Session(engine) as session, session.begin():
+        session.execute(text("INSERT INTO own VALUES ('x')"))
+        await use(session)
+
+
+async def by_async_session(url: str, use: Use, driver: str = "psycopg") -> None:
+    engine = create_async_engine(url.replace("postgresql:", f"postgresql+{driver}:"), poolclass=NullPool)
+    async with AsyncSession(engine) as session, session.begin():
+        await session.execute(text("INSERT INTO own VALUES ('x')"))
+        await use(session)
+
+
+async def by_async_session_of_asyncpg(url: str, use: Use) -> None:
+    await by_async_session(url, use, "asyncpg")
+
+
+def django_connection(url: str) -> Any:
+    from urllib.parse import urlsplit
+
+    if not settings.configured:
+        settings.configure(DATABASES={})
+        django.setup()
+    from django.db.backends.postgresql.base import DatabaseWrapper
+
+    parts = urlsplit(url)
+    words = {
+        "ENGINE": "django.db.backends.postgresql", "NAME": parts.path[1:], "USER": parts.username, "PASSWORD": "",
+        "HOST": parts.hostname, "PORT": parts.port, "OPTIONS": {}, "TIME_ZONE": None, "CONN_MAX_AGE": 0,
+        "CONN_HEALTH_CHECKS": False, "AUTOCOMMIT": True, "ATOMIC_REQUESTS": False, "TEST": {},
+    }  # fmt: skip
+    return DatabaseWrapper(words, alias="treadle")
+
+
+async def by_django(url: str, use: Use) -> None:
+    await asyncio.to_thread(in_django, url, use)
+
+
+def in_django(url: str, use: Use) -> None:
+    """In a thread, as Django is used."""
+    from django.db import connections, transaction
+
+    connections["treadle"] = django_connection(url)
+    try:
+        with transaction.atomic(using="treadle"):
+            with connections["treadle"].cursor() as cursor:
+                cursor.execute("INSERT INTO own VALUES ('x')")
+            at_once(use(connections["treadle"]))
+    finally:
+        connections["treadle"].close()
+        del connections["treadle"]
+
+
+WAYS = [
+    by_psycopg, by_async_psycopg, by_asyncpg, by_asyncpg_with_codecs, by_session, by_async_session,
+    by_async_session_of_asyncpg, by_django,
+]  # fmt: skip
+
+
+@pytest.fixture
+async def storage() -> AsyncIterator[PostgresStorage]:
+    database = support.postgres.database()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE own (name text)")
+    made = PostgresStorage(database)
+    await made.open()
+    yield made
+    await made.close()
+
+
+def url_of(storage: PostgresStorage) -> str:
+    return storage._address.shown
+
+
+def own_rows(storage: PostgresStorage) -> int:
+    with psycopg.connect(url_of(storage)) as connection:
+        return len(connection.execute("SELECT FROM own").fetchall())
+
+
+def visible(storage: PostgresStorage, id: str) -> bool:
+    with psycopg.connect(url_of(storage)) as connection:
+        return connection.execute("SELECT FROM treadle.job WHERE id = %s", (id,)).fetchone() is not None
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStorage, way: Any) -> None:
+    """And a worker hears of it when it commits."""
+    held = await storage.enqueue([job("held", key="k", queue="other"), job("up", queue="other")])
+
+    async def use(given: Any) -> None:
+        bound = storage.within(given)
+        [row] = await bound.enqueue([job("a")])
+        assert row.state is State.READY
+        assert await bound.enqueue([job("b", after=("up", "a"), limits=(("l", 1),), labels=("x",))])
+        with pytest.raises(KeyHeld):
+            await bound.enqueue([job("c"), job("d", key="k", key_conflict="raise")])
+        assert [row and row.id for row in await bound.get(["a", "b", "c"])] == ["a", "b", None]
+        [told] = await bound.settle(
+            [Outcome(id="held", version=held[0].version, state=State.CANCELLED, reason="asked")]
+        )
+        assert told.status == "applied"
+        assert not visible(storage, "a")
+
+    async def use_and_fail(given: Any) -> None:
+        await use(given)
+        raise Rollback
+
+    with pytest.raises(Rollback):
+        await way(url_of(storage), use_and_fail)
+    assert [row.state if row else None for row in await storage.get(["held", "a", "b"])] == [State.READY, None, None]
+    assert own_rows(storage) == 0
+
+    watch = asyncio.create_task(storage.watch(["queue:default"], 10))
+    await asyncio.sleep(0)
+    await way(url_of(storage), use)
+    assert await watch == {"queue:default"}
+    assert own_rows(storage) == 1
+    found = [row.state if row else None for row in await storage.get(["held", "a", "b", "c"])]
+    assert found == [State.CANCELLED, State.READY, State.WAITING, None]
+    claimed = await storage.claim(Claim(worker="w#1", queues=(("default", 9),), limit=9))
+    assert [row.id for row in claimed.records] == ["a"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_error_of_ours_is_not_the_transactions(storage: PostgresStorage, way: Any) -> None:
+    async def use(given: Any) -> None:
+        bound = storage.within(given)
+        with pytest.raises(Exception, match="22"):
+            await bound.enqueue([job("a", priority=99_999)])  # more than a row holds
+        await bound.enqueue([job("b")])
+
+    await way(url_of(storage), use)
+    assert own_rows(storage) == 1
+    assert [row and row.id for row in await storage.get(["a", "b"])] == [None, "b"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_another_database_is_refused(storage: PostgresStorage, way: Any) -> None:
+    """One without our schema, and one with a schema of its own."""
+    other = support.postgres.database()
+    with psycopg.connect(other, autocommit=True) as connection:
+        connection.execute("CREATE TABLE own (name text)")
+
+    async def use(given: Any) -> None:
+        with pytest.raises(BadSession, match="another database"):
+            await storage.within(given).enqueue([job("a")])
+
+    await way(other, use)
+    second = PostgresStorage(other)
+    await second.open()
+    await way(other, use)
+    await life(second, "a")
+    await second.close()
+
+
+async def test_connections_that_commit_by_themselves_are_refused(storage: PostgresStorage) -> None:
+    connection = psycopg.connect(url_of(storage), autocommit=True)
+    with pytest.raises(BadSession, match="commits by itself"):
+        await storage.within(connection).enqueue([job("a")])
+    connection.close()
+    with pytest.raises(BadSession, match="closed"):
+        await storage.within(connection).enqueue([job("a")])
+    other = await asyncpg.connect(url_of(storage))
+    with pytest.raises(BadSession, match="no transaction"):
+        await storage.within(other).enqueue([job("a")])
+    await other.close()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> None:
+    """The function's own writes and the ending of its job, together or not at all."""
+
+    async def write(raw: Any) -> None:
+        written = raw.execute("INSERT INTO own VALUES ('x')")
+        if not sync:
+            await written
+
+    await storage.enqueue([job("a")])
+    [row] = (await storage.claim(Claim(worker="w#1"))).records
+    undone = await storage.begin(sync)
+    await write(undone.raw)
+    await undone.bound.settle([done(row)])
+    await undone.roll_back()
+    await undone.roll_back()
+    assert own_rows(storage) == 0
+    made = await storage.begin(sync)
+    await write(made.raw)
+    [told] = await made.bound.settle([done(row)])
+    assert told.status == "applied"
+    await made.bound.enqueue([job("next")])
+    assert await storage.get(["next"]) == [None]
+    await made.commit()
+    await made.roll_back()
+    assert own_rows(storage) == 1
+    assert [row and row.state for row in await storage.get(["a", "next"])] == [State.SUCCEEDED, State.READY]
