@@ -25,8 +25,12 @@ _TOLD: Final = (
     "j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at, j.created_at, "
     "j.started_at, j.updated_at"
 )
-TOLD: Final = f"{_TOLD}, {{schema}}.more(j)"  # of `job j`; with the schema to be filled in
-TOLD_ENDED: Final = f"{_TOLD}, {{schema}}.more(ROW(j.*)::{{schema}}.job)"  # of `ended j`
+_STEPS: Final = (
+    "CASE WHEN j.memo THEN (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) "
+    "FROM {schema}.memo m WHERE m.id = j.id) END"
+)
+TOLD: Final = f"{_TOLD}, {{schema}}.more_of(j, {_STEPS})"  # of `job j`; with the schema to be filled in
+TOLD_ENDED: Final = f"{_TOLD}, {{schema}}.more_of(ROW(j.*)::{{schema}}.job, {_STEPS})"  # of `ended j`
 
 
 # --- text: PostgreSQL stores no NUL, so it goes in as ESCAPE 0, and ESCAPE itself as ESCAPE ESCAPE
@@ -88,6 +92,11 @@ def job_of(spec: str) -> NewJob:
 # --- rows
 
 
+def _moment(value: float | None) -> float | None:
+    """JSON says whole seconds as integers."""
+    return None if value is None else float(value)
+
+
 def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
     """A row as read by TOLD; `job` if it is known without reading it."""
     (spec, state, version, attempt, lost, worker, place, joined_at, due_at, created_at, started_at, updated_at,
@@ -109,10 +118,10 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
      memo) = rest  # fmt: skip
     return Record(
         job=job, version=version, state=STATES[state], after=tuple(after or ()), pending=pending, slack=slack, ran=ran,
-        place=place, joined_at=joined_at, due_at=due_at, deadline_at=deadline_at, attempt=attempt, lost=lost,
+        place=place, joined_at=joined_at, due_at=due_at, deadline_at=_moment(deadline_at), attempt=attempt, lost=lost,
         worker=worker, parked=parked, result=result, value=value, error=error, reason=reason,
         memo=tuple((name, each) for name, each in memo or ()), note=note, round=round, created_at=created_at,
-        started_at=started_at, updated_at=updated_at, ended_at=ended_at, expires_at=expires_at,
+        started_at=started_at, updated_at=updated_at, ended_at=_moment(ended_at), expires_at=_moment(expires_at),
     )  # fmt: skip
 
 

@@ -1,0 +1,65 @@
+"""A worker's ask as JSON, and the rows it is given.
+
+Without it no work is handed out. Who is next is decided in `functions/claim.sql` and `walk.sql`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from treadle.model import Claim, Claimed, Record
+from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.line import Row
+from treadle.storage.postgres.rows import record, text
+from treadle.storage.rules import rank
+
+CLAIM: Final = "SELECT * FROM {schema}.claim(%s::float8, %s::json)"
+TICKETS: Final = 64  # of one worker remembered
+
+
+async def claim(run: Runner, ask: Claim, now: float | None) -> Claimed:
+    return claimed(await run.run(CLAIM, [now, asked(ask)]), ask)
+
+
+def asked(ask: Claim) -> str:
+    name, _, number = ask.worker.rpartition("#")
+    tasks = None if ask.tasks is None else sorted(ask.tasks)
+    words: dict[str, Any] = {
+        "worker": ask.worker,
+        "name": name or ask.worker,
+        "slot": int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode()) >> 1,
+        "queues": ask.queues,
+        "limit": ask.limit,
+        "lease": ask.lease,
+        "ids": list(dict.fromkeys(ask.ids)),
+        "holds": ask.holds,
+    }
+    if ask.tasks is not None and tasks is not None:
+        words["tasks"] = tasks
+        if any(lease is not None for _, lease in ask.tasks.values()):
+            words["leases"] = [ask.tasks[task][1] or None for task in tasks]
+        if any(room is not None for room, _ in ask.tasks.values()):
+            words["rooms"] = [ask.tasks[task][0] for task in tasks]
+    return text(words)
+
+
+def claimed(rows: Sequence[Row], ask: Claim) -> Claimed:
+    """The last row tells of the claim, the others are its jobs."""
+    *found, head = rows
+    again, now, due_at = head[2], head[9], head[8]
+    records = [record(row) for row in found]
+    if again:
+        records = _in_line_order(records, ask)
+    return Claimed(tuple(records), None if due_at is None else max(0.0, due_at - now))
+
+
+def _in_line_order(records: list[Record], ask: Claim) -> list[Record]:
+    order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
+
+    def turn(row: Record) -> tuple[int, float, float, str]:
+        place = row.place if row.place is not None else row.joined_at
+        return order.get(row.job.queue, 1), -rank(row.job), place if place is not None else 0.0, row.job.id
+
+    return sorted(records, key=turn)

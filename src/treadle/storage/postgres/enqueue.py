@@ -1,0 +1,57 @@
+"""Jobs on their way in: as JSON, in the order of their ids, and the rows that answer them.
+
+Without it nothing gets in. What is decided about them is decided in `functions/enqueue.sql` and `store.sql`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Final
+
+from treadle.errors import KeyHeld, UnknownJob
+from treadle.model import NewJob, Record
+from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.rows import (
+    from_json,
+    heard,
+    is_plain,
+    job_words,
+    new_record,
+    plain_words,
+    record,
+    text,
+)  # fmt: skip
+
+PLAIN: Final = "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::json)"
+ANY: Final = "SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)"
+
+
+async def enqueue(run: Runner, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
+    """Raises UnknownJob, KeyHeld; nothing is stored then."""
+    if all(map(is_plain, jobs)):
+        return await _plain(run, jobs, now)
+    rows = await run.run(ANY, [now, text([job_words(job) for job in jobs])])
+    if rows[0][0] is None:
+        raise refusal(rows[0][-1])
+    found = {heard(row[0]): record(row[1:]) for row in rows}
+    return [found[job.id] for job in jobs]
+
+
+async def _plain(run: Runner, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
+    once = {job.id: job for job in reversed(jobs)}  # named twice, the first one's words count
+    words = sorted((plain_words(job) for job in once.values()), key=itemgetter("id"))
+    head, *known = await run.run(PLAIN, [now, text(words)])
+    moment = head[10]
+    rows = {heard(row[0]): record(row[1:]) for row in known}
+    for id, job in once.items():
+        if id not in rows:
+            rows[id] = new_record(job, moment)
+    return [rows[job.id] for job in jobs]
+
+
+def refusal(words: str) -> KeyHeld | UnknownJob:
+    """What the functions refuse, as the library's error."""
+    kind, *names = from_json(words)
+    first, second = (heard(name) if name is not None else "" for name in names)
+    return KeyHeld(first, second) if kind == "held" else UnknownJob(first, second)

@@ -1,0 +1,136 @@
+-- The verb: lease the first in line. Lines of plain jobs are taken in one statement each; where limits, or rooms per
+-- task, have to be asked, see walk.sql.
+--
+-- By ctid, which is found by a subquery that runs once: a join would let the planner take too many. A row that somebody
+-- else changed in between is left for the next claim, so a short answer does not mean an empty line. The planner is
+-- told what to use, for without statistics it would read and sort the whole line.
+--
+-- ask: worker, name, slot, queues [[queue, share], ...], tasks [name, ...] or null, leases (of these, null: `lease`),
+-- rooms (of these, null: no bound) or null, limit, lease, ids, holds.
+-- -> the rows in the order of their turns; then one without a spec: `version` 1 if this ticket was asked before,
+-- `created_at` the moment, `due_at` the next one.
+CREATE FUNCTION claim(moment float8, ask json) RETURNS TABLE (
+    spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
+    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+) LANGUAGE plpgsql
+SET search_path FROM CURRENT SET lock_timeout = '500ms' SET enable_sort = off SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    a record;
+    tasks text[];
+    leases float8[];
+    earlier text[];
+    most int;
+    got int;
+    ruled boolean;
+    slow boolean;
+    turn record;
+BEGIN
+    SELECT * INTO a FROM json_to_record(ask) AS a (worker text, name text, slot int, queues json, tasks text[],
+        leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
+    -- asked twice at once, over two connections: the second one finds what the first has taken
+    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || a.worker, 0));
+    SELECT jobs INTO earlier FROM ticket k WHERE k.worker = a.name AND k.slot = a.slot AND k.ticket = a.worker;
+    IF FOUND THEN
+        RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
+            j.created_at, j.started_at, j.updated_at, more(j)
+        FROM job j WHERE j.id = ANY (earlier) AND j.state = 2 AND j.worker = a.worker;
+        IF FOUND THEN
+            RETURN QUERY SELECT * FROM claim_end(1, ask, t);
+            RETURN;
+        END IF;
+    END IF;
+    IF EXISTS (SELECT 1 FROM job j WHERE j.due_at <= t AND j.state <> 2)
+        OR EXISTS (SELECT 1 FROM job j WHERE j.due_at < t AND j.state = 2)
+        OR EXISTS (SELECT 1 FROM gate WHERE opens <= t)
+    THEN
+        PERFORM tend(t);
+    END IF;
+    ruled := EXISTS (SELECT 1 FROM rule);
+    slow := a.rooms IS NOT NULL OR cardinality(a.ids) > 0;
+    IF NOT slow THEN
+        FOR turn IN SELECT q.value ->> 0 AS queue FROM json_array_elements(a.queues) AS q LOOP
+            slow := slow OR is_slow(turn.queue, ruled);
+        END LOOP;
+    END IF;
+    IF slow THEN
+        earlier := walk(ask, ruled, t);
+        RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
+            j.created_at, j.started_at, j.updated_at, more(j)
+        FROM unnest(earlier) WITH ORDINALITY AS w (id, n) JOIN job j ON j.id = w.id ORDER BY w.n;
+        RETURN QUERY SELECT * FROM claim_end(0, ask, t);
+        RETURN;
+    END IF;
+    most := a."limit";
+    FOR turn IN
+        SELECT q.value ->> 0 AS queue, CASE WHEN half = 0 THEN (q.value ->> 1)::int ELSE a."limit" END AS share
+        FROM generate_series(0, 1) AS half, json_array_elements(a.queues) WITH ORDINALITY AS q (value, n)
+        ORDER BY half, q.n
+    LOOP
+        CONTINUE WHEN least(turn.share, most) <= 0;
+        RETURN QUERY WITH taken AS (
+            UPDATE job SET state = 2, version = job.version + 1, place = NULL, parked = NULL, worker = a.worker,
+                due_at = t + coalesce(nullif(job.lease, 0), a.leases[array_position(a.tasks, task)], a.lease),
+                started_at = t, updated_at = t,
+                key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END
+            WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM job j
+                WHERE j.queue = turn.queue AND j.place IS NOT NULL
+                    AND (a.tasks IS NULL OR j.task = ANY (a.tasks))
+                    AND ((j.version = 0 AND j.lost = 0) OR j.id <> ALL (a.holds))
+                ORDER BY j.rank DESC, j.place, j.id LIMIT least(turn.share, most)
+                FOR NO KEY UPDATE SKIP LOCKED))
+            RETURNING job.*
+        ), kept AS (
+            INSERT INTO ticket (worker, slot, ticket, jobs, at)
+            SELECT a.name, a.slot, a.worker, array_agg(id), t FROM taken HAVING count(*) > 0
+            ON CONFLICT (worker, slot) DO UPDATE SET ticket = excluded.ticket, at = excluded.at,
+                jobs = CASE WHEN ticket.ticket = excluded.ticket THEN ticket.jobs || excluded.jobs
+                    ELSE excluded.jobs END
+        )
+        SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
+            j.created_at, j.started_at, j.updated_at,
+            CASE WHEN j.after IS NULL AND j.slack = 0 AND j.pending = 0 AND NOT j.ran AND NOT j.memo AND j.round = 0
+                AND j.deadline_at IS NULL AND j.result IS NULL AND j.value IS NULL AND j.error IS NULL
+                AND j.reason IS NULL AND j.note IS NULL THEN NULL ELSE more(ROW(j.*)::job) END
+        FROM taken j ORDER BY j.rank DESC, j.joined_at, j.id;
+        GET DIAGNOSTICS got = ROW_COUNT;
+        most := most - got;
+    END LOOP;
+    RETURN QUERY SELECT * FROM claim_end(0, ask, t);
+END $$;
+
+-- Whether somebody in this line must be asked for one by one.
+CREATE FUNCTION is_slow(line text, ruled boolean) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM job WHERE queue = line AND place IS NOT NULL AND limits IS NOT NULL)
+        OR (ruled AND (rule_of('queue:' || line)).name IS NOT NULL);
+END $$;
+
+-- The last row of an answer: the next moment anything here is due, or a rate lets the next of a line asked for start.
+CREATE FUNCTION claim_end(again int, ask json, t float8) RETURNS TABLE (
+    spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
+    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    leased float8 := (SELECT min(j.due_at) FROM job j WHERE j.state = 2);
+    waits float8 := (SELECT min(j.due_at) FROM job j WHERE j.due_at IS NOT NULL AND j.state <> 2);
+    opening float8 := (SELECT min(opens) FROM gate WHERE opens IS NOT NULL);
+    line text;
+BEGIN
+    IF EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:')) THEN
+        FOR line IN
+            SELECT q.value ->> 0 FROM json_array_elements(ask -> 'queues') AS q
+            WHERE json_array_length(ask -> 'ids') = 0
+            UNION SELECT j.queue FROM json_array_elements_text(ask -> 'ids') AS i JOIN job j ON j.id = i
+        LOOP
+            IF EXISTS (SELECT 1 FROM job j WHERE j.queue = line AND j.place IS NOT NULL) THEN
+                opening := least(opening, opens_at('queue:' || line, rule_of('queue:' || line), 1, t));
+            END IF;
+        END LOOP;
+    END IF;
+    RETURN QUERY SELECT NULL::text, NULL::smallint, again, NULL::int, NULL::int, NULL::text, NULL::float8,
+        NULL::float8, least(leased, waits, opening), t, NULL::float8, NULL::float8, NULL::text;
+END $$;

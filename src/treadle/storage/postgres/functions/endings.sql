@@ -1,0 +1,211 @@
+-- How a job ends, and what that does to those who wait for it; who holds a key; waiting.
+--
+-- Why nobody is left waiting: who begins to wait for a job holds that job's row (FOR KEY SHARE) until he commits, and who
+-- ends it takes the row away, so one of them waits for the other; the one who comes second reads, in a statement of its
+-- own and so as of then, the ending or the edge. An id nobody knows yet is held in the unique index instead (hold_ups).
+
+CREATE FUNCTION keeps_key(r job, t float8) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(r.created_at + (r.words ->> 'window')::float8 > t, false)
+$$;
+
+CREATE FUNCTION expires(r job, state smallint, ended_at float8, keep float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(ended_at + greatest(coalesce(keep, CASE WHEN state = 4 THEN r.keep_failed ELSE r.keep END), 60),
+        r.created_at + (r.words ->> 'window')::float8)
+$$;
+
+-- The ending. Whoever waits is counted down by count_endings, before the call is over.
+CREATE FUNCTION finish(r job, state int, reason text, error text, keep float8, t float8) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    r.version := r.version + 1;
+    r.state := state;
+    r.reason := reason;
+    r.error := error;
+    r.place := NULL;
+    r.parked := NULL;
+    r.pending := 0;
+    r.due_at := NULL;
+    r.updated_at := t;
+    r.ended_at := t;
+    r.expires_at := expires(r, r.state, t, keep);
+    DELETE FROM job WHERE id = r.id;
+    INSERT INTO ended SELECT (r).*;
+    PERFORM speak('job:' || r.id);
+    IF r.limits IS NOT NULL THEN
+        DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
+        PERFORM call_in(r, t);
+    END IF;
+END $$;
+
+-- One ending counts for one who waits -> whether that one is doomed and has ended too.
+CREATE FUNCTION count_down(above text, below text, ended_as int, t float8) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    r job;
+    e edge;
+BEGIN
+    SELECT * INTO r FROM job WHERE id = below FOR NO KEY UPDATE;
+    UPDATE edge SET open = false WHERE up = above AND down = below AND open RETURNING * INTO e;
+    IF NOT FOUND OR r.state IS DISTINCT FROM 0 OR r.version <> e.version THEN
+        RETURN false;
+    END IF;
+    IF e.soft OR r.slack IS NULL OR ended_as = 3 THEN
+        r.pending := r.pending - 1;
+    ELSE
+        r.slack := r.slack - 1;
+    END IF;
+    IF r.pending <= 0 THEN
+        PERFORM release(r, t);
+    ELSIF r.slack IS NULL OR r.slack >= 0 THEN
+        PERFORM put(r);
+    ELSIF r.started_at IS NULL AND NOT r.ran THEN
+        PERFORM finish(r, 5, 'upstream', above || ', which it waited for, ended as '
+            || CASE ended_as WHEN 4 THEN 'failed' ELSE 'cancelled' END, NULL, t);
+        RETURN true;
+    ELSE
+        PERFORM join_line(r, t);
+    END IF;
+    RETURN false;
+END $$;
+
+-- A list of what is left to do, not a recursion: a chain of any length may be doomed.
+CREATE FUNCTION count_endings(ups text[], states int[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    n int := coalesce(cardinality(ups), 0);
+    above text;
+    ended_as int;
+    e record;
+BEGIN
+    WHILE n > 0 LOOP
+        above := ups[n];
+        ended_as := states[n];
+        n := n - 1;
+        -- together and in the order of their ids, so that two who count the same joins down do not lock each other out
+        PERFORM 1 FROM (
+            SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = above AND open))
+            ORDER BY id FOR NO KEY UPDATE
+        ) AS locked;
+        FOR e IN SELECT down FROM edge WHERE up = above AND open ORDER BY num LOOP
+            IF count_down(above, e.down, ended_as, t) THEN
+                n := n + 1;
+                ups[n] := e.down;
+                states[n] := 5;
+            END IF;
+        END LOOP;
+    END LOOP;
+END $$;
+
+-- --- waiting
+
+-- Hold the jobs somebody is about to wait for, wherever they are -> those nobody knows. These are held by their place in
+-- the unique index: a row that is put there and taken away again makes whoever stores that id wait for this transaction.
+CREATE FUNCTION hold_ups(ups text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    left_over text[];
+    found_now text[];
+    unknown text[] := '{}';
+BEGIN
+    SELECT array_agg(DISTINCT u) INTO left_over FROM unnest(ups) AS u;
+    WHILE cardinality(left_over) > 0 LOOP
+        SELECT array_agg(l.id) INTO found_now
+        FROM (SELECT id FROM job WHERE id = ANY (left_over) ORDER BY id FOR KEY SHARE) AS l;
+        left_over := ARRAY(SELECT unnest(left_over) EXCEPT SELECT unnest(found_now));
+        EXIT WHEN cardinality(left_over) = 0;
+        SELECT array_agg(l.id) INTO found_now
+        FROM (SELECT id FROM ended WHERE id = ANY (left_over) ORDER BY id FOR KEY SHARE) AS l;
+        left_over := ARRAY(SELECT unnest(left_over) EXCEPT SELECT unnest(found_now));
+        EXIT WHEN cardinality(left_over) = 0;
+        WITH held AS (
+            INSERT INTO job (id, state, rank, created_at, updated_at, keep, keep_failed, queue, task, spec)
+            SELECT u, 0, 0, 0, 0, 0, 0, '', '', '' FROM unnest(left_over) AS u ORDER BY u
+            ON CONFLICT DO NOTHING RETURNING id
+        ) SELECT array_agg(held.id) INTO found_now FROM held;
+        DELETE FROM job WHERE id = ANY (found_now);
+        unknown := unknown || coalesce(found_now, '{}');
+        left_over := ARRAY(SELECT unnest(left_over) EXCEPT SELECT unnest(found_now));
+    END LOOP;
+    RETURN unknown;
+END $$;
+
+-- Wait for these, which are held; those that have ended count at once, and with them what is left to be counted.
+CREATE FUNCTION watch_ups(r job, t float8, ups text[], states int[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    e record;
+BEGIN
+    INSERT INTO edge (up, down, version)
+    SELECT a.up, r.id, r.version FROM unnest(r.after) WITH ORDINALITY AS a (up, n) ORDER BY a.n
+    ON CONFLICT (up, down) DO UPDATE SET version = excluded.version, open = true, soft = false;
+    FOR e IN
+        SELECT a.up, d.state FROM unnest(r.after) WITH ORDINALITY AS a (up, n) JOIN ended d ON d.id = a.up
+        ORDER BY a.n
+    LOOP
+        IF count_down(e.up, r.id, e.state, t) THEN
+            ups := ups || r.id;
+            states := states || 5;
+        END IF;
+    END LOOP;
+    PERFORM count_endings(ups, states, t);
+    SELECT * INTO r FROM job WHERE id = r.id;
+    IF r.state = 0 AND r.pending <= 0 THEN
+        PERFORM release(r, t);
+    END IF;
+END $$;
+
+-- --- keys
+
+-- Have these keys to oneself until the transaction is over.
+CREATE FUNCTION lock_keys(keys text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    LOOP
+        INSERT INTO holder (key) SELECT DISTINCT k FROM unnest(keys) AS k
+        WHERE NOT EXISTS (SELECT 1 FROM holder WHERE key = k) ORDER BY k ON CONFLICT DO NOTHING;
+        PERFORM 1 FROM (SELECT 1 FROM holder WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE) AS locked;
+        -- prune may have taken one away in between
+        EXIT WHEN (SELECT count(*) FROM holder WHERE key = ANY (keys)) = (SELECT count(DISTINCT k) FROM unnest(keys) k);
+    END LOOP;
+END $$;
+
+-- Who holds a key that is locked; `leaving` gives it up meanwhile.
+CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    named text := (SELECT id FROM holder WHERE key = wanted);
+    r job;
+BEGIN
+    IF named IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO r FROM (SELECT * FROM job WHERE id = named UNION ALL SELECT * FROM ended WHERE id = named) AS either;
+    IF r.id IS NULL OR r.key IS NULL OR ((r.state > 2 OR r.id = leaving) AND NOT keeps_key(r, t)) THEN
+        RETURN NULL;
+    END IF;
+    RETURN named;
+END $$;
+
+-- Hold the key from now on -> whom to wait for: the running holder that gave it away, or the one that the superseded
+-- holder waited for itself. Never `origin`, of whose outcome the job was born and who may be waiting for it.
+CREATE FUNCTION take_key(new job, t float8, origin text, ups text[], states int[]) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    named text := holder_of(new.key, t);
+    r job;
+    before job;
+BEGIN
+    UPDATE holder SET id = new.id WHERE key = new.key;
+    IF named IS NULL OR named = origin THEN
+        RETURN NULL;
+    END IF;
+    r := row_of(named, true);
+    IF r.state > 2 THEN     -- it ended while we waited for its row
+        RETURN NULL;
+    END IF;
+    IF r.ran OR r.state = 2 OR (r.state = 0 AND r.started_at IS NOT NULL) THEN
+        INSERT INTO behind (id, first) VALUES (new.id, named);
+        RETURN named;
+    END IF;
+    PERFORM finish(r, 5, 'superseded', 'superseded by ' || new.id, NULL, t);
+    PERFORM count_endings(ups || named, states || 5, t);
+    SELECT j.* INTO before FROM behind b, row_of(b.first) AS j WHERE b.id = named;
+    IF before.id IS NULL OR before.id = origin OR before.state > 2 THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO behind (id, first) VALUES (new.id, before.id);
+    RETURN before.id;
+END $$;

@@ -1,0 +1,85 @@
+-- The verb: store jobs. Plain ones go in as they come, in the order of their ids (so that two calls with the same ids
+-- do not lock each other out).
+
+-- -> the moment, then of each that was known: its id and the row.
+CREATE FUNCTION enqueue_plain(moment float8, jobs json) RETURNS TABLE (
+    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
+    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+) LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    fresh text[];
+    known text[];
+    given int;
+BEGIN
+    WITH put AS (
+        INSERT INTO job (id, task, queue, rank, keep, keep_failed, spec, state, place, joined_at, created_at, updated_at)
+        SELECT x.id, x.task, x.queue, coalesce(x.rank, 0), coalesce(x.keep, 86400), coalesce(x.keep_failed, 2592000),
+            x.spec, 1, t, t, t, t
+        FROM json_to_recordset(jobs)
+            AS x (id text, task text, queue text, rank smallint, keep float8, keep_failed float8, spec text)
+        ON CONFLICT DO NOTHING RETURNING id
+    ) SELECT array_agg(id) INTO fresh FROM put;
+    given := json_array_length(jobs);
+    -- a statement of its own: one that has ended since the last one is seen
+    SELECT array_agg(id) INTO known FROM ended WHERE id = ANY (fresh);
+    DELETE FROM job WHERE id = ANY (known);
+    RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
+        NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, NULL::text;
+    IF known IS NOT NULL OR coalesce(cardinality(fresh), 0) < given THEN
+        RETURN QUERY SELECT j.id, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at,
+            j.due_at, j.created_at, j.started_at, j.updated_at, more(j)
+        FROM (SELECT x.id FROM json_to_recordset(jobs) AS x (id text)
+            EXCEPT SELECT unnest(fresh) EXCEPT SELECT unnest(known)) AS k
+        JOIN job j ON j.id = k.id
+        UNION ALL
+        SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.place, e.joined_at,
+            e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
+        FROM (SELECT x.id FROM json_to_recordset(jobs) AS x (id text)
+            EXCEPT SELECT unnest(fresh)) AS k
+        JOIN ended e ON e.id = k.id
+        UNION ALL
+        SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.place, e.joined_at,
+            e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
+        FROM ended e WHERE e.id = ANY (known);
+    END IF;
+    IF cardinality(fresh) > 0 THEN
+        PERFORM speak('queue:' || q.queue)
+        FROM (SELECT DISTINCT x.queue FROM json_to_recordset(jobs) AS x (queue text)) AS q;
+    END IF;
+END $$;
+
+-- -> a row with what was refused in `more`; or of each id asked for: the row that answers it.
+CREATE FUNCTION enqueue_any(moment float8, jobs json) RETURNS TABLE (
+    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
+    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+) LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    p record;
+    refusal text;
+BEGIN
+    BEGIN
+        SELECT * INTO p FROM prepare(jobs, t, NULL, NULL, NULL);
+        PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, '{}', '{}');
+    EXCEPTION WHEN SQLSTATE 'TR001' THEN
+        GET STACKED DIAGNOSTICS refusal = PG_EXCEPTION_DETAIL;
+        RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
+            NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, refusal;
+        RETURN;
+    END;
+    RETURN QUERY
+    SELECT a.asked, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
+        j.created_at, j.started_at, j.updated_at, more(j)
+    FROM unnest(p.asked, p.answers) AS a (asked, answer) JOIN job j ON j.id = a.answer
+    UNION ALL
+    SELECT a.asked, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
+        j.created_at, j.started_at, j.updated_at, more(ROW(j.*)::job)
+    FROM unnest(p.asked, p.answers) AS a (asked, answer) JOIN ended j ON j.id = a.answer;
+END $$;

@@ -1,0 +1,38 @@
+-- The verb: tend; then delete ended rows past their time that no unfinished job needs: none it waits for by name, none of
+-- its workflow. A row that is locked is being waited for, or reopened. -> how many went.
+CREATE FUNCTION prune(moment float8, most int) RETURNS int LANGUAGE plpgsql
+SET search_path FROM CURRENT SET lock_timeout = '500ms' SET enable_sort = off SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    picked text[];
+    gone text[];
+BEGIN
+    PERFORM tend(t);
+    picked := ARRAY(
+        SELECT e.id FROM ended e WHERE e.expires_at <= t AND NOT is_needed(e.id, e.root)
+        ORDER BY e.expires_at, e.id LIMIT greatest(most, 0) FOR UPDATE SKIP LOCKED);
+    IF cardinality(picked) = 0 THEN
+        RETURN 0;
+    END IF;
+    -- once more, now that nobody can begin to wait for them
+    WITH away AS (
+        DELETE FROM ended e WHERE e.id = ANY (picked) AND NOT is_needed(e.id, e.root) RETURNING e.id
+    ) SELECT coalesce(array_agg(away.id), '{}') INTO gone FROM away;
+    DELETE FROM edge WHERE down = ANY (gone);
+    DELETE FROM memo WHERE id = ANY (gone);
+    DELETE FROM label WHERE id = ANY (gone);
+    DELETE FROM behind WHERE id = ANY (gone);
+    DELETE FROM holder WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM holder WHERE id = ANY (gone) FOR UPDATE SKIP LOCKED)) AND id = ANY (gone);
+    DELETE FROM ticket WHERE at < t - 86400;
+    DELETE FROM worker WHERE seen < t - 30 * 86400;
+    RETURN cardinality(gone);
+END $$;
+
+CREATE FUNCTION is_needed(wanted text, its_root text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM edge e JOIN job d ON d.id = e.down WHERE e.up = wanted AND wanted = ANY (d.after))
+        OR EXISTS (SELECT 1 FROM job u WHERE u.root = coalesce(its_root, wanted))
+        OR EXISTS (SELECT 1 FROM job u WHERE u.id = its_root AND u.root IS NULL);
+END $$;

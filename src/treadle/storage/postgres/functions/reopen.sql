@@ -1,0 +1,157 @@
+-- After the end: a row kept longer or shorter, or reopened with all that ended because of it.
+CREATE FUNCTION after_the_end(r job, to_state smallint, keep float8, delay float8, t float8, OUT status text,
+    OUT why text) LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    found_ids text[];
+    keys text[];
+    each text;
+    e job;
+    named text;
+    d record;
+BEGIN
+    status := 'applied';
+    IF to_state = r.state AND keep IS NOT NULL THEN
+        UPDATE ended SET expires_at = expires(r, r.state, r.ended_at, keep) WHERE ended.id = r.id;
+        RETURN;
+    END IF;
+    IF to_state <> 1 THEN
+        status := 'stale';
+        why := json_build_array('moved', r.state, r.version);
+        RETURN;
+    END IF;
+    found_ids := reopened_with(r);
+    SELECT array_agg(k) INTO keys FROM (
+        SELECT coalesce(j.key, j.words ->> 'started') AS k FROM ended j WHERE j.id = ANY (found_ids)) AS x
+    WHERE k IS NOT NULL;
+    IF keys IS NOT NULL THEN
+        PERFORM lock_keys(keys);
+        FOREACH each IN ARRAY found_ids LOOP
+            SELECT coalesce(j.key, j.words ->> 'started') AS k INTO d FROM ended j WHERE j.id = each;
+            named := CASE WHEN d.k IS NOT NULL THEN holder_of(d.k, t) END;
+            IF named <> each THEN
+                RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', d.k, named);
+            END IF;
+        END LOOP;
+    END IF;
+    FOREACH each IN ARRAY found_ids LOOP
+        FOR d IN SELECT down, ended.state FROM edge, ended WHERE up = each AND ended.id = each ORDER BY num LOOP
+            PERFORM uncount(each, d.down, d.state, t);
+        END LOOP;
+    END LOOP;
+    FOREACH each IN ARRAY found_ids LOOP
+        SELECT * INTO e FROM ended WHERE ended.id = each;
+        PERFORM reopen(e, t);
+    END LOOP;
+    SELECT * INTO r FROM job WHERE job.id = r.id;
+    r.pending := 0;
+    IF delay > 0 THEN
+        PERFORM schedule(r, t + delay);
+    ELSE
+        PERFORM join_line(r, t);
+    END IF;
+    FOREACH each IN ARRAY found_ids[2:] LOOP
+        PERFORM recount(each, t);
+    END LOOP;
+END $$;
+
+-- The job, what it doomed, each ancestor that failed because of a child; of each, what that doomed. All are locked.
+CREATE FUNCTION reopened_with(r job) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    found_ids text[] := ARRAY[r.id];
+    stack text[] := ARRAY[r.id];
+    n int := 1;
+    each text;
+    above text;
+    d record;
+BEGIN
+    WHILE n > 0 LOOP
+        each := stack[n];
+        n := n - 1;
+        SELECT parent INTO above FROM ended WHERE id = each;
+        FOR d IN
+            SELECT j.id, e.num FROM edge e JOIN ended j ON j.id = e.down
+            WHERE e.up = each AND j.reason = 'upstream' AND j.state = 5
+            UNION ALL SELECT j.id, NULL FROM ended j WHERE j.id = above AND j.state = 4 AND j.reason = 'children'
+            ORDER BY num NULLS LAST
+        LOOP
+            IF NOT d.id = ANY (found_ids) THEN
+                PERFORM 1 FROM ended WHERE id = d.id FOR UPDATE;
+                CONTINUE WHEN NOT FOUND;
+                found_ids := found_ids || d.id;
+                n := n + 1;
+                stack[n] := d.id;
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN found_ids;
+END $$;
+
+-- Who waits still, and has counted this ending, waits for the next one.
+CREATE FUNCTION uncount(above text, below text, ended_as smallint, t float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    r job;
+BEGIN
+    SELECT * INTO r FROM job WHERE id = below FOR NO KEY UPDATE;
+    IF r.state IS DISTINCT FROM 0 THEN
+        RETURN;
+    END IF;
+    UPDATE edge SET open = true
+    WHERE up = above AND down = below AND NOT open AND NOT soft AND edge.version = r.version;
+    IF FOUND THEN
+        IF r.slack IS NULL OR ended_as = 3 THEN
+            r.pending := r.pending + 1;
+        ELSE
+            r.slack := r.slack + 1;
+        END IF;
+        PERFORM put(r);
+    END IF;
+END $$;
+
+CREATE FUNCTION reopen(r job, t float8) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM ended WHERE id = r.id;
+    r.key := coalesce(r.key, r.words ->> 'started');
+    IF r.key IS NOT NULL THEN
+        UPDATE holder SET id = r.id WHERE key = r.key;
+    END IF;
+    r.ran := coalesce(r.words ? 'ran', false) OR coalesce(r.reason = 'children', false);
+    r.deadline_at := t + (r.words ->> 'deadline')::float8;
+    r.due_at := CASE WHEN NOT r.ran THEN r.deadline_at END;
+    r.version := r.version + 1;
+    r.state := 0;
+    r.attempt := 0;
+    r.lost := 0;
+    r.round := r.round + 1;
+    r.worker := NULL;
+    r.result := NULL;
+    r.value := NULL;
+    r.error := NULL;
+    r.reason := NULL;
+    r.joined_at := NULL;
+    r.started_at := NULL;
+    r.ended_at := NULL;
+    r.expires_at := NULL;
+    r.updated_at := t;
+    INSERT INTO job SELECT (r).*;
+END $$;
+
+-- What it waits for now: those of its upstreams that were reopened have to end again.
+CREATE FUNCTION recount(wanted text, t float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    r job;
+    need int;
+BEGIN
+    SELECT * INTO r FROM job WHERE id = wanted;
+    IF r.ran AND NOT coalesce(r.words ? 'ran', false) THEN
+        r.slack := NULL;
+    ELSE
+        need := (r.words ->> 'need')::int;
+        r.slack := CASE WHEN r.words ? 'slack' THEN (r.words ->> 'slack')::int ELSE 0 END;
+    END IF;
+    r.pending := least(need, coalesce(cardinality(r.after), 0));
+    PERFORM put(r);
+    PERFORM hold_ups(r.after);
+    DELETE FROM edge WHERE down = r.id AND up = ANY (r.after);
+    PERFORM watch_ups(r, t, '{}', '{}');
+END $$;

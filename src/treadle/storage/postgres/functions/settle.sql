@@ -1,0 +1,196 @@
+-- The verb: what became of jobs. Plain endings of plain jobs go in one statement, everything else one by one, each in a
+-- part of its own of the transaction: an outcome that cannot be stored fails alone.
+--
+-- Never one writing CTE that ends a job and counts others down: it would see them as of before it had to wait for the
+-- ending, and leave them waiting for ever. The counting is a later statement, with eyes of its own.
+--
+-- outs, in the order of their ids: n (the place in the call), id, version, state, attempt, result, value, error, reason,
+-- note, keep, fast (an ending and nothing else, of a job this call names once), and if not fast: delay, ran, need, slack,
+-- memo, after, then.
+-- -> of each that was not simply applied: n, status ('stale', 'refused'), and the reason.
+CREATE FUNCTION settle(moment float8, outs json) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql
+SET search_path FROM CURRENT SET lock_timeout = '1s' SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    done text[];
+    o record;
+    found record;
+BEGIN
+    BEGIN
+        WITH gone AS (
+            DELETE FROM job USING json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
+                result text, value text, error text, reason text, note text, keep float8, fast boolean)
+            -- by the primary key, one by one: `state = 2` would offer the planner the index of leases to walk instead
+            WHERE x.fast AND job.id = x.id AND job.version = x.version AND job.state + 0 = 2 AND job.limits IS NULL
+            RETURNING job.*, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
+                x.error AS to_error, x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep
+        ), kept AS (
+            INSERT INTO ended (id, version, state, rank, ran, memo, attempt, lost, round, slack, joined_at, deadline_at,
+                created_at, started_at, updated_at, ended_at, expires_at, keep, keep_failed, lease, queue, task, worker,
+                key, lane, root, parent, limits, costs, after, words, spec, reason, note, result, value, error)
+            SELECT id, version + 1, to_state, rank, ran, memo, to_attempt, lost, round, slack, joined_at, deadline_at,
+                created_at, started_at, t, t,
+                greatest(t + greatest(coalesce(to_keep, CASE WHEN to_state = 4 THEN keep_failed ELSE keep END), 60),
+                    created_at + (words ->> 'window')::float8),
+                keep, keep_failed, lease, queue, task, worker,
+                key, lane, root, parent, limits, costs, after, words, spec, to_reason, coalesce(to_note, note),
+                to_result, to_value, to_error
+            FROM gone
+        ) SELECT array_agg(id) INTO done FROM gone;
+        IF cardinality(done) = json_array_length(outs)
+            AND NOT EXISTS (SELECT 1 FROM edge WHERE up = ANY (done) AND open)
+        THEN
+            PERFORM speak_ends(done);
+            RETURN;
+        END IF;
+        IF EXISTS (SELECT 1 FROM edge WHERE up = ANY (done) AND open) THEN
+            PERFORM 1 FROM (
+                SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = ANY (done) AND open))
+                ORDER BY id FOR NO KEY UPDATE
+            ) AS locked;
+        END IF;
+    EXCEPTION WHEN lock_not_available THEN
+        done := NULL;           -- somebody's open transaction is in the way of one of them: each by itself
+        PERFORM set_config('lock_timeout', '10ms', true);
+    END;
+    PERFORM speak_ends(done);
+    FOR o IN
+        SELECT * FROM json_to_recordset(outs) AS x (n int, id text, version int, state smallint, attempt int,
+            result text, value text, error text, reason text, note text, keep float8, fast boolean, delay float8,
+            ran boolean, need int, slack int, memo json, after text[], "then" json)
+        ORDER BY x.n
+    LOOP
+        IF o.fast AND o.id = ANY (done) THEN
+            PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
+            CONTINUE;
+        END IF;
+        SELECT * INTO found FROM settle_one(row_to_json(o), t);
+        IF found.status <> 'applied' THEN
+            RETURN QUERY SELECT o.n, found.status, found.why;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Many endings as one hint.
+CREATE FUNCTION speak_ends(ids text[]) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify(channel('ends'), CASE WHEN octet_length(said) < 7900 THEN said ELSE '["job:*"]' END)
+    FROM (SELECT json_agg('job:' || id)::text AS said FROM unnest(ids) AS id) AS topics WHERE said IS NOT NULL
+$$;
+
+CREATE FUNCTION settle_one(told json, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
+DECLARE
+    o record;
+BEGIN
+    SELECT * INTO o FROM json_to_record(told) AS x (id text, version int, state smallint, attempt int,
+        result text, value text, error text, reason text, note text, keep float8, delay float8,
+        ran boolean, need int, slack int, memo json, after text[], "then" json);
+    SELECT s.status, s.why INTO status, why FROM settle_row(o.id, o.version, o.state, o.attempt, o.result, o.value,
+        o.error, o.reason, o.note, o.keep, coalesce(o.delay, 0), coalesce(o.ran, false), o.need, o.slack, o.memo,
+        coalesce(o.after, '{}'), coalesce(o."then", '[]'), t) AS s;
+EXCEPTION
+    WHEN SQLSTATE 'TR001' THEN
+        status := 'refused';
+        GET STACKED DIAGNOSTICS why = PG_EXCEPTION_DETAIL;
+    WHEN lock_not_available THEN
+        status := 'refused';
+        why := json_build_array('locked');
+        PERFORM set_config('lock_timeout', '10ms', true);   -- one second in all is enough
+END $$;
+
+CREATE FUNCTION settle_row(named text, of_version int, to_state smallint, attempt int, result text, value text,
+    error text, reason text, note text, keep float8, delay float8, to_ran boolean, need int, slack int, memo json,
+    ups text[], jobs json, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    r job := row_of(named, to_state > 2);
+    old job;
+    p record;
+BEGIN
+    status := 'applied';
+    IF r.id IS NULL THEN
+        status := 'stale';
+        why := json_build_array('gone');
+        RETURN;
+    END IF;
+    IF r.version = of_version + 1 AND r.state <> 2
+        AND (r.state = to_state OR (to_state = 0 AND r.state = 1 AND r.ran = to_ran)) AND r.attempt = attempt
+        AND r.result IS NOT DISTINCT FROM result AND r.value IS NOT DISTINCT FROM value
+        AND r.error IS NOT DISTINCT FROM error AND r.reason IS NOT DISTINCT FROM reason
+    THEN
+        RETURN;                 -- this very outcome has been applied, and nothing has touched the row since
+    END IF;
+    IF r.version <> of_version THEN
+        status := 'stale';
+        why := json_build_array('moved', r.state, r.version);
+        RETURN;
+    END IF;
+    IF r.state > 2 THEN
+        SELECT s.status, s.why INTO status, why FROM after_the_end(r, to_state, keep, delay, t) AS s;
+        RETURN;
+    END IF;
+    SELECT * INTO p FROM prepare(jobs, t, CASE WHEN to_state > 2 THEN named END, named, ups);
+    IF r.state = 2 AND r.worker IS NOT NULL AND reason IN ('asked', 'superseded') THEN
+        PERFORM speak('worker:' || coalesce(nullif(regexp_replace(r.worker, '#[^#]*$', ''), ''), r.worker));
+    END IF;
+    IF json_array_length(memo) > 0 THEN
+        PERFORM remember(named, memo);
+        r.memo := true;
+    END IF;
+    old := r;
+    r.attempt := attempt;
+    r.result := result;
+    r.value := value;
+    r.error := error;
+    r.reason := reason;
+    r.note := coalesce(note, r.note);
+    r.updated_at := t;
+    r.ran := r.ran OR to_ran;
+    IF to_state > 2 THEN
+        IF r.state <> 2 THEN
+            r.worker := NULL;
+        END IF;
+        PERFORM finish(r, to_state, reason, error, keep, t);
+        PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, ARRAY[named], ARRAY[to_state::int]);
+        RETURN;
+    END IF;
+    r.version := r.version + 1;
+    r.worker := NULL;
+    r.place := NULL;
+    r.parked := NULL;
+    r.due_at := NULL;
+    r.state := 0;
+    PERFORM put(r);
+    PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, named, '{}', '{}');
+    IF to_state = 1 AND delay <= 0 THEN
+        PERFORM join_line(r, t);
+    ELSIF to_state = 1 THEN
+        PERFORM schedule(r, t + delay);
+    ELSE
+        -- a job born of it that another row answered is nobody's child: not waited for
+        SELECT array_agg(u.up ORDER BY u.n) INTO r.after FROM (
+            SELECT up, min(n) AS n FROM unnest(ups) WITH ORDINALITY AS a (up, n)
+            WHERE up = ANY (p.fresh) OR NOT up = ANY (p.asked) GROUP BY up
+        ) AS u;
+        r.pending := least(need, coalesce(cardinality(r.after), 0));
+        r.slack := slack;
+        r.due_at := least(CASE WHEN NOT r.ran THEN r.deadline_at END, CASE WHEN delay > 0 THEN t + delay END);
+        PERFORM put(r);
+        PERFORM watch_ups(r, t, '{}', '{}');
+    END IF;
+    PERFORM call_in(old, t);
+END $$;
+
+-- Both verbs in one trip and one commit -> what `settle` says (state -1: the status in `spec`, n in `version`, why in
+-- `more`), then what `claim` answers.
+CREATE FUNCTION settle_claim(moment float8, outs json, ask json) RETURNS TABLE (
+    spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
+    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY SELECT s.status, -1::smallint, s.n, NULL::int, NULL::int, NULL::text, NULL::float8, NULL::float8,
+        NULL::float8, NULL::float8, NULL::float8, NULL::float8, s.why
+    FROM settle(moment, outs) AS s;
+    RETURN QUERY SELECT * FROM claim(moment, ask);
+END $$;
