@@ -29,17 +29,25 @@ ANY: Final = "SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)"
 
 async def enqueue(run: Runner, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
     """Raises UnknownJob, KeyHeld; nothing is stored then."""
-    if all(map(is_plain, jobs)):
-        return await _plain(run, jobs, now)
-    rows = await run.run(ANY, [now, text([job_words(job) for job in jobs])])
+    once = named_once(jobs)
+    if all(map(is_plain, once.values())):
+        return await _plain(run, jobs, once, now)
+    rows = await run.run(ANY, [now, text([job_words(job) for job in once.values()])])
     if rows[0][0] is None:
         raise refusal(rows[0][-1])
     found = {heard(row[0]): record(row[1:]) for row in rows}
     return [found[job.id] for job in jobs]
 
 
-async def _plain(run: Runner, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
-    once = {job.id: job for job in reversed(jobs)}  # named twice, the first one's words count
+def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
+    """By id, in the order of the call; of a job that is named twice the first one's words."""
+    once: dict[str, NewJob] = {}
+    for job in jobs:
+        once.setdefault(job.id, job)
+    return once
+
+
+async def _plain(run: Runner, jobs: Sequence[NewJob], once: dict[str, NewJob], now: float | None) -> list[Record]:
     words = sorted((plain_words(job) for job in once.values()), key=itemgetter("id"))
     head, *known = await run.run(PLAIN, [now, text(words)])
     moment = head[10]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from treadle.model import APPLIED, ASKED, SUPERSEDED, Claim, Claimed, Hold, Outcome, Presence, Settled, State
 from treadle.storage.postgres.claim import asked, claimed
 from treadle.storage.postgres.connection import Runner
-from treadle.storage.postgres.enqueue import refusal
+from treadle.storage.postgres.enqueue import named_once, refusal
 from treadle.storage.postgres.rows import NUMBER, STATES, from_json, job_words, said, text, to_json
 
 SETTLE: Final = "SELECT * FROM {schema}.settle(%s::float8, %s::json)"
@@ -79,7 +79,7 @@ def _words(outcomes: Sequence[Outcome]) -> str:
             each["fast"] = True
         else:
             each |= {"delay": out.delay, "ran": out.ran, "need": out.need, "slack": out.slack, "memo": out.memo,
-                     "after": out.after, "then": [job_words(new) for new in out.then]}  # fmt: skip
+                     "after": out.after, "then": [job_words(new) for new in named_once(out.then).values()]}  # fmt: skip
         words.append(each)
     words.sort(key=itemgetter("id"))
     return text(words)
