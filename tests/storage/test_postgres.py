@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
+import psycopg
 import pytest
 
 from tests.storage.postgres import support
@@ -12,7 +14,7 @@ from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
 from treadle.testing.contract import *  # noqa: F403
 from treadle.testing.contract.property import agrees_with_memory
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.contract.run import MakeStorage, UserTransaction
 
 
 @pytest.fixture
@@ -29,6 +31,35 @@ def make_storage() -> Iterator[MakeStorage]:
     yield make
     for schema in taken:
         support.give_back(schema)
+
+
+class ByHand:
+    """A connection of the user's own to the same database."""
+
+    def __init__(self) -> None:
+        self.given = psycopg.connect(support.postgres.url())
+
+    async def commit(self) -> None:
+        self.given.commit()
+
+    async def roll_back(self) -> None:
+        self.given.rollback()
+
+    async def close(self) -> None:
+        self.given.close()
+
+
+@pytest.fixture
+def user_transaction() -> UserTransaction:
+    @asynccontextmanager
+    async def opened(storage: Storage) -> AsyncIterator[ByHand]:
+        user = ByHand()
+        try:
+            yield user
+        finally:
+            await user.close()
+
+    return opened
 
 
 def test_agrees_with_memory() -> None:

@@ -252,6 +252,9 @@ async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> 
     await undone.bound.settle([done(row)])
     await undone.roll_back()
     await undone.roll_back()
+    with pytest.raises(psycopg.OperationalError):
+        await write(undone.raw)
+    await undone.close()
     assert own_rows(storage) == 0
     made = await storage.begin(sync)
     await write(made.raw)
@@ -261,5 +264,6 @@ async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> 
     assert await storage.get(["next"]) == [None]
     await made.commit()
     await made.roll_back()
+    await made.close()
     assert own_rows(storage) == 1
     assert [row and row.state for row in await storage.get(["a", "next"])] == [State.SUCCEEDED, State.READY]

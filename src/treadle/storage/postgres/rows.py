@@ -176,7 +176,7 @@ def job_words(job: NewJob) -> dict[str, Any]:
 
 def _later(job: NewJob) -> dict[str, Any] | None:
     """What a function may have to know after the job is stored, and no column says."""
-    words = {
+    words: dict[str, Any] = {
         name: value
         for name, value in (
             ("delay", job.delay if job.delay > 0 else None), ("aging", job.aging or None),

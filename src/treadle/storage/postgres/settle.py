@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from treadle.model import APPLIED, ASKED, SUPERSEDED, Claim, Claimed, Hold, Outcome, Presence, Settled, State
+from treadle.model import APPLIED, ASKED, SUPERSEDED, Claim, Claimed, Hold, Outcome, Presence, Settled
 from treadle.storage.postgres.claim import asked, claimed
 from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import named_once, refusal
@@ -85,9 +85,7 @@ def _words(outcomes: Sequence[Outcome]) -> str:
     return text(words)
 
 
-async def heartbeat(
-    run: Runner, worker: Presence, holds: Sequence[Hold], lease: float, now: float | None
-) -> set[str]:
+async def heartbeat(run: Runner, worker: Presence, holds: Sequence[Hold], lease: float, now: float | None) -> set[str]:
     words = text([
         {"id": hold.id, "version": hold.version, "memo": hold.memo, "note": hold.note,
          "quiet": not hold.memo and hold.note is None}

@@ -24,6 +24,7 @@ from treadle.storage.postgres.verbs import Verbs
 from treadle.storage.sessions import Session, session_of
 
 T = TypeVar("T")
+UNDO: Final = 5.0  # s to undo a transaction in good order; then its connection is simply closed
 
 # Which database this is: told by a mark that stands in our schema, and by the database that holds it, as a copy has the
 # same mark. Answers NULL where there is no such schema, and never fails.
@@ -112,8 +113,10 @@ class Own:
     def __init__(self, raw: Any, home: Home) -> None:
         self.raw, self._home = raw, home
         self.bound = Inside(raw, home)
+        self._over = False
 
     async def commit(self) -> None:
+        self._over = True
         try:
             if isinstance(self.raw, psycopg.AsyncConnection):
                 await self.raw.commit()
@@ -121,20 +124,37 @@ class Own:
                 await asyncio.to_thread(self.raw.commit)
         except psycopg.Error as error:
             raise translated(error, self._home.address.shown) from error
-        finally:
-            self._let_go()
 
     async def roll_back(self) -> None:
-        with contextlib.suppress(psycopg.Error):
-            if isinstance(self.raw, psycopg.AsyncConnection):
-                await self.raw.rollback()
-            elif not self.raw.closed:
-                await asyncio.to_thread(self.raw.rollback)
-        self._let_go()
+        if self._over:
+            return
+        self._over = True
+        if isinstance(self.raw, psycopg.AsyncConnection):
+            await self._end()
+        else:
+            await asyncio.to_thread(self._end_in_thread)
 
-    def _let_go(self) -> None:
-        """A connection of its own, and its last use: whatever was set in the session goes with it."""
-        self.raw.pgconn.finish()
+    async def close(self) -> None:
+        await self.roll_back()
+        self.raw.pgconn.finish()  # a connection of its own: whatever was set in the session goes with it
+
+    async def _end(self) -> None:
+        """Undo it, and let nobody go on. What runs there still is told to stop first: it has the connection's lock."""
+        with contextlib.suppress(psycopg.Error, OSError, TimeoutError):
+            async with asyncio.timeout(UNDO):
+                if self.raw.lock.locked():
+                    await self.raw.cancel_safe(timeout=UNDO)
+                await self.raw.rollback()
+        async with self.raw.lock:
+            self.raw.pgconn.finish()
+
+    def _end_in_thread(self) -> None:
+        with contextlib.suppress(psycopg.Error, OSError):
+            if self.raw.lock.locked():
+                self.raw.cancel_safe(timeout=UNDO)
+            self.raw.rollback()
+        with self.raw.lock:
+            self.raw.pgconn.finish()
 
 
 async def begin(home: Home, sync: bool) -> Own:
