@@ -19,6 +19,8 @@ COMMANDS = {
     "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
     "up": ("treadle.cli.server", "The server and a worker for an app, in one process."),
     "token": ("treadle.cli.tokens", "Make a token for the server, or list them."),
+    "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue, get what they wrote."),
+    "wasi-runner": ("treadle.cli.wasi", "Run the sandboxed modules of a queue."),
     "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
     "jobs": ("treadle.cli.jobs", "List, show, cancel, retry, explain jobs."),
     "queues": ("treadle.cli.queues", "What is in each queue; pause and resume them."),
@@ -41,7 +43,7 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        found = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
         return found
 

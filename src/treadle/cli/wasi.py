@@ -1,0 +1,265 @@
+"""`treadle wasi` and `treadle wasi-runner`: sandboxed modules from the command line.
+
+Without it one would need curl and a calculator for addresses to run a module on the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from treadle.cli.say import FAILED, USAGE, Stop, as_json, data, document, facts, note, seconds, table
+
+if TYPE_CHECKING:
+    from treadle.wasi.client import Client, QueueJob
+
+T = TypeVar("T")
+
+
+def _server(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option("--store", envvar="TREADLE_STORE", metavar="URL", help="Where blobs live [the queue's].")(
+        command
+    )
+    return click.option(
+        "--server", envvar="TREADLE_SERVER", metavar="URL", default="http://127.0.0.1:1717", show_default=True,
+        help="The queue.",
+    )(command)  # fmt: skip
+
+
+def _with(server: str, store: str | None, act: Callable[[Client], Awaitable[T]]) -> T:
+    """Act on the server; one that is away is exit code 3."""
+    _needs()
+
+    async def work() -> T:
+        async with _client(server, store) as client:
+            return await act(client)
+
+    return asyncio.run(work())
+
+
+@contextlib.asynccontextmanager
+async def _client(server: str, store: str | None, patient: bool = False) -> AsyncIterator[Client]:
+    from treadle import config
+    from treadle.wasi.client import Client
+
+    async with Client(server, config.token(), store, patient=patient) as client:
+        yield client
+
+
+def _needs() -> None:
+    try:
+        import aiohttp  # noqa: F401
+    except ImportError as error:
+        raise Stop(USAGE, f"this needs the extra: pip install 'treadle[wasi]' ({error})") from None
+
+
+@click.group()
+def wasi() -> None:
+    """Send sandboxed modules to a queue (`treadle server --face queuey`), look after them, get what they wrote."""
+
+
+@wasi.command()
+@_server
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+def put(server: str, store: str | None, file: str) -> int:
+    """Keep FILE (- for stdin) as a blob and print its address."""
+    data(_with(server, store, lambda client: _put(client, file)))
+    return 0
+
+
+@wasi.command()
+@_server
+@click.argument("address")
+@click.argument("out", default="-")
+def get(server: str, store: str | None, address: str, out: str) -> int:
+    """Write the blob at ADDRESS to OUT, or to stdout."""
+    _with(server, store, lambda client: _bring(client, address, out))
+    return 0
+
+
+@wasi.command()
+@_server
+@click.argument("binary")
+@click.argument("given", metavar="[INPUT]", required=False)
+def enqueue(server: str, store: str | None, binary: str, given: str | None) -> int:
+    """Send a job of BINARY with INPUT, each a file or an address, and print its id."""
+
+    async def send(client: Client) -> str:
+        return (await _create(client, binary, given)).job_id
+
+    data(_with(server, store, send))
+    return 0
+
+
+@wasi.command()
+@_server
+@click.option("--timeout", type=seconds, metavar="SECONDS", help="Wait so long at most.")
+@click.argument("binary")
+@click.argument("given", metavar="[INPUT]", required=False)
+@click.argument("out", metavar="[OUTPUT]", default="-")
+def run(server: str, store: str | None, timeout: float | None, binary: str, given: str | None, out: str) -> int:
+    """Send a job, wait for it, and write its output to OUTPUT, or to stdout. Exit code 0 if it completed, 1 if not."""
+
+    async def work(client: Client) -> int:
+        job = await _create(client, binary, given)
+        note(job.job_id)
+        try:
+            async with asyncio.timeout(timeout):
+                while job.status in ("pending", "active"):
+                    await asyncio.sleep(0.2)
+                    job = await client.get(job.job_id)
+        except TimeoutError:
+            raise Stop(FAILED, f"{job.job_id} is {job.status} after {timeout:g} s, and goes on") from None
+        return await _result(client, job, out)
+
+    return _with(server, store, work)
+
+
+@wasi.command()
+@_server
+@as_json
+@click.argument("id")
+def status(server: str, store: str | None, json_: bool, id: str) -> int:
+    """How a job stands."""
+    job = _with(server, store, lambda client: client.get(id))
+    if json_:
+        document(job)
+    else:
+        facts([(name, getattr(job, name)) for name in job.__struct_fields__])
+    return 0
+
+
+@wasi.command()
+@_server
+@click.argument("id")
+@click.argument("out", default="-")
+def result(server: str, store: str | None, id: str, out: str) -> int:
+    """Write the output of an ended job to OUT, or to stdout."""
+
+    async def work(client: Client) -> int:
+        return await _result(client, await client.get(id), out)
+
+    return _with(server, store, work)
+
+
+@wasi.command(name="list")
+@_server
+@as_json
+@click.option("--status", type=click.Choice(("pending", "active", "completed", "failed")))
+def list_(server: str, store: str | None, json_: bool, status: str | None) -> int:
+    """The jobs of the queue, the oldest first."""
+    jobs = _with(server, store, lambda client: client.list(status))
+    if json_:
+        document(jobs)
+    else:
+        rows = [(job.job_id, job.status, job.run_attempts, job.binary_addr[:12]) for job in jobs]
+        table(("id", "status", "attempts", "binary"), rows, "no jobs")
+    return 0
+
+
+async def _create(client: Client, binary: str, given: str | None) -> QueueJob:
+    module = await _address(client, binary)
+    return await client.create(module, None if given is None else await _address(client, given))
+
+
+async def _address(client: Client, text: str) -> str:
+    """A file is put first; anything else must be an address."""
+    from treadle.blobs import BadAddress, address_of
+
+    if text == "-" or os.path.isfile(text):  # noqa: ASYNC240  # before anything else runs
+        return await _put(client, text)
+    try:
+        return address_of(text)
+    except BadAddress:
+        raise Stop(USAGE, f"{text!r} is neither a file nor an address") from None
+
+
+async def _put(client: Client, text: str) -> str:
+    import tempfile
+
+    if text != "-":
+        return await client.put(Path(text))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(sys.stdin.buffer.read())
+        file.flush()
+        return await client.put(Path(file.name))
+
+
+async def _result(client: Client, job: QueueJob, out: str) -> int:
+    if job.status in ("pending", "active"):
+        raise Stop(FAILED, f"{job.job_id} is {job.status}: it has no output yet")
+    if job.output_addr is None:
+        raise Stop(FAILED, f"{job.job_id} {job.status} without an output: given up after {job.run_attempts} attempts")
+    if job.status == "failed":
+        note(f"treadle: {job.job_id} failed; its report:")
+    await _bring(client, job.output_addr, out if job.status == "completed" else "-")
+    return 0 if job.status == "completed" else FAILED
+
+
+async def _bring(client: Client, address: str, out: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "blob")
+        await client.fetch(address, file)
+        _deliver(file, out)
+
+
+def _deliver(file: Path, out: str) -> None:
+    """Into a file by its name at once, or to stdout, where a terminal is spared what it cannot show."""
+    if out != "-":
+        part = Path(f"{out}.part")
+        part.write_bytes(file.read_bytes())
+        part.replace(out)
+        return
+    content = file.read_bytes()
+    if sys.stdout.isatty() and b"\0" in content:
+        raise Stop(USAGE, "the output is binary: name a file for it")
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+@click.command(name="wasi-runner")
+@_server
+@click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="Modules at once.")
+@click.option("--wall", type=seconds, default="60", show_default=True, help="Seconds one run may take.")
+@click.option("--memory", type=click.IntRange(65_536), default=256 * 2**20, show_default=True, help="Bytes of memory.")
+@click.option("--output", type=click.IntRange(1), default=128 * 2**20, show_default=True, help="Bytes it may write.")
+@click.option("--tickle", type=seconds, default="60", show_default=True, help="Seconds between signs of life.")
+def wasi_runner(
+    server: str, store: str | None, slots: int, wall: float, memory: int, output: int, tickle: float
+) -> int:
+    """Claim jobs of the queue and run their modules, each in a process of its own: no files, no network.
+
+    SIGTERM or Ctrl-C: claim no more, finish what runs, leave.
+    """
+    _needs()
+    try:
+        import wasmtime  # noqa: F401
+    except ImportError as error:
+        raise Stop(USAGE, f"no module could be run here: pip install 'treadle[wasi]' ({error})") from None
+    import logging
+
+    from treadle.wasi import Bounds
+    from treadle.wasi.runner import Runner
+    from treadle.worker.signals import Signals
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+
+    async def work() -> None:
+        async with _client(server, store, patient=True) as client:
+            runner = Runner(client, Bounds(wall=wall, memory=memory, output=output), slots, tickle)
+            with Signals(asyncio.get_running_loop(), runner.stop):
+                note(f"treadle: runner {runner.id}, {slots} at once, for {server}")
+                await runner.run()
+        note("treadle: stopped")
+
+    asyncio.run(work())
+    return 0

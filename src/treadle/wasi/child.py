@@ -1,0 +1,92 @@
+"""The process one module runs in: `python -I -m treadle.wasi.child`, its order on stdin, its report on stdout.
+
+Without it there would be nothing to kill.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from treadle.wasi.sandbox import Order, Report
+
+TICK = 0.02  # s between two looks of the engine at its deadline
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    _bound(order)
+    report = _run(order)
+    sys.stdout.buffer.write(msgspec.json.encode(report))
+    sys.stdout.buffer.flush()
+    os._exit(0)  # the engine's own threads need no farewell
+
+
+def _bound(order: Order) -> None:
+    """What the system itself can hold to: the size of files, and processor time as the net under the engine's own."""
+    try:
+        import resource
+    except ImportError:
+        return
+    for kind, most in ((resource.RLIMIT_FSIZE, order.bounds.output), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(kind, (most, most))
+    seconds = int(order.bounds.wall) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+
+
+def _run(order: Order) -> Report:
+    import wasmtime
+
+    deadline = time.monotonic() + order.bounds.wall
+    config = wasmtime.Config()
+    config.epoch_interruption = True
+    engine = wasmtime.Engine(config)
+    store: Any = wasmtime.Store(engine)
+    store.set_limits(memory_size=order.bounds.memory, table_elements=100_000, instances=10, tables=10, memories=1)
+    store.set_epoch_deadline(max(1, int(order.bounds.wall / TICK)))
+    wasi = wasmtime.WasiConfig()
+    wasi.stdin_file, wasi.stdout_file, wasi.stderr_file = order.stdin, order.stdout, order.stderr
+    store.set_wasi(wasi)
+    threading.Thread(target=_tick, args=(engine,), daemon=True).start()
+    try:
+        linker = wasmtime.Linker(engine)
+        linker.define_wasi()
+        module = wasmtime.Module.from_file(engine, order.module)
+        start: Any = linker.instantiate(store, module).exports(store).get("_start")
+        if start is None:
+            return Report(trap="no module that can be run: it has no _start")
+        start(store)
+    except wasmtime.ExitTrap as error:
+        return Report(exit_code=int(error.code))
+    except wasmtime.Trap as error:
+        if error.trap_code is wasmtime.TrapCode.INTERRUPT:
+            return Report(timed_out=True)
+        return Report(trap=_first(error.message))
+    except wasmtime.WasmtimeError as error:
+        late = time.monotonic() >= deadline
+        return Report(timed_out=True) if late else Report(trap=_first(str(error)))
+    return Report(exit_code=0)
+
+
+def _tick(engine: Any) -> None:
+    while True:
+        time.sleep(TICK)
+        engine.increment_epoch()
+
+
+def _first(text: str) -> str:
+    """What the engine says of it, without the module's own stack."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and "wasm backtrace" not in line]
+    named = [line for line in lines if not line[:1].isdigit() or ":" not in line[:4]]
+    return " ".join(named)[:500] or "stopped by the engine"
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):
+        main()

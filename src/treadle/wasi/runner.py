@@ -1,0 +1,168 @@
+"""The runner: claims jobs of a queue, runs their modules in the sandbox, stores what they wrote, says how it went.
+
+Without it the queue would have senders and nobody who works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from treadle.blobs import BadAddress, Corrupt, NoBlob, address_of
+from treadle.errors import TreadleError
+from treadle.wasi.client import Client, Gone, QueueJob
+from treadle.wasi.sandbox import Bounds, Report, run_module
+
+log = logging.getLogger("treadle")
+
+WAIT: Final = 20.0  # s one claim waits for a job
+CACHE: Final = 64  # modules kept between runs
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """The report of a run that failed, as the blob behind `output_addr`."""
+
+    exit_code: int | None = None
+    trap: str | None = None
+    timed_out: bool = False
+    error: str | None = None  # why it could not even be run
+    stdout_addr: str | None = None
+    stderr_addr: str | None = None
+
+
+class Runner:
+    """Runs jobs, `slots` at once, until it is told to stop.
+
+    tickle  s between signs of life: well below the queue's age of abandonment
+    """
+
+    def __init__(self, client: Client, bounds: Bounds, slots: int = 1, tickle: float = 60.0) -> None:
+        self._client, self._bounds, self._slots, self._tickle = client, bounds, slots, tickle
+        self.id = str(uuid.uuid4())
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Claim no more; what runs is finished."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Until `stop`. A second cancellation lets go of what runs: others take it up when it counts as abandoned."""
+        with tempfile.TemporaryDirectory(prefix="treadle-wasi-") as folder:
+            cache = _made(Path(folder, "modules"))
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._slots):
+                    group.create_task(self._slot(Path(folder, str(number)), cache))
+
+    async def _slot(self, folder: Path, cache: Path) -> None:
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while not self._stopping.is_set():
+                claim = asyncio.ensure_future(self._client.claim(self.id, WAIT))
+                await asyncio.wait([claim, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if not claim.done():
+                    claim.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await claim
+                    return
+                job = claim.result()
+                if job is not None:
+                    try:
+                        await self._work(job, _made(folder), cache)
+                    finally:
+                        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            stopping.cancel()
+
+    async def _work(self, job: QueueJob, folder: Path, cache: Path) -> None:
+        """One job, with signs of life from its first moment to its last."""
+        run = asyncio.ensure_future(self._attempt(job, folder, cache))
+        alive = asyncio.ensure_future(self._keep_alive(job.job_id))
+        try:
+            await asyncio.wait([run, alive], return_when=asyncio.FIRST_COMPLETED)
+            if not run.done():
+                log.warning("%s is not ours any more: its run is ended", job.job_id)
+                run.cancel()
+            with suppress(asyncio.CancelledError):
+                await run
+        except Gone as error:
+            log.warning("%s: its result is not taken any more (%s)", job.job_id, error)
+        finally:
+            run.cancel()
+            alive.cancel()
+            await asyncio.wait([run, alive])
+
+    async def _keep_alive(self, job: str) -> None:
+        """Returns when the job is somebody else's."""
+        while True:
+            await asyncio.sleep(self._tickle)
+            try:
+                await self._client.tickle(job, self.id)
+            except Gone:
+                return
+            except (TreadleError, OSError, TimeoutError) as error:
+                log.warning("%s: no sign of life could be given (%s)", job, error)
+
+    async def _attempt(self, job: QueueJob, folder: Path, cache: Path) -> None:
+        """Fetch, run, store, say."""
+        stdin = folder / "stdin"
+        try:
+            module = await self._module(job.binary_addr, cache)
+            if job.input_addr is None:
+                stdin.write_bytes(b"")
+            else:
+                await self._client.fetch(job.input_addr, stdin)
+        except (NoBlob, Corrupt, BadAddress) as error:
+            failure = Failure(error=str(error))
+            return await self._say(job, "failed", await self._stored(failure, folder))
+        report = await run_module(module, stdin, folder, self._bounds)
+        if report.ok:
+            return await self._say(job, "completed", await self._client.put(folder / "stdout"))
+        outputs = [await self._client.put(folder / name) for name in ("stdout", "stderr")]
+        return await self._say(job, "failed", await self._stored(_failure(report, *outputs), folder))
+
+    async def _module(self, address: str, cache: Path) -> Path:
+        """The module, fetched once for many jobs."""
+        path = cache / address_of(address)
+        if not await asyncio.to_thread(path.exists):
+            await asyncio.to_thread(_trim, cache)
+            part = path.with_suffix(f".{uuid.uuid4().hex}")
+            await self._client.fetch(address, part)
+            await asyncio.to_thread(part.rename, path)
+        return path
+
+    async def _stored(self, failure: Failure, folder: Path) -> str:
+        file = folder / "report"
+        file.write_bytes(msgspec.json.encode(failure))
+        return await self._client.put(file)
+
+    async def _say(self, job: QueueJob, status: str, output: str) -> None:
+        await self._client.complete(job.job_id, self.id, status, output)
+        log.info("%s %s: %s", job.job_id, status, output)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _trim(cache: Path) -> None:
+    """Make room for one more module: the oldest go."""
+    known = sorted(cache.iterdir(), key=lambda each: each.stat().st_mtime)
+    for old in known[: max(0, len(known) - CACHE + 1)]:
+        old.unlink(missing_ok=True)
+
+
+def _failure(report: Report, stdout: str, stderr: str) -> Failure:
+    return Failure(
+        exit_code=report.exit_code, trap=report.trap, timed_out=report.timed_out, stdout_addr=stdout,
+        stderr_addr=stderr,
+    )  # fmt: skip
