@@ -55,16 +55,17 @@ from treadle.options import Key, Sizes, all_done, all_succeeded, at_least
 from treadle.pipeline import Pipeline, Step
 from treadle.retry import Abort, Defer, Retry
 from treadle.task import Task
-from treadle.worker import Worker
+from treadle.throttle import AIMD
+from treadle.worker import Backlog, Redrive, Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Abort", "App", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadSession", "BadStep", "BadTask", "BadUrl",
-    "Conclude", "Defer", "Event", "Flow", "Job", "JobCancelled", "JobExpired", "JobFailed", "JobFilter", "JobNotDone",
-    "JobSpec", "JobUnknown", "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase", "Pipeline", "ProcessDied",
-    "Record", "RemoteFailure", "Retry", "SchemaTooNew", "Signalled", "Sizes", "Stale", "State", "Step",
-    "StepMismatch", "StorageError", "StorageFull", "StorageMoved", "StorageUnavailable", "Task", "TooLarge",
-    "TreadleError", "UnknownJob", "UnknownSchedule", "UnknownTask", "Unsupported", "Worker", "WorkflowFailed",
-    "all_done", "all_succeeded", "at_least", "chain", "current", "flow", "gather",
+    "AIMD", "Abort", "App", "Backlog", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadSession", "BadStep",
+    "BadTask", "BadUrl", "Conclude", "Defer", "Event", "Flow", "Job", "JobCancelled", "JobExpired", "JobFailed",
+    "JobFilter", "JobNotDone", "JobSpec", "JobUnknown", "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase",
+    "Pipeline", "ProcessDied", "Record", "Redrive", "RemoteFailure", "Retry", "SchemaTooNew", "Signalled", "Sizes",
+    "Stale", "State", "Step", "StepMismatch", "StorageError", "StorageFull", "StorageMoved", "StorageUnavailable",
+    "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownSchedule", "UnknownTask", "Unsupported", "Worker",
+    "WorkflowFailed", "all_done", "all_succeeded", "at_least", "chain", "current", "flow", "gather",
 ]  # fmt: skip

@@ -40,6 +40,7 @@ from treadle.operate.dead import Dead
 from treadle.operate.holds import Holds
 from treadle.operate.jobs import Jobs
 from treadle.operate.limits import Limits
+from treadle.operate.orphans import Orphans
 from treadle.operate.queues import Queues
 from treadle.operate.schedules import Schedules
 from treadle.operate.ticks import CatchUp, Overlap
@@ -123,6 +124,8 @@ class App:
         self.schedules = Schedules(self._opened, self.client.send, self._new_id, self.jobs.job_of, self._tell_error)
         self.own = self.schedules.tasks
         self.own[HOLD] = Holds(self.limits).task
+        self._orphans = Orphans(self._opened, self.emitter)
+        self.client.orphans = self._orphans
 
     # --- declaring tasks
 
@@ -280,6 +283,8 @@ class App:
         def decorate(listener: Listener) -> Listener:
             for name in names:
                 self.emitter.on(name, listener)
+                if name == "workflow.orphaned":
+                    self._orphans.listen()
             return listener
 
         return decorate

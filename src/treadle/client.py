@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from treadle import context, defaults, middleware
 from treadle.compose.check import acyclic
@@ -93,6 +93,14 @@ class Batcher(Generic[A, B]):
             start += len(items)
 
 
+class Waited(Protocol):
+    """Who waits leaves a mark."""
+
+    listening: bool
+
+    async def waited(self, id: str) -> None: ...
+
+
 class Client:
     """What tasks, specs and jobs send and wait through."""
 
@@ -104,6 +112,7 @@ class Client:
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.layers: list[middleware.Middleware] = []
+        self.orphans: Waited | None = None  # told who waits, where somebody listens for workflows nobody waits for
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # the app's way to run inline jobs
 
     async def _store(self, jobs: list[NewJob]) -> Sequence[Record]:
@@ -238,6 +247,8 @@ class Client:
                 raise TimeoutError(f"{row.job.task} {id} has not ended: it is {row.state}")
             return row
         async with asyncio.timeout(limit):
+            if self.orphans is not None and self.orphans.listening:
+                await self.orphans.waited(id)
             while True:
                 storage = await self._storage()
                 # Listening first, then looking: an ending in between is heard.

@@ -20,7 +20,7 @@ log = logging.getLogger("treadle")
 
 NAMES: Final = (
     "enqueued", "started", "succeeded", "failed", "retrying", "deferred", "expired", "cancelled", "lost", "waiting",
-    "workflow.ended",
+    "workflow.ended", "workflow.orphaned",
     "worker.started", "worker.stopping", "worker.stopped", "worker.error", "worker.recovered",
 )  # fmt: skip
 
@@ -37,6 +37,7 @@ class Event(Struct, frozen=True, kw_only=True):
     error: str | BaseException | None = None
     delay: float | None = None  # s until the next try: retrying, deferred
     record: Record | None = None
+    states: dict[str, int] | None = None  # workflow.orphaned: how many of its jobs ended how
 
 
 Listener = Callable[[Event], Awaitable[None] | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from treadle.errors import BadOption
 from treadle.model import Page, State
 from treadle.operate.jobs import Jobs
 
@@ -18,9 +19,24 @@ class Dead:
         """One page of failed jobs."""
         return await self._jobs.list(cursor=cursor, limit=limit, order="ended", state=State.FAILED, **filters)
 
-    async def retry(self, **filters: Any) -> int:
-        """Reopen all that match; answers how many."""
-        return await self._jobs.retry(**{**filters, "state": State.FAILED})
+    async def retry(self, *, limit: int | None = None, **filters: Any) -> int:
+        """Reopen all that match, or `limit` of them, the oldest first; answers how many. Who waits for them waits
+        again. Those whose key is held by another job meanwhile stay. Raises BadOption."""
+        filters = {**filters, "state": State.FAILED}
+        if limit is None:
+            return await self._jobs.retry(**filters)
+        most: object = limit
+        if isinstance(most, bool) or not isinstance(most, int) or limit < 1:
+            raise BadOption("limit", f"expected 1 or more, or None for all, found {limit!r}")
+        done, chosen = 0, list[str]()
+        async for row in self._jobs.iterate(**filters):
+            chosen.append(row.job.id)
+            if len(chosen) == limit - done:
+                done += await self._jobs.retry(ids=chosen, state=State.FAILED)
+                chosen.clear()
+                if done >= limit:
+                    return done
+        return done + (await self._jobs.retry(ids=chosen, state=State.FAILED) if chosen else 0)
 
     async def purge(self, **filters: Any) -> int:
         """Let all that match go; answers how many."""

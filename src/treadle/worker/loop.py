@@ -26,10 +26,13 @@ from treadle.options import Sizes, name_of
 from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Storage
+from treadle.throttle import AIMD
+from treadle.worker.backlog import Alarm, Backlog
 from treadle.worker.home import DurableHome
 from treadle.worker.keeper import Keeper
 from treadle.worker.outage import Outage
 from treadle.worker.pump import Pump
+from treadle.worker.redrive import Redrive, Redriver
 from treadle.worker.signals import Signals
 from treadle.worker.slots import Slots, Timers
 from treadle.worker.threads import Threads
@@ -67,7 +70,10 @@ class Worker:
     concurrency  jobs at once
     tasks        only these tasks (or names); None: all the app has
     accept       called with the row after the claim; false hands the job back, uncounted (prefer `tasks`)
-    throttle     async callable answering seconds to pause before claiming on
+    throttle     async callable answering seconds to pause before claiming on; `AIMD()` is one that listens to failures
+    on_backlog   told a Backlog when the worker has been behind for `backlog_after` s: once per episode, or again every
+                 `backlog_every` s
+    redrive      Redrive(...): while idle, failed jobs get another round
     grace        s that running jobs get to end when the worker stops
     lease        s a claim holds without a heartbeat; renewed every third
     poll         s between looks for work, the net under lost hints
@@ -78,7 +84,9 @@ class Worker:
         self, app: Host, queues: Iterable[str] | Mapping[str, int] | None = None,
         concurrency: int = defaults.CONCURRENCY, *, tasks: Iterable[str | AnyTask] | None = None,
         accept: Callable[[Record], Any] | None = None,
-        throttle: Callable[[], Awaitable[Any]] | None = None, grace: float | timedelta = defaults.GRACE,
+        throttle: Callable[[], Awaitable[Any]] | None = None, on_backlog: Callable[[Backlog], Any] | None = None,
+        backlog_after: float | timedelta = defaults.BACKLOG_AFTER, backlog_every: float | timedelta | None = None,
+        redrive: Redrive | None = None, grace: float | timedelta = defaults.GRACE,
         lease: float | timedelta = defaults.LEASE, poll: float | timedelta = defaults.POLL,
         recovery: Retry = RECOVERY, name: str | None = None,
     ) -> None:  # fmt: skip
@@ -93,6 +101,14 @@ class Worker:
         self._asked_queues = _weights(queues)
         self._asked_tasks = None if tasks is None else [task if isinstance(task, str) else task.name for task in tasks]
         self._accept, self._throttle, self._recovery = accept, throttle, recovery.over(DEFAULT)
+        self._on_backlog, self._backlog_after = on_backlog, seconds(backlog_after, "backlog_after")
+        self._backlog_every = None if backlog_every is None else seconds(backlog_every, "backlog_every")
+        if not self._backlog_after:
+            raise BadOption("backlog_after", "expected more than 0 s")
+        rule: object = redrive
+        if rule is not None and not isinstance(rule, Redrive):
+            raise BadOption("redrive", f"expected Redrive(...), found {redrive!r}")
+        self._redrive = redrive
         self._threads: Threads | None = None
         self._processes: Any = None
         self._state: _Running | None = None
@@ -284,7 +300,23 @@ class _Running:
         }  # fmt: skip
         if throttle is not None:
             sides["throttle"] = lambda: keeper.throttle(throttle)
+        sides |= self.extras()
+        if isinstance(throttle, AIMD):
+            throttle.attach(self.worker.app.emitter)
         self.beside = [asyncio.create_task(self.supervise(name, side)) for name, side in sides.items()]
+
+    def extras(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The loops that only some workers have."""
+        worker, found = self.worker, dict[str, Callable[[], Coroutine[Any, Any, None]]]()
+        if worker._on_backlog is not None:
+            found["backlog"] = Alarm(
+                worker._on_backlog, worker._backlog_after, worker._backlog_every, self.slots, self.storage, self.queues
+            ).run
+        if worker._redrive is not None:
+            found["redrive"] = Redriver(
+                worker._redrive, self.slots, self.storage, self.queues, worker.tasks, worker.app.now
+            ).run
+        return found
 
     async def supervise(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """An error in a loop is told, and the loop goes on after a while; healthy time makes it forget the error."""
@@ -373,6 +405,8 @@ class _Running:
         except StorageError:
             log.info("worker %s could not say good-bye; it is forgotten after its lease", slots.name)
         await self.keeper.lost.settled()
+        if isinstance(self.worker._throttle, AIMD):
+            self.worker._throttle.detach(self.worker.app.emitter)
         self.timers.close()
 
 

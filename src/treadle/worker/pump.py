@@ -94,6 +94,8 @@ class Pump:
             slots.free += room - taken
             del slots.settling[self._number]
         self._note_settled(outs, settled, claimed.records)
+        if room:
+            self._note_pace(taken >= room)
         if taken:
             slots.idle, slots.flowing = False, True
             self.start_all(claimed.records)
@@ -128,6 +130,13 @@ class Pump:
             else:
                 self._outage.answered(self._label)
                 return answer
+
+    def _note_pace(self, full: bool) -> None:
+        """Who took as much as it could may be behind; who could have taken more is not."""
+        if not full:
+            self._slots.behind_since = None
+        elif self._slots.behind_since is None:
+            self._slots.behind_since = self._slots.loop.time()
 
     async def _wait_for_work(self, next_in: float | None) -> None:
         """The line is empty: until a hint, the next due moment, or the poll that nets lost hints."""

@@ -110,6 +110,7 @@ class Slots:
         self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
         self.idle = False  # the last claim found the line empty
         self.flowing = False  # the last claim brought jobs
+        self.behind_since: float | None = None  # since when every claim has come back full, or could not be made
         self.own = False  # an outcome brings a job of Treadle's own, which is not to wait
         self.watched = False  # the first pump waits until the line may have something
         self.hinted = False  # something was spoken since

@@ -1,0 +1,103 @@
+"""Dead letters get another chance when there is nothing else to do: a few at a time, later each time, not for ever.
+
+Without it what failed because a service was down for an hour would wait for a person. How often a job was reopened
+stands in its row, so neither a restart nor a second worker makes it more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection
+from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from treadle.errors import BadOption
+from treadle.model import ERROR, LOST, Outcome, Query, Record, State
+from treadle.retry import seconds
+from treadle.storage.contract import Storage
+from treadle.worker.slots import Slots
+
+log = logging.getLogger("treadle")
+
+PAGES = 10  # looked at each time; where it stopped it goes on, and begins anew at the end
+PAGE = 100
+
+
+class Redrive(Struct, frozen=True):
+    """`Worker(app, redrive=Redrive())`: an idle worker reopens failed jobs it could run.
+
+    limit      how many at one look
+    backoff    s after the ending until the first time, twice as long before each further one; `longest` at most
+    max_times  how often a job is reopened in all, by hand included
+    every      s between two looks
+    reasons    which failures: by default those of an error and of lost workers, not the aborted and the expired
+    Raises BadOption.
+    """
+
+    limit: int = 10
+    backoff: float | timedelta = 300.0
+    max_times: int = 3
+    longest: float | timedelta = 86_400.0
+    every: float | timedelta = 30.0
+    reasons: tuple[str, ...] = (ERROR, LOST)
+
+    def __post_init__(self) -> None:
+        numbers: tuple[tuple[str, object], ...] = (("limit", self.limit), ("max_times", self.max_times))
+        for name, number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise BadOption(f"redrive.{name}", f"expected 1 or more, found {number!r}")
+        for name, value in (("backoff", self.backoff), ("longest", self.longest), ("every", self.every)):
+            length = seconds(value, f"redrive.{name}")
+            if not length:
+                raise BadOption(f"redrive.{name}", "expected more than 0 s")
+            force_setattr(self, name, length)
+
+    def due(self, row: Record, now: float) -> bool:
+        """Whether its time has come."""
+        assert isinstance(self.backoff, float)
+        assert isinstance(self.longest, float)
+        wait = min(self.backoff * 2.0 ** min(row.round, 60), self.longest)
+        return row.reason in self.reasons and row.round < self.max_times and (row.ended_at or now) + wait <= now
+
+
+class Redriver:
+    """The loop of one worker."""
+
+    def __init__(
+        self, rule: Redrive, slots: Slots, storage: Storage, queues: Collection[str],
+        tasks: Callable[[], Collection[str]], now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._rule, self._slots, self._storage, self._now = rule, slots, storage, now
+        self._queues, self._tasks = frozenset(queues), tasks
+        self._cursor: str | None = None
+
+    async def run(self) -> None:
+        assert isinstance(self._rule.every, float)
+        while True:
+            await asyncio.sleep(self._rule.every * random.uniform(0.5, 1.5))  # not all workers at once
+            if self._slots.watched and not self._slots.running:
+                await self.look()
+
+    async def look(self) -> int:
+        """One look; answers how many were reopened. Each is fenced by the version seen: of two workers one does it."""
+        found: list[Record] = []
+        for _ in range(PAGES):
+            query = Query(state=(State.FAILED,), order="oldest", limit=PAGE, cursor=self._cursor)
+            page = await self._storage.find(query)
+            now, tasks = self._now(), self._tasks()
+            found += [row for row in page.records if row.job.queue in self._queues and row.job.task in tasks
+                      and self._rule.due(row, now)]  # fmt: skip
+            self._cursor = page.cursor
+            if page.cursor is None or len(found) >= self._rule.limit:
+                break
+        found = found[: self._rule.limit]
+        outs = [Outcome(id=row.job.id, version=row.version, state=State.READY) for row in found]
+        settled = await self._storage.settle(outs) if outs else []
+        done = sum(answer.status == "applied" for answer in settled)
+        if done:
+            log.info("worker %s: %d failed jobs get another round", self._slots.name, done)
+        return done
