@@ -37,6 +37,7 @@ from treadle.job import Continuation, Job, JobSpec, Value, has_result
 from treadle.judge import HOLD
 from treadle.model import Limit, Record
 from treadle.operate.dead import Dead
+from treadle.operate.following import Following
 from treadle.operate.holds import Holds
 from treadle.operate.jobs import Jobs
 from treadle.operate.limits import Limits
@@ -289,9 +290,13 @@ class App:
 
         return decorate
 
-    def events(self) -> AsyncIterator[Event]:
-        """The events of this process, from now on."""
-        return self.emitter.stream()
+    def events(self, *, everywhere: bool = False) -> AsyncIterator[Event]:
+        """The events of this process, from now on.
+
+        everywhere  those of all processes on this storage instead, told from their rows: about jobs only, the latest
+                    state of each; of two changes between two looks, at most a second apart, the later one
+        """
+        return Following(self._opened).stream() if everywhere else self.emitter.stream()
 
     def middleware(self, layer: Any) -> Any:
         """Add a Middleware (class or instance) inside those added before; answers what it was given."""

@@ -455,3 +455,13 @@ def test_schedules(cli: Run, here: Path) -> None:
     assert cli("schedules", "delete", "nightly")[0] == 0
     code, _, err = cli("schedules", "pause", "nightly")
     assert (code, "there is no schedule" in err) == (1, True)
+
+
+def test_top(cli: Run, here: Path) -> None:
+    assert cli("migrate")[0] == 0
+    assert cli("enqueue", "send", '"a@x.org"')[0] == 0
+    code, out, _ = cli("top", "--times", "2", "--every", "0.01")
+    assert code == 0
+    assert out.count("DONE/S") == 2
+    assert "default" in out
+    assert "0 workers" in out

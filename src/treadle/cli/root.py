@@ -27,6 +27,7 @@ COMMANDS = {
     "limits": ("treadle.cli.limits", "How many jobs may run at once, or start in a time."),
     "schedules": ("treadle.cli.schedules", "What runs again and again; pause, resume, run it now."),
     "workers": ("treadle.cli.overview", "The workers that were heard of lately."),
+    "top": ("treadle.cli.top", "Queues and workers, looked at again and again."),
     "stats": ("treadle.cli.overview", "Jobs by task and state."),
     "migrate": ("treadle.cli.migrate", "Bring the storage to the schema of this Treadle."),
     "doctor": ("treadle.cli.doctor", "Check the storage and what lives in it; say what to do."),

@@ -1,0 +1,65 @@
+"""`treadle top`: queues and workers, looked at again and again until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from treadle.cli.queues import by_queue
+from treadle.cli.say import OK, Stop, data, lasts, plural, seconds, table
+from treadle.cli.target import Target, targeted
+from treadle.model import FINAL
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.model import Stats
+
+QUEUES = ("queue", "in line", "running", "later", "aside", "failed", "first waits", "done/s", "state")
+WORKERS = ("worker", "queues", "running", "up for")
+
+
+@click.command()
+@targeted
+@click.option("--every", type=seconds, metavar="SECONDS", default=2.0, show_default=True, help="Between two looks.")
+@click.option("--times", type=click.IntRange(1), help="Stop after so many looks.")
+def top(target: Target, every: float, times: int | None) -> None:
+    """Queues and workers, looked at again and again. Ctrl-C ends it."""
+
+    async def watch(app: App) -> None:
+        before, looks = dict[str, int](), 0
+        while times is None or looks < times:
+            if looks:
+                await asyncio.sleep(every)
+            before = _show(await app.queues.stats(), before, every if looks else 0.0)
+            looks += 1
+
+    try:
+        target.run(watch)
+    except KeyboardInterrupt:
+        raise Stop(OK) from None
+
+
+def _show(stats: Stats, before: dict[str, int], since: float) -> dict[str, int]:
+    """One screen; answers what has ended so far, by queue."""
+    ended = {each["queue"]: sum(each[str(state)] for state in FINAL) for each in by_queue(stats)}
+    if sys.stdout.isatty():
+        click.clear()
+    rows = [
+        (each["queue"], each["in_line"], each["running"], each["scheduled"], each["aside"], each["failed"],
+         "" if each["first_waits"] is None else lasts(each["first_waits"]),
+         f"{max(0, ended[each['queue']] - before[each['queue']]) / since:.1f}"
+         if since and each["queue"] in before else "",
+         "paused" if each["paused"] else "open")
+        for each in by_queue(stats)
+    ]  # fmt: skip
+    table(QUEUES, rows, "no queues: no jobs, no workers", right=QUEUES[1:6])
+    data("")
+    workers = [(each.worker, ", ".join(each.queues), f"{each.running}/{each.slots}", lasts(each.uptime))
+               for each in stats.workers]  # fmt: skip
+    table(WORKERS, workers, "no worker was heard of", right=("running",))
+    running, slots = sum(each.running for each in stats.workers), sum(each.slots for each in stats.workers)
+    data(f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")
+    return ended

@@ -1,0 +1,126 @@
+"""What happens to jobs anywhere: the events of all processes, as far as rows can tell.
+
+Without it a dashboard would see only what its own process does. Rows say what is, not what was: of two changes between
+two looks the later one is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import islice
+from typing import Final
+
+from treadle import defaults
+from treadle.events import Event
+from treadle.model import EXPIRED, Query, Record, State
+from treadle.storage.contract import Storage
+
+TRACKED: Final = 10_000  # unfinished jobs looked at; beyond, the oldest are not followed any more
+LISTENED: Final = 500  # of those, the newest whose endings wake us; the others are seen at the next look
+PAGE: Final = 500
+UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
+
+
+class Following:
+    """One reader of the events of everybody."""
+
+    def __init__(self, storage: Callable[[], Awaitable[Storage]]) -> None:
+        self._storage = storage
+        self._told: dict[str, Record] = {}  # unfinished jobs, as they were told last
+        self._mark = 0.0  # the newest creation seen
+        self._at_mark: set[str] = set()
+
+    async def stream(self) -> AsyncIterator[Event]:
+        """From now on, for ever. Raises StorageError."""
+        storage = await self._storage()
+        await self._begin(storage)
+        while True:
+            queues = {count.queue for count in (await storage.stats()).counts if count.queue != defaults.OWN_QUEUE}
+            topics = [f"queue:{queue}" for queue in sorted(queues)]
+            topics += [f"job:{id}" for id in islice(reversed(self._told), LISTENED)]
+            await storage.watch(topics, defaults.RESULT_POLL)
+            for event in await self._look(storage):
+                yield event
+
+    async def _begin(self, storage: Storage) -> None:
+        newest = await storage.find(Query(order="newest", limit=PAGE))
+        self._note_newest(newest.records)
+        cursor: str | None = None
+        while len(self._told) < TRACKED:
+            page = await storage.find(Query(state=UNFINISHED, order="newest", limit=PAGE, cursor=cursor))
+            for row in page.records:
+                if _ours(row):
+                    self._told[row.job.id] = row
+            cursor = page.cursor
+            if cursor is None:
+                break
+        self._told = dict(reversed(self._told.items()))
+
+    async def _look(self, storage: Storage) -> list[Event]:
+        known, events = list(self._told), list[Event]()
+        for at in range(0, len(known), PAGE):
+            chunk = known[at : at + PAGE]
+            for id, row in zip(chunk, await storage.get(chunk), strict=True):
+                before = self._told[id]
+                if row is None or row.state.final:
+                    del self._told[id]
+                if row is not None and (row.version, row.state) != (before.version, before.state):
+                    events.append(_event(row, before))
+                    if not row.state.final:
+                        self._told[id] = row
+        for row in await self._new(storage):
+            events.append(_event(row, None))
+            if not row.state.final:
+                self._told[row.job.id] = row
+        while len(self._told) > TRACKED:
+            del self._told[next(iter(self._told))]
+        return events
+
+    async def _new(self, storage: Storage) -> list[Record]:
+        """Those created since the last look, oldest first."""
+        found: list[Record] = []
+        mark, at_mark, cursor = self._mark, self._at_mark, None
+        while True:
+            page = await storage.find(Query(order="newest", limit=PAGE, cursor=cursor))
+            fresh = [row for row in page.records if row.created_at > mark
+                     or (row.created_at == mark and row.job.id not in at_mark)]  # fmt: skip
+            found += fresh
+            cursor = page.cursor
+            if cursor is None or len(fresh) < len(page.records) or len(found) >= TRACKED:
+                break
+        self._note_newest(found)
+        return [row for row in reversed(found) if _ours(row)]
+
+    def _note_newest(self, rows: list[Record] | tuple[Record, ...]) -> None:
+        newest = max((row.created_at for row in rows), default=self._mark)
+        at_newest = {row.job.id for row in rows if row.created_at == newest}
+        self._at_mark = at_newest | (self._at_mark if newest == self._mark else set())
+        self._mark = newest
+
+
+def _ours(row: Record) -> bool:
+    """Whether it is a job of the user's."""
+    return bool(row.job.task) and row.job.queue != defaults.OWN_QUEUE
+
+
+def _event(row: Record, before: Record | None) -> Event:
+    job = row.job
+    worker = (row.worker or "").rpartition("#")[0] if row.state is State.RUNNING else ""
+    return Event(
+        name=_name(row, before), id=job.id, task=job.task, queue=job.queue, worker=worker, error=row.error, record=row,
+        attempt=row.attempt + (row.state is State.RUNNING),
+    )  # fmt: skip
+
+
+def _name(row: Record, before: Record | None) -> str:
+    if row.state is State.FAILED:
+        return "expired" if row.reason == EXPIRED else "failed"
+    if row.state is State.RUNNING:
+        return "started"
+    if row.state.final:
+        return str(row.state)
+    if before is None or row.round > before.round:
+        return "enqueued"
+    if row.state is State.WAITING:
+        return "waiting"
+    return "retrying" if row.attempt > before.attempt else "deferred"
