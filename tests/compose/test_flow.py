@@ -514,3 +514,13 @@ async def test_an_abort_in_a_child_is_its_reason(app: App) -> None:
             await (await flow(gives_up.job()).enqueue()).result(timeout=20)
     [error] = caught.value.exceptions
     assert (error.reason, error.error) == ("aborted", "no such thing")
+
+
+async def test_a_function_in_a_process_of_its_own_may_return_a_flow() -> None:
+    from tests.engine.process_tasks import app, branches
+
+    async with app, work(app):
+        job = await branches.enqueue(3)
+        assert await job.result(timeout=60) == 3
+        progress = await job.workflow.progress()
+    assert (progress.total, progress.done) == (4, 4)

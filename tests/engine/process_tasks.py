@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from treadle import Abort, App, Defer, Retry, current
+from treadle import Abort, App, Defer, Flow, Retry, current, flow
 
 app = App("memory://")
 
@@ -160,3 +160,13 @@ def reports(times: int, marker: str) -> int:
 @app.task(kind="process", retry=Retry(attempts=1))
 def decorated(n: int) -> int:
     return n + 100
+
+
+@app.task
+def leaf(n: int) -> int:
+    return n + 1
+
+
+@app.task(kind="process", name="branches")
+def branches(n: int) -> Flow[int]:
+    return flow(leaf.job(each) for each in range(n))
