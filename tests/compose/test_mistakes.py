@@ -53,7 +53,7 @@ async def test_at_the_place_where_it_is_written(bare: App) -> None:
         (lambda: flow(any_.job()), BadArgument, "'n' is missing"),
         (lambda: gather(one).into(two, b=1, colour=1), BadArgument, "colour"),
         (lambda: gather(one).into(5), BadOption, "expected a task"),
-        (lambda: chain(), BadOption, "at least one step"),
+        (chain, BadOption, "at least one step"),
         (lambda: chain(one, number.job(5)), BadArgument, "at most 0"),
         (lambda: chain(one, 5), BadOption, "expected specs"),
         (lambda: bare.task(name="x", reduce="most")(lambda: None), BadOption, "no reducer"),

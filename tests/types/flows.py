@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from treadle import App, Conclude, Flow, Job, JobSpec, all_done, at_least, chain, flow, gather
+from treadle import App, Conclude, Flow, Job, JobSpec, Pipeline, Step, all_done, at_least, chain, flow, gather
 
 app = App("memory://")
 
@@ -127,3 +127,19 @@ async def outside_of_tasks() -> None:
 
 def a_flow_of_a_subclass_is_a_flow_of_its_class(one: Flow[bool]) -> Flow[int]:
     return one
+
+
+access = Pipeline("access", [Step("check", children=["discord"]), Step("result")], labels=["userId"], app=app)
+
+
+@access.handler("check:discord")
+async def check(userId: int) -> bool:
+    return userId > 0
+
+
+async def pipelines() -> None:
+    assert_type(await check(1), bool)
+    run = await access.start(userId=1)
+    assert_type(await run.result(), dict[str, Any])
+    assert_type((await run.state()).step, str)
+    assert_type(await run.position(), int | None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle import App, Flow, Job, JobSpec, Retry, chain, flow, gather
+from treadle import App, Flow, Job, JobSpec, Pipeline, Retry, Step, chain, flow, gather
 
 app = App("memory://")
 
@@ -102,3 +102,14 @@ async def mistakes_of_gathering() -> None:
     _: Flow[int] = gather(fetch.job("a")).into(summarise)  # type: ignore[arg-type]
     gather(fetch.job("a")).into(count)  # type: ignore[arg-type]
     six: Job[bytes, bytes] = await gather(fetch.job("a")).enqueue()  # type: ignore[attr-defined]
+
+
+async def mistakes_of_pipelines() -> None:
+    Step("a", on_child_failure="explode")  # type: ignore[arg-type]
+    Step("a", children=5)  # type: ignore[arg-type]
+    pipeline = Pipeline("p", [Step("a")], app=app)
+    Pipeline("p", ["a"])  # type: ignore[list-item]
+    await pipeline.start(priority="high")  # type: ignore[arg-type]
+    found: list[str] = await pipeline.find(userId=1)  # type: ignore[assignment]
+    ended: int = await (await pipeline.start()).result()  # type: ignore[assignment]
+    pipeline.handler("a")(5)  # type: ignore[type-var]
