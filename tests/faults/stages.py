@@ -6,18 +6,23 @@ To hold another storage to the outages, write its stage here and name it in `STA
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import itertools
 import os
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, LiteralString
 
+import psycopg
 import pytest
+from msgspec.structs import replace
 
-from tests.servers import valkey
+from tests.servers import postgres, valkey
+from tests.servers.postgres import Postgres
 from tests.servers.valkey import Valkey
 from treadle.storage.sqlite.lockfile import LockFile
 from treadle.testing.proxy import Proxy
@@ -96,6 +101,79 @@ class RedisStage(Stage):
             await asyncio.to_thread(self.server.close)
 
 
+class PostgresStage(Stage):
+    name = "postgres"
+    ways = ("refused", "black hole", "killed", "restarted", "read-only", "full", "locked")
+    patience = ("treadle.storage.postgres.address.TIMEOUT", "treadle.storage.postgres.connection.CONNECT")
+
+    def __init__(self, shared: bool = False) -> None:
+        self.shared = shared
+        self.server = postgres.shared() if shared else _durable_postgres()
+        self.proxy = Proxy("127.0.0.1", self.server.port)
+        self._holder: psycopg.Connection[Any] | None = None
+        self.outages = {
+            "refused": (self.proxy.refuse, self.proxy.accept),
+            "black hole": (_at_once(self.proxy.swallow), _at_once(self.proxy.flow)),
+            "killed": (_aside(self.server.kill), _aside(self.server.start)),
+            "restarted": (_aside(self.server.stop), _aside(self.server.start)),
+            "read-only": (_aside(self._set, "on"), _aside(self._set, "off")),
+            "full": (_aside(self._do, *FULL), _aside(self._do, NO_LONGER_FULL)),
+            "locked": (_aside(self._hold), _aside(self._let_go)),
+        }
+
+    async def open(self) -> None:
+        if not self.server.running:
+            await asyncio.to_thread(self.server.start)
+        self.direct = await asyncio.to_thread(self.server.database)
+        self.url = self.direct.replace(str(self.server.port), str(self.proxy.port), 1)
+        await self.proxy.accept()
+
+    async def close(self) -> None:
+        await self.proxy.close()
+        self._let_go()
+
+    def impatient(self, storage: Any, seconds: float) -> None:
+        storage._pool._address = replace(storage._pool._address, timeout=seconds)
+
+    def _do(self, *statements: LiteralString) -> None:
+        with psycopg.connect(self.direct, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def _set(self, how: Literal["on", "off"]) -> None:
+        """As on a primary that has become a standby."""
+        value: LiteralString = "on" if how == "on" else "off"
+        self._do(f"ALTER SYSTEM SET default_transaction_read_only = {value}", "SELECT pg_reload_conf()")
+
+    def _hold(self) -> None:
+        """Somebody else's transaction that does not end: calls run into their time limit."""
+        self._holder = psycopg.connect(self.direct)
+        self._holder.execute("LOCK TABLE treadle.job IN ACCESS EXCLUSIVE MODE")
+
+    def _let_go(self) -> None:
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            holder.close()
+
+
+@functools.cache
+def _durable_postgres() -> Postgres:
+    """One for all outages and kills of this process: to make one costs seconds. After a crash it syncs its file system
+    at once, instead of a thousand files one by one."""
+    made = Postgres(durable=True, settings=("recovery_init_sync_method=syncfs",))
+    atexit.register(made.close)
+    return made
+
+
+# A full disk, as a statement is told of it; a real one would be that of the machine.
+FULL: tuple[LiteralString, ...] = (
+    "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END$$",
+    "CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON treadle.job EXECUTE FUNCTION full_disk()",
+)
+NO_LONGER_FULL: LiteralString = "DROP FUNCTION full_disk() CASCADE"
+
+
 class SqliteStage(Stage):
     """No server, but another process that writes and does not end."""
 
@@ -120,8 +198,8 @@ class SqliteStage(Stage):
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-STAGES: tuple[type[Stage], ...] = (RedisStage, SqliteStage)
-SERVED: tuple[type[Stage], ...] = (RedisStage,)  # those with a network before them
+STAGES: tuple[type[Stage], ...] = (RedisStage, PostgresStage, SqliteStage)
+SERVED: tuple[type[Stage], ...] = (RedisStage, PostgresStage)  # those with a network before them
 OUTAGES = [(stage, way) for stage in STAGES for way in stage.ways]
 
 

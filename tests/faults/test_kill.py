@@ -26,9 +26,10 @@ def verify(found: Found, stage: Stage) -> None:
     stage.check()
 
 
+@pytest.mark.timeout(300)
 async def test_kill_nine_loses_nothing(kind: type[Stage], tmp_path: Path) -> None:
     async with staged(kind) as stage:
-        found = await kill_rounds(stage, tmp_path, 4, 600, random.Random(os.urandom(4)))
+        found = await kill_rounds(stage, tmp_path, 3, 600, random.Random(os.urandom(4)))
         verify(found, stage)
 
 
