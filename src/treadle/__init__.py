@@ -11,8 +11,9 @@ job = await send.enqueue("a@x.org")
 from __future__ import annotations
 
 from treadle.app import App
+from treadle.batch import BatchTask
 from treadle.compose.flow import Conclude, Flow, chain, flow, gather
-from treadle.context import JobFilter, current
+from treadle.context import JobFilter, current, current_batch
 from treadle.errors import (
     BadArgument,
     BadCodec,
@@ -62,10 +63,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AIMD", "Abort", "App", "Backlog", "BadArgument", "BadCodec", "BadOption", "BadResult", "BadSession", "BadStep",
-    "BadTask", "BadUrl", "Conclude", "Defer", "Event", "Flow", "Job", "JobCancelled", "JobExpired", "JobFailed",
-    "JobFilter", "JobNotDone", "JobSpec", "JobUnknown", "Key", "KeyHeld", "Limit", "Middleware", "NotADatabase",
-    "Pipeline", "ProcessDied", "Record", "Redrive", "RemoteFailure", "Retry", "SchemaTooNew", "Signalled", "Sizes",
-    "Stale", "State", "Step", "StepMismatch", "StorageError", "StorageFull", "StorageMoved", "StorageUnavailable",
-    "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownSchedule", "UnknownTask", "Unsupported", "Worker",
-    "WorkflowFailed", "all_done", "all_succeeded", "at_least", "chain", "current", "flow", "gather",
+    "BadTask", "BadUrl", "BatchTask", "Conclude", "Defer", "Event", "Flow", "Job", "JobCancelled", "JobExpired",
+    "JobFailed", "JobFilter", "JobNotDone", "JobSpec", "JobUnknown", "Key", "KeyHeld", "Limit", "Middleware",
+    "NotADatabase", "Pipeline", "ProcessDied", "Record", "Redrive", "RemoteFailure", "Retry", "SchemaTooNew",
+    "Signalled", "Sizes", "Stale", "State", "Step", "StepMismatch", "StorageError", "StorageFull", "StorageMoved",
+    "StorageUnavailable", "Task", "TooLarge", "TreadleError", "UnknownJob", "UnknownSchedule", "UnknownTask",
+    "Unsupported", "Worker", "WorkflowFailed", "all_done", "all_succeeded", "at_least", "chain", "current",
+    "current_batch", "flow", "gather",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import difflib
 import inspect
 import logging
 import random as _random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -19,6 +19,7 @@ from treadle import clock as clocks
 from treadle import codec as codecs
 from treadle import config, defaults, judge, middleware
 from treadle import cron as crons
+from treadle.batch import BatchDecorator, BatchTask
 from treadle.client import Client
 from treadle.compose.flow import Flow, behind
 from treadle.compose.plan import FLOW
@@ -185,11 +186,7 @@ class App:
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            if isinstance(function, Task):
-                raise BadTask(f"{function.name} is a task already")
-            found = name or _name_of(function)
-            if found in self.tasks:
-                raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
+            found = self._free_name(function, name)
             own = codec if codec is not None else self._codec
             given = cast("Options", constants)
             task: Task[..., Any, Any] = Task(self._maker, found, function, kind, given, options, on_error, own, reduce)
@@ -250,6 +247,41 @@ class App:
             return task
 
         return cast("Scheduled", decorate)
+
+    def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
+        if isinstance(function, Task):
+            raise BadTask(f"{function.name} is a task already")
+        found = name or _name_of(function)
+        if found in self.tasks:
+            raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
+        return found
+
+    def batch(
+        self, *, size: int = defaults.BATCH_SIZE, max_wait: Seconds = defaults.BATCH_WAIT,
+        by: Callable[[Any], Hashable] | None = None, name: str | None = None, kind: Kind | None = None,
+        on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
+        **constants: Unpack[Options],
+    ) -> BatchDecorator:  # fmt: skip
+        """Make a function of many items a task of one: `@app.batch(size=50)` on `async def embed(texts: list[str]) ->
+        list[Vector]`; `await embed.enqueue("hi")` is a job for one item. Calls are made for up to `size` jobs together.
+
+        max_wait  s the first item of a call waits for others; it takes no slot meanwhile
+        by        (item) -> a key; only items of one key go into one call
+        The rest as for `task`, for each item. The function answers one result per item, in order; an exception in its
+        place fails (or defers, or aborts) that item alone. Raises BadTask, BadOption.
+        """
+
+        def decorate(function: Callable[..., Any]) -> BatchTask[Any, Any]:
+            found = self._free_name(function, name)
+            own = codec if codec is not None else self._codec
+            task: BatchTask[Any, Any] = BatchTask(
+                self._maker, found, function, kind, constants, options, on_error, own, size=size, max_wait=max_wait,
+                by=by,
+            )  # fmt: skip
+            self.tasks[found] = task
+            return task
+
+        return BatchDecorator(decorate)
 
     def stub(self, name: str, **options: Unpack[Options]) -> Stub:
         """A task by name, for processes where its code is not installed. Its arguments are not checked here."""

@@ -220,6 +220,8 @@ class Client:
             for state in State:
                 page = await storage.find(Query(root=id, state=(state,), limit=0, count=True))
                 counts[state] = page.total or 0
+            for signal in (await storage.find(Query(root=id, task="", limit=1_000))).records:
+                counts[signal.state] -= 1  # nobody runs those
         else:
             counts[row.state] += 1
             look = [id] if row.ran or row.state.final else []
@@ -229,6 +231,8 @@ class Client:
                 while True:
                     page = await storage.find(Query(parent=parent, limit=500, cursor=cursor))
                     for child in page.records:
+                        if not child.job.task:
+                            continue
                         counts[child.state] += 1
                         look += [child.job.id] if child.ran else []
                     cursor = page.cursor

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, ParamSpec, TypeVar, overload
@@ -172,14 +173,14 @@ class Context:
         function's return annotation. A function that raises is not remembered. The second step of a name is "name#2".
         Raises BadStep, StepMismatch, TooLarge, BadResult.
         """
-        return self._durably().step(name, function, args, kwargs)
+        return self._durably(name).step(name, function, args, kwargs)
 
     async def sleep(
         self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
     ) -> None:
         """Sleep for so many seconds, or until a moment, without a slot: the function is left here by an exception that
         `except Exception` does not catch, and runs again from its top when it is time. Raises BadStep, StepMismatch."""
-        durable = self._durably()
+        durable = self._durably(name)
         durable.alone(name)
         await durable.sleep(durable.memo.ask(f"sleep:{name}"), length, until)
 
@@ -193,7 +194,7 @@ class Context:
 
         Raises TimeoutError after `timeout` seconds (the name may be waited for again), BadStep, StepMismatch.
         """
-        durable = self._durably()
+        durable = self._durably(name)
         durable.alone(name)
         return await durable.wait_for(name, durable.memo.ask(f"wait:{name}"), timeout, returns)
 
@@ -201,7 +202,7 @@ class Context:
         """`async with current().once("report:monday") as first:`, in threads `with`. True for one job of all that ask
         for this key within `keep` seconds; in later runs of that job too. Given back if the block raises or the attempt
         fails."""
-        return Once(self._durably(), key, keep)
+        return Once(self._durably("once"), key, keep)
 
     def step_key(self, name: str | None = None) -> str:
         """An idempotency key for a step's effects outside: the same in every run, and when a dead job is retried.
@@ -211,10 +212,14 @@ class Context:
     @property
     def sync(self) -> Synchronous:
         """`step`, `sleep` and `wait_for` for functions in threads."""
-        return Synchronous(self._durably())
+        return Synchronous(self._durably("sync"))
 
-    def _durably(self) -> Durable:
-        refuse_to_wait("a step, sleep or wait")
+    def _durably(self, step: str | None = None) -> Durable:
+        if step is not None and self.open is not None:
+            # On storages with one writer it would wait for itself; on all, a sleep would undo what the block wrote.
+            raise NestedTransaction(
+                f"{step!r}: take steps, and sleep, before current().transaction(); what follows is the end of the job"
+            )
         if self.durable is None:
             if self._home is None:
                 raise NotRunning(
@@ -290,10 +295,16 @@ class Synchronous:
 enter: Callable[[Context], object] = ids.running.set
 
 
+_batch: ContextVar[tuple[Context, ...]] = ContextVar("treadle_batch", default=())
+enter_batch = _batch.set
+
+
 def current() -> Context:
     """The job this code runs in. Raises NotRunning outside of one."""
     found: Context | None = ids.running.get(None)
     if found is None:
+        if many := _batch.get():
+            raise NotRunning(f"current() was called in a batch of {len(many)} jobs: use current_batch()")
         raise NotRunning("current() was called outside a job: there is none running here")
     return found
 
@@ -306,6 +317,14 @@ def refuse_to_wait(what: str) -> None:
             f"{what} inside current().transaction() would wait for that transaction, as its storage knows one writer "
             "at a time: give it within=tx, or do it in a job of its own"
         )
+
+
+def current_batch() -> tuple[Context, ...]:
+    """The jobs of the batch this code runs in, in the order of its items. Raises NotRunning outside of one."""
+    found = _batch.get()
+    if not found:
+        raise NotRunning("current_batch() was called outside a batch")
+    return found
 
 
 class JobFilter(logging.Filter):

@@ -49,3 +49,7 @@ MAX_STEP: Final = 256 * 2**10  # bytes one step remembers: a result is a fact to
 MAX_MEMO: Final = 2**20  # bytes all steps of a job remember together: a claim reads them all
 MAX_STEPS: Final = 1_000  # steps of a job
 ONCE: Final = 86_400.0  # s a mark of `once` stays; a day, like the rows of what it guarded
+BATCH_SIZE: Final = 50  # items of one call of a batch task
+BATCH_WAIT: Final = 0.1  # s the first of them waits for the others: not noticed by a person
+SIGNAL_ROW: Final = 30 * 86_400.0  # s an open row of a signal stays at most; who waits longer goes on with the next
+SIGNAL_GIVEN: Final = 60.0  # s from making the row of a signal to giving it; then its giver has died in between

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from treadle import judge
+from treadle import defaults, judge
 from treadle.codec import Codec, Signature, TaggedCodec, decode_any
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.memo import Asked, Entry, Memo, running_step, valued
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from treadle.context import Context
 
 log = logging.getLogger("treadle")
+
+IN_BATCH = object()  # the place of an item of a batch: its function runs for others too
 
 EARLY = 0.001  # s; what is left of a sleep below this is no reason to go to sleep again
 
@@ -182,11 +184,12 @@ class Durable:
                 name, f"this signal was received already, and comes once; wait for another name, such as '{name}:2'"
             )
         row, used = self.run.record, self._waited.get(name, 0)
-        turn, found = await self._row(name, used)
+        turn, found = await self._row(name, used, timeout is not None)
         if found is None and timeout != 0:
             left = None if row.deadline_at is None else max(EARLY, row.deadline_at - self._moment())
             limits = [each for each in (timeout, left) if each is not None]
-            new = signal_row(row, name, turn, min(limits, default=None))
+            # A row that is nobody's any more ends by itself: open, it would keep its whole workflow from being pruned.
+            new = signal_row(row, name, turn, min(limits, default=defaults.SIGNAL_ROW))
             self._leave(judge.awaiting(row, (new.id,), (new,)))
         if found is not None and found.state is State.SUCCEEDED:
             return valued(asked, found.result or "null", False, turn)
@@ -194,14 +197,15 @@ class Durable:
             self._leave(judge.awaiting(row, (found.id,)))
         return Entry(asked.after, gave_up=True, turn=turn if found is not None and found.state.final else used)
 
-    async def _row(self, name: str, used: int) -> tuple[int, Record | None]:
-        """The row where this wait and the signal meet."""
+    async def _row(self, name: str, used: int, timed: bool) -> tuple[int, Record | None]:
+        """The row where this wait and the signal meet. A wait without a timeout goes on with the next one when the time
+        of a row is over."""
         row, start = self.run.record, used + 1
         while True:
             turns = range(start, start + SEEN_AT_ONCE)
             rows = await self.home.get([signal_id(row.job.id, name, turn) for turn in turns])
             for turn, found in zip(turns, rows, strict=True):
-                if found is None or usable(found, row):
+                if found is None or usable(found, row, timed):
                     return turn, found
             start += SEEN_AT_ONCE
 
@@ -218,13 +222,15 @@ class Durable:
     def alone(self, what: str, here: bool = False) -> None:
         """Raises BadStep unless this is the function itself: from a branch the others could not be put to sleep."""
         self._stay(what)
+        if self.run.place is IN_BATCH:
+            raise BadStep(what, "one job of a batch cannot go to sleep; raise Defer in its place instead")
         if here:
             return
         self._on_loop(what)
         if self.run.place is not None and asyncio.current_task() is not self.run.place:
             raise BadStep(
-                what, "the whole function goes to sleep, so await it in the function itself: not in a task of gather, "
-                "wait_for or a TaskGroup, and not in a batch"
+                what, "the whole function goes to sleep, so await it in the function itself, not in a task of gather, "
+                "wait_for or a TaskGroup"
             )  # fmt: skip
 
     def _stay(self, step: str) -> None:
@@ -268,7 +274,7 @@ class Durable:
             except (asyncio.CancelledError, StorageError):
                 log.warning("marks of job %s are not given back; they are over after their time", outcome.id)
         pairs = tuple(self.memo.unsaved.items())
-        return replace(outcome, memo=pairs) if pairs else outcome
+        return replace(outcome, memo=(*outcome.memo, *pairs)) if pairs else outcome
 
     # --- threads
 

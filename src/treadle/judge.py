@@ -22,6 +22,8 @@ from treadle.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_po
 HOLD = "treadle.limit"  # the task of our own that shuts a limit for a while
 
 Verdict = RetryNow | Defer | Abort | None
+FORGIVEN = "treadle:lost"  # the memo entry of that name: round and number of the leases lost that count no more
+
 OnError = Callable[[BaseException, "Failure"], Verdict]
 
 
@@ -92,22 +94,34 @@ def asleep(record: Record, delay: float, now: float) -> Outcome:
     """Back in so many seconds, uncounted; one that would sleep beyond its deadline has expired."""
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, "it would sleep beyond its deadline")
-    return handed_back(record, max(delay, 0.001))
+    return handed_back(record, max(delay, 0.001), _forgiving(record))
 
 
 def awaiting(record: Record, after: tuple[str, ...], then: tuple[NewJob, ...] = ()) -> Outcome:
     """Again when these have ended, however; uncounted."""
     return Outcome(
         id=record.job.id, version=record.version, state=State.WAITING, attempt=record.attempt, error=record.error,
-        after=after, then=then,
+        after=after, then=then, memo=_forgiving(record),
     )  # fmt: skip
+
+
+def _forgiving(record: Record) -> Pairs:
+    """Leases lost up to here count no more: a job that sleeps for a year may meet more than three deploys, and one
+    that gets on does not take its workers down. They count again in another round."""
+    return ((FORGIVEN, f"{record.round}:{record.lost}"),) if record.lost else ()
+
+
+def _forgiven(record: Record) -> int:
+    round, _, lost = dict(record.memo).get(FORGIVEN, "").partition(":")
+    return int(lost) if round == str(record.round) else 0
 
 
 def lost_too_often(record: Record, rules: Rules) -> Outcome | None:
     """The ending of a job whose leases keep running out: it seems to take its workers down with it."""
-    if record.lost < rules.max_lost or rules.max_lost == 0:
+    lost = record.lost - _forgiven(record)
+    if lost < rules.max_lost or rules.max_lost == 0:
         return None
-    text = f"{record.lost} workers were lost while they ran it; it was not run again (max_lost={rules.max_lost})"
+    text = f"{lost} workers were lost while they ran it; it was not run again (max_lost={rules.max_lost})"
     return Outcome(
         id=record.job.id, version=record.version, state=State.FAILED, attempt=record.attempt, reason=LOST, error=text
     )

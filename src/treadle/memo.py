@@ -29,6 +29,8 @@ from treadle.errors import BadStep, StepMismatch, TooLarge
 from treadle.model import Pairs
 from treadle.options import Sizes
 
+OURS = "treadle:"  # entries of the memo that are no steps begin so
+
 
 class Entry(Struct, omit_defaults=True):
     """What is remembered of one step. A sleep has `until`; a wait that was given up, `gave_up`."""
@@ -82,6 +84,8 @@ class Memo:
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self._size = 0
         for key, text in stored:
+            if key.startswith(OURS):
+                continue
             self._size += len(key.encode()) + len(text.encode())
             try:
                 self.entries[key] = _read(text)
@@ -201,12 +205,12 @@ def check_name(name: Any) -> None:
     """Raise BadStep for what cannot name a step."""
     if (
         not isinstance(name, str) or not 0 < len(name) <= defaults.MAX_NAME or not name.isprintable()
-        or "#" in name or name.endswith(("&", ">"))
+        or "#" in name or name.endswith(("&", ">")) or name.startswith(OURS)
     ):  # fmt: skip
         raise BadStep(
             str(name)[:60],
             f"expected a name of 1-{defaults.MAX_NAME} printable characters without '#' (ours: the second step of a "
-            "name is 'name#2'), not ending in '&' or '>'",
+            "name is 'name#2'), not ending in '&' or '>' nor beginning with 'treadle:'",
         )
 
 

@@ -10,7 +10,7 @@ up is where a wait and a signal meet, whichever comes first. A row is used up wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import msgspec
@@ -24,12 +24,13 @@ from treadle.storage.contract import Storage
 SEEN_AT_ONCE = 8  # turns looked at in one trip
 
 
-class Wanted(Struct, frozen=True):
+class Wanted(Struct, frozen=True, omit_defaults=True):
     """The payload of a signal's row: for people who look at it, and for telling rounds apart."""
 
     job: str
     signal: str
     round: int = 0
+    given: bool = False  # made by whoever gives it, who may have died before he did
 
 
 class Won(Struct, frozen=True):
@@ -48,12 +49,12 @@ def signal_id(job: str, name: str, turn: int) -> str:
     return f"treadle:signal:{hashlib.sha256(f'{job} {name}'.encode()).hexdigest()[:40]}:{turn}"
 
 
-def signal_row(row: Record, name: str, turn: int, deadline: float | None = None) -> NewJob:
+def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool = False) -> NewJob:
     """The row of a signal to this job. It belongs to the workflow, so it stays for as long as that is not over."""
+    payload = msgspec.json.encode(Wanted(row.job.id, name, row.round, given)).decode()
     return NewJob(
-        id=signal_id(row.job.id, name, turn), task="", queue=row.job.queue, root=row.job.root or row.job.id,
-        parent=row.job.id, deadline=deadline, keep_failed=0.0,
-        payload=msgspec.json.encode(Wanted(row.job.id, name, row.round)).decode(),
+        id=signal_id(row.job.id, name, turn), task="", payload=payload, queue=row.job.queue,
+        root=row.job.root or row.job.id, parent=row.job.id, deadline=deadline, keep_failed=0.0,
     )  # fmt: skip
 
 
@@ -64,13 +65,13 @@ def signal_name(row: Record) -> str | None:
     return _read_wanted(row.job.payload).signal
 
 
-def usable(found: Record, row: Record, used: Collection[int] = (), turn: int = 0) -> bool:
-    """Whether a wait of this job may end with this row of a signal: it is open, given, or its time ran out on this
-    very wait. Rows of an earlier round, or taken away by hand, are nobody's any more."""
+def usable(found: Record, row: Record, timed: bool) -> bool:
+    """Whether a wait of this job may end with this row of a signal: it is open, given, or (`timed`) its time ran out on
+    this very wait. Rows of an earlier round, or taken away by hand, are nobody's any more."""
     if not found.state.final or found.state is State.SUCCEEDED:
         return True
-    mine = found.reason == EXPIRED and _read_wanted(found.job.payload).round == row.round
-    return mine and turn not in used
+    asked = _read_wanted(found.job.payload)
+    return timed and found.reason == EXPIRED and asked.round == row.round and not asked.given
 
 
 async def give(storage: Storage, row: Record, name: str, text: str, nonce: str) -> None:
@@ -83,7 +84,7 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str) 
         rows: Sequence[Record | None] = await storage.get([signal_id(row.job.id, name, turn) for turn in turns])
         for turn, found in zip(turns, rows, strict=True):
             if found is None:
-                [found] = await storage.enqueue([signal_row(row, name, turn)])
+                [found] = await storage.enqueue([signal_row(row, name, turn, defaults.SIGNAL_GIVEN, given=True)])
             while not found.state.final:
                 # `value` is compared when an outcome is repeated: two givers are never both told that they were first.
                 out = Outcome(id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce)

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from msgspec.structs import replace
 
 from treadle import defaults, judge, middleware
+from treadle.batch import BatchTask
 from treadle.codec import MISSING
 from treadle.compose.next import Next, next_of
 from treadle.compose.plan import concluded, continued
@@ -67,16 +68,23 @@ class Threads(Protocol):
     def run(self, call: Callable[[], Any]) -> asyncio.Future[tuple[Any, BaseException | None]]: ...
 
 
+class Batches(Protocol):
+    """Gathers the jobs of batch tasks into calls."""
+
+    async def join(self, task: BatchTask[Any, Any], context: Context, item: Any) -> Any: ...
+
+
 class Runner:
     """How this worker runs jobs. One for all of them; what belongs to one job is in its Context."""
 
     def __init__(
         self, layers: Sequence[middleware.Middleware], on_error: judge.OnError | None, chance: Callable[[], float],
         now: Callable[[], float], result_limit: int, threads: Callable[[], Threads], processes: Callable[[], Processes],
+        batches: Batches,
     ) -> None:  # fmt: skip
         self._layers = middleware.overrides(layers, "run")
         self._on_error, self._chance, self._now, self._result_limit = on_error, chance, now, result_limit
-        self._threads, self._processes = threads, processes
+        self._threads, self._processes, self._batches = threads, processes, batches
 
     async def run_own(self, task: OwnTask, context: Context, rules: judge.Rules) -> Outcome:
         """One run of a task of Treadle's own. Raises nothing of Exception's."""
@@ -141,7 +149,7 @@ class Runner:
             if task.kind == "async":
                 value = await task.function(*args, **kwargs)
             else:
-                value = await self._in_thread(task, context, args, kwargs)
+                value = await self._elsewhere(task, context, args, kwargs)
             text = self._encode(task, value)
         if isinstance(text, Next):
             return text
@@ -172,7 +180,7 @@ class Runner:
         async def call() -> Any:
             if task.kind == "async":
                 return await task.function(*args, **kwargs)
-            return await self._in_thread(task, context, args, kwargs)
+            return await self._elsewhere(task, context, args, kwargs)
 
         return self._encode(task, await middleware.around_run(self._layers, context, call))
 
@@ -180,6 +188,11 @@ class Runner:
         """The value, for the middleware: it is not to see the text of it."""
         text = await self._processes().run(task, record)
         return text if isinstance(text, Next) else task.signature.decode_result(text)
+
+    async def _elsewhere(self, task: AnyTask, context: Context, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if isinstance(task, BatchTask):
+            return await self._batches.join(task, context, *args, **kwargs)
+        return await self._in_thread(task, context, args, kwargs)
 
     async def _in_thread(self, task: AnyTask, context: Context, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """In a thread with this job's context. A thread cannot be cancelled: the slot is free when it has returned."""

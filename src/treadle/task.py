@@ -98,7 +98,9 @@ class Task(Generic[P, R, C, W]):
     def __init__(
         self, maker: Maker, name: str, function: Callable[P, C], kind: Kind | None, constants: Options,
         computed: Computed | None, on_error: OnError | None, codec_: codec.Codec | None, reduce: str | None = None,
+        *, shown: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
+        """`shown` has the annotations of what a job takes and gives, where they are not the function's own."""
         check_names(constants)
         if " " in name_of(name, "name") or name.startswith("treadle."):
             raise BadTask(f"a task name has no spaces and does not begin with 'treadle.', found {name!r}")
@@ -106,10 +108,10 @@ class Task(Generic[P, R, C, W]):
             if once in constants:
                 raise BadOption(once, "belongs to one job, not to a task; give it with .options()")
         self.name, self.function = name, function
-        self.kind: Kind = kind or ("async" if _is_async(function) else "thread")
+        self.kind: Kind | Literal["batch"] = kind or ("async" if _is_async(function) else "thread")
         _check_kind(name, function, self.kind)
         self.reduce = None if reduce is None else reducer_of(maker.reducers, reduce)
-        self.signature = codec.Signature(name, function, codec_, folded_type(maker.reducers, reduce))
+        self.signature = codec.Signature(name, shown or function, codec_, folded_type(maker.reducers, reduce))
         self.on_error = on_error
         self.constants = constants
         policy = policy_of(constants)

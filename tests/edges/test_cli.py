@@ -307,6 +307,17 @@ def test_acting_on_ids(cli: Run) -> None:
     assert {row["state"] for row in found(cli, "jobs", "list")} == {"ready"}
 
 
+def test_a_signal(cli: Run) -> None:
+    cli("enqueue", "t", "--id", "one")
+    assert cli("jobs", "signal", "one", "approved", '{"by": "Ada"}') == (0, "", "one has 'approved'\n")
+    code, _, err = cli("jobs", "signal", "one", "approved", "again")
+    assert code == 1
+    assert "the first value stays" in err
+    code, _, err = cli("jobs", "signal", "nobody", "approved")
+    assert code == 1
+    assert "no job 'nobody'" in err
+
+
 def test_acting_on_a_filter_wants_a_yes(cli: Run) -> None:
     async def fill() -> None:
         async with App("sqlite:///treadle.db") as app:

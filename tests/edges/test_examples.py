@@ -81,3 +81,23 @@ def test_access_goes_through_its_pipeline_and_runs_are_found(play: Callable[...,
         "65 got [] []",
         "2 runs for 1985, 2 for role 2",
     ]
+
+
+def test_approval_charges_once_though_packing_failed_and_it_slept(play: Callable[..., list[str]]) -> None:
+    assert play("approval.py") == [
+        "receipt-7",
+        "charged order 7 under key order-7:charge",
+        "packed order 7",
+        "packed order 7",
+        "mailed receipt-7, approved by Ada",
+    ]
+
+
+def test_postcards_are_looked_up_together_and_fail_alone(play: Callable[..., list[str]]) -> None:
+    assert play("postcards.py") == [
+        "FR-75001 Paris",
+        "IT-00118 Roma",
+        "FR-69001 Lyon",
+        "IT-20121 Milano",
+        "IT Atlantis: LookupError: no town Atlantis",
+    ]

@@ -24,6 +24,7 @@ from treadle import (
     State,
     StorageUnavailable,
     Worker,
+    current,
 )
 from treadle.context import Context
 from treadle.errors import JobUnknown
@@ -298,6 +299,58 @@ async def test_advance_is_not_held_up_by_what_is_due_and_cannot_run(app: App) ->
         await app.limits.set(Limit("shut", slots=0))
         await held.options(delay=5).enqueue()
         assert await t.advance(86_400) == 0
+
+
+async def test_finish_goes_over_sleeps_delays_retries_and_timeouts(app: App) -> None:
+    seen: list[str] = []
+
+    @app.task(retry=Retry(attempts=3, base=60))
+    async def t() -> str:
+        await current().sleep(timedelta(days=3))
+        seen.append(f"try {current().attempt}")
+        if current().attempt < 3:
+            raise ValueError
+        try:
+            await current().wait_for("approved", timeout=3600)
+        except TimeoutError:
+            return "nobody"
+        return "somebody"
+
+    @app.task
+    async def waits() -> None:
+        await current().wait_for("never")
+
+    async with app.testing() as t_:
+        began = t_.clock.moment
+        job = await t.options(delay=timedelta(hours=1)).enqueue()
+        other = await waits.enqueue()
+        assert await t_.finish() == 6
+        assert await job.result(0) == "nobody"
+        assert (await t_.jobs.get(other)).state is State.WAITING
+        assert t_.clock.moment - began == pytest.approx(3600 + 3 * 86_400 + 60 + 120 + 3600, abs=1)
+        assert seen == ["try 1", "try 2", "try 3", "try 3"]  # once more after the wait
+        assert await t_.finish() == 0
+
+
+async def test_finish_is_not_held_up_by_what_cannot_run(app: App) -> None:
+    @app.task
+    async def t() -> None: ...
+
+    async with app.testing() as t_:
+        await app.queues.pause("default")
+        await t.options(delay=5).enqueue()
+        assert await t_.finish() == 0
+
+
+async def test_finish_gives_up_on_endless_jobs(app: App) -> None:
+    @app.task
+    async def t() -> None:
+        await t.options(delay=60).enqueue()
+
+    async with app.testing() as t_:
+        await t.enqueue()
+        with pytest.raises(Endless):
+            await t_.finish(limit=20)
 
 
 async def test_ids_count_and_order_calls_of_one_moment(app: App) -> None:

@@ -170,3 +170,7 @@ def leaf(n: int) -> int:
 @app.task(kind="process", name="branches")
 def branches(n: int) -> Flow[int]:
     return flow(leaf.job(each) for each in range(n))
+
+
+def takes_a_step() -> object:
+    return current().step("a", double, 1)

@@ -159,3 +159,4 @@ async def test_rows_that_nobody_runs_are_no_dead_letters(app: App, clock: HandCl
     await drain(app)
     await job.result(0)
     assert await app.jobs.retry(state="failed") == 0
+    assert (await app.dead.list()).records == ()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engine import process_tasks
 from tests.engine.durable_kit import AGAIN, Ledger, Receipt, error_of
 from tests.engine.kit import Spy, Told, work
 from treadle import (
@@ -20,10 +22,13 @@ from treadle import (
     State,
     StepMismatch,
     TooLarge,
+    at_least,
     current,
+    flow,
 )  # fmt: skip
 from treadle.context import NotRunning
-from treadle.errors import BadResult
+from treadle.errors import BadResult, NestedTransaction
+from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 
 
@@ -442,3 +447,81 @@ async def test_a_thread_cannot_await_and_a_coroutine_cannot_block(app: App, ledg
     jobs = await app.enqueue(on_the_loop.job(), in_a_thread.job())
     await drain(app)
     assert [await job.result(0) for job in jobs] == ["refused", "refused"]
+
+
+async def test_steps_come_before_the_transaction(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> str:
+        here = current()
+        async with here.transaction():
+            for late in (lambda: here.step("a", str), lambda: here.once("a"), lambda: here.sync):
+                with pytest.raises(NestedTransaction, match="before current"):
+                    late()
+            with pytest.raises(NestedTransaction, match="before current"):
+                await here.sleep(1)
+        return here.step_key("a")
+
+    async with app:
+        job = await t.enqueue()
+        await drain(app)
+        assert await job.result(0) == f"{job.id}:a"
+
+
+async def test_processes_take_no_steps(app: App) -> None:
+    task = app.task(name="t", kind="process", retry=Retry(attempts=1))(process_tasks.takes_a_step)
+    job = await task.enqueue()
+    await drain(app)
+    assert "cannot be used in a process of its own" in await error_of(app, job)
+
+
+async def test_a_parent_takes_steps_before_it_fans_out(app: App, clock: HandClock, ledger: Ledger) -> None:
+    """The plan of a flow is remembered beside the steps, and neither takes the other for its own."""
+
+    @app.task
+    async def child(n: int) -> int:
+        return n
+
+    @app.task
+    async def parent() -> Any:
+        await current().step("a", ledger.do, "a")
+        return flow(*(child.options(delay=60).job(n) for n in range(3)), when=at_least(2))
+
+    job = await parent.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    assert "treadle:plan" in dict((await app.jobs.get(job)).memo)
+    await app.jobs.retry(job)
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED
+    assert ledger.ran["a"] == 1
+
+
+async def test_what_a_cut_off_branch_remembers_goes_with_the_plan(storage: Storage, ledger: Ledger) -> None:
+    """The storage takes no step, the branch is given up, and the function returns a flow: both are stored with it."""
+    spy = Spy(storage)
+    async with App(storage=spy, random=lambda: 0.0) as app:
+
+        @app.task
+        async def child() -> int:
+            return 1
+
+        @app.task
+        async def parent() -> Any:
+            spy.away["heartbeat"] = 1_000_000
+            branch = asyncio.ensure_future(current().step("a", ledger.do, "a"))
+            while not ledger.ran["a"]:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            branch.cancel()
+            return flow(child.job(), child.job(), when=at_least(1))
+
+        job = await parent.enqueue()
+        async with work(app, recovery=Retry(base=0.001, max=0.001)):
+            await job.ended(10)
+            memo = dict((await app.jobs.get(job)).memo)
+            assert {"a", "treadle:plan"} <= set(memo)
+            spy.away.clear()

@@ -24,6 +24,8 @@ from treadle import (
     TooLarge,
     current,
 )  # fmt: skip
+from treadle.model import Claim
+from treadle.promises import signal_row
 from treadle.testing import HandClock, drain
 
 
@@ -392,3 +394,72 @@ async def test_a_signal_that_races_with_the_wait(app: App) -> None:
                 await asyncio.sleep(0)
             await app.jobs.signal(job, "go", turn)
         assert [await job.result(10) for job in jobs] == list(range(40))
+
+
+async def test_who_dies_while_giving_a_signal_has_not_given_it(app: App, clock: HandClock, spy: Spy) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("a", timeout=3600)
+
+    job = await t.enqueue()
+    await spy.inner.enqueue([signal_row(await app.jobs.get(job), "a", 1, 60, given=True)])
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.WAITING
+    clock.advance(61)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.WAITING
+    await app.jobs.signal(job, "a", "given again")
+    await drain(app)
+    assert await job.result(0) == "given again"
+
+
+async def test_a_wait_without_end_outlasts_its_rows(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("a")
+
+    job = await t.enqueue()
+    await drain(app)
+    for _ in range(20):
+        clock.advance(31 * 86_400)
+        assert await drain(app) == 1
+        assert (await app.jobs.get(job)).state is State.WAITING
+    await app.jobs.signal(job, "a", "at last")
+    await drain(app)
+    assert await job.result(0) == "at last"
+
+
+async def test_rows_of_signals_are_no_jobs_of_the_workflow(app: App) -> None:
+    @app.task
+    async def t() -> list[Any]:
+        return [await current().wait_for("a"), await current().wait_for("b")]
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "a", 1)
+    await drain(app)
+    progress = await job.workflow.progress()
+    assert (progress.total, progress.done) == (1, 0)
+
+
+async def test_workers_lost_before_a_sleep_count_no_more(app: App, clock: HandClock, spy: Spy) -> None:
+    @app.task(max_lost=3)
+    async def t() -> None:
+        for _ in range(4):
+            await current().sleep(60)
+
+    async def lose(times: int) -> None:
+        for n in range(times):
+            [_] = (await spy.inner.claim(Claim(worker=f"dead#{clock.moment}{n}", ids=(job.id,)))).records
+            clock.advance(31)
+
+    job = await t.enqueue()
+    for _ in range(4):
+        await lose(2)
+        assert await drain(app) == 1
+        clock.advance(60)
+    assert (await app.jobs.get(job)).lost == 8
+    await lose(3)
+    await drain(app)
+    row = await app.jobs.get(job)
+    assert (row.state, row.reason) == (State.FAILED, "lost")
+    assert "3 workers were lost" in (row.error or "")

@@ -222,3 +222,19 @@ def run_now(act: Act) -> Act:
 def delete(act: Act) -> Act:
     """Let ended jobs go: their rows are gone within a minute or so."""
     return act
+
+
+@jobs.command()
+@targeted
+@click.argument("id")
+@click.argument("name")
+@click.argument("value", default="null")
+def signal(target: Target, id: str, name: str, value: str) -> None:
+    """Give a job the signal NAME it waits for, or will.
+
+    VALUE is JSON; what is no JSON is plain text. Put `--` before one that begins with a dash.
+    """
+    from treadle.cli.enqueue import value_of
+
+    target.run(lambda app: app.jobs.signal(id, name, value_of(value)))
+    note(f"{id} has {name!r}")

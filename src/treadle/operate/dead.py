@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from treadle.errors import BadOption
 from treadle.model import Page, State
 from treadle.operate.jobs import Jobs
@@ -16,8 +18,9 @@ class Dead:
         self._jobs = jobs
 
     async def list(self, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:
-        """One page of failed jobs."""
-        return await self._jobs.list(cursor=cursor, limit=limit, order="ended", state=State.FAILED, **filters)
+        """One page of failed jobs; fewer than `limit` where rows that nobody runs were among them."""
+        page = await self._jobs.list(cursor=cursor, limit=limit, order="ended", state=State.FAILED, **filters)
+        return replace(page, records=tuple(row for row in page.records if row.job.task))
 
     async def retry(self, *, limit: int | None = None, **filters: Any) -> int:
         """Reopen all that match, or `limit` of them, the oldest first; answers how many. Who waits for them waits

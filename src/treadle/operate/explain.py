@@ -75,9 +75,7 @@ def _waiting(row: Record, upstreams: Mapping[str, Record | None]) -> str:
     unknown = [id for id in open_ if upstreams[id] is None]
     signals = [(id, name) for id in open_ if (up := upstreams[id]) and (name := signal_name(up)) is not None]
     if signals and len(open_) == 1:
-        up = upstreams[open_[0]]
-        until = f", until {_at(up.due_at)} at most" if up is not None and up.due_at is not None else ""
-        return f"It waits for the signal {signals[0][1]!r}{until}."
+        return f"It waits for the signal {signals[0][1]!r}."
     named = ", ".join(open_[:3]) + (f" and {len(open_) - 3} more" if len(open_) > 3 else "")
     until = f", until {_at(row.due_at)} at most" if row.due_at is not None else ""
     strangers = f"; nobody knows {', '.join(unknown[:3])} yet" if unknown else ""

@@ -191,8 +191,9 @@ class Jobs:
         """
         check_name(name)
         row = await self.get(job)
-        if row.state.final:
-            raise Stale(row.job.id, f"{row.state}: nobody waits for {name!r} any more")
+        if row.state.final or row.ran:
+            how = str(row.state) if row.state.final else "waiting for its children"
+            raise Stale(row.job.id, f"{how}: nobody waits for {name!r} any more")
         try:
             text = codec.encode_any(value)
         except codec.Unstorable as error:

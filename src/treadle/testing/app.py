@@ -167,7 +167,7 @@ class Checked:
 
     def __init__(self, signature: Signature, task: AnyTask) -> None:
         self._signature, self._task = signature, task
-        self._parameters = inspect.signature(task.function)
+        self._parameters = inspect.signature(signature._function)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._signature, name)

@@ -60,6 +60,7 @@ async def drain(
         while again:
             ran, known = watched.ran, queues
             worker = Worker(cast("Host", host), sorted(queues), concurrency, tasks=chosen)
+            worker.patient = False
             watched.attend(worker)
             async with worker:
                 await watched.rested.wait()

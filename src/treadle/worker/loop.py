@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from treadle import defaults, middleware
+from treadle.batch import BatchTask
 from treadle.compose.plan import FLOW
 from treadle.compose.reduce import Reducer
 from treadle.ending import Ender
@@ -28,6 +29,7 @@ from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Storage
 from treadle.throttle import AIMD
 from treadle.worker.backlog import Alarm, Backlog
+from treadle.worker.batches import Batches
 from treadle.worker.home import DurableHome
 from treadle.worker.keeper import Keeper
 from treadle.worker.outage import Outage
@@ -109,6 +111,7 @@ class Worker:
         if rule is not None and not isinstance(rule, Redrive):
             raise BadOption("redrive", f"expected Redrive(...), found {redrive!r}")
         self._redrive = redrive
+        self.patient = True  # whether items of a batch wait for others; a test that drains does not
         self._threads: Threads | None = None
         self._processes: Any = None
         self._state: _Running | None = None
@@ -268,10 +271,12 @@ class _Running:
         self.slots = Slots(worker.name, worker.concurrency)
         self.timers = Timers(self.loop)
         self.queues = worker.queues()
-        self.asks = _Asks(worker, self.queues, self.slots)
+        self.batches = Batches(self.slots, worker.threads, worker.patient)
+        self.asks = _Asks(worker, self.queues, self.slots, self.batches)
         runner = Runner(
-            app.layers, app.on_error, app.chance, app.now, app.sizes.result, worker.threads, worker.processes
-        )
+            app.layers, app.on_error, app.chance, app.now, app.sizes.result, worker.threads, worker.processes,
+            self.batches,
+        )  # fmt: skip
         ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
         pumps = 1 if worker.concurrency == 1 else PUMPS
         share = -(-worker.concurrency // pumps)
@@ -282,7 +287,7 @@ class _Running:
         self.pumps = [
             Pump(number, share, self.slots, self.timers, storage, app.tasks, self.asks, runner, app.emitter,
                  worker.poll, worker._accept, outage, app.results, app.own, self.keeper.lost, home,
-                 ender)
+                 ender, self.batches)
             for number in range(pumps)
         ]  # fmt: skip
         self.loops: list[asyncio.Task[None]] = []
@@ -383,7 +388,10 @@ class _Running:
         slots.stopping, slots.claiming = True, False
         slots.wake.set()
         for run in list(slots.running.values()):
-            run.tell()
+            if self.batches.waits(run.context):
+                run.stop("stop")  # nobody has begun it, so another worker may
+            else:
+                run.tell()
         self.outage.give_up_at = self.loop.time() + grace + self.worker.lease
         done = asyncio.gather(*self.loops, return_exceptions=True)
         hurry = asyncio.create_task(self.hurry.wait())
@@ -413,8 +421,9 @@ class _Running:
 class _Asks:
     """Builds the claim for so many slots: each queue's share by weight, the first one another each time."""
 
-    def __init__(self, worker: Worker, queues: dict[str, int], slots: Slots) -> None:
-        self._worker, self._slots, self._turn = worker, slots, 0
+    def __init__(self, worker: Worker, queues: dict[str, int], slots: Slots, batches: Batches) -> None:
+        self._worker, self._slots, self._batches, self._turn = worker, slots, batches, 0
+        self._gathered: list[BatchTask[Any, Any]] = []
         self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.OWN_QUEUE]
         self._total = sum(weight for _, weight in self._queues)
         self._tasks: dict[str, tuple[int | None, float | None]] = {}
@@ -426,6 +435,8 @@ class _Asks:
         app, now = self._worker.app, self._slots.loop.time()
         if self._known != len(app.tasks) + len(app.own):
             self._tasks, self._known = self._worker.tasks(), len(app.tasks) + len(app.own)
+            known = map(app.tasks.get, self._tasks)
+            self._gathered = [task for task in known if isinstance(task, BatchTask)]
         if len(self._queues) > 1:
             self._turn = (self._turn + 1) % len(self._queues)
             order = self._queues[self._turn :] + self._queues[: self._turn]
@@ -437,9 +448,10 @@ class _Asks:
             queues, self._own_at, slots.own = self._own + queues, now + defaults.OWN_EVERY, False
         # Nor what another pump is settling: were that answer lost, it would find its job gone.
         holds = (*self._slots.running, *(run.record.job.id for run in self._slots.unsettled(but=pump)))
-        return Claim(
-            worker="", queues=queues, tasks=self._tasks, limit=max(1, room), lease=self._worker.lease, holds=holds
-        )
+        tasks = self._tasks
+        if self._gathered:
+            tasks = tasks | {task.name: (self._batches.room(task), task.lease) for task in self._gathered}
+        return Claim(worker="", queues=queues, tasks=tasks, limit=max(1, room), lease=self._worker.lease, holds=holds)
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle import defaults, judge
+from treadle.batch import BatchTask
 from treadle.compose.fold import failure
 from treadle.context import Context, Results
 from treadle.durable import Home
@@ -27,6 +28,7 @@ from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
 from treadle.worker import joint
+from treadle.worker.batches import Batches
 from treadle.worker.lost import Lost
 from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots, Timers
@@ -46,9 +48,10 @@ class Pump:
         ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
         accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
         own: Mapping[str, OwnTask], lost: Lost, home: Home, ender: Ender,
+        batches: Batches,
     ) -> None:  # fmt: skip
         self._number, self._share, self._results, self._home = number, share, results, home
-        self._own, self._lost, self._ender = own, lost, ender
+        self._own, self._lost, self._ender, self._batches = own, lost, ender, batches
         self._label = f"pump {number}"
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
@@ -76,7 +79,7 @@ class Pump:
         slots = self._slots
         if not slots.claiming or slots.pause or (self._number and slots.idle):
             return 0
-        return min(slots.free, self._share, defaults.CLAIM_MOST)
+        return max(0, min(slots.free, self._share, defaults.CLAIM_MOST))
 
     async def _trip(self, outs: list[tuple[Run, Outcome]], room: int) -> None:
         slots = self._slots
@@ -96,6 +99,7 @@ class Pump:
         self._note_settled(outs, settled, claimed.records)
         if room:
             self._note_pace(taken >= room)
+            self._batches.looked(claimed.records)
         if taken:
             slots.idle, slots.flowing = False, True
             self.start_all(claimed.records)
@@ -198,6 +202,9 @@ class Pump:
             self._timers.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
             self._timers.add(record.deadline_at - record.started_at, run, "deadline")
+        if isinstance(task, BatchTask):
+            run.gathered = True
+            slots.free += 1
         self._begin(run, self._work(run))
 
     def _begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:

@@ -23,7 +23,19 @@ SWEEP = 128  # entries: each of an ended run keeps its arguments and result aliv
 class Run:
     """One job that runs here."""
 
-    __slots__ = ("begun", "context", "cut", "ended", "handle", "lease", "record", "refused", "rules", "task")
+    __slots__ = (
+        "begun",
+        "context",
+        "cut",
+        "ended",
+        "gathered",
+        "handle",
+        "lease",
+        "record",
+        "refused",
+        "rules",
+        "task",
+    )
 
     def __init__(self, record: Record, task: AnyTask | OwnTask, context: Context, rules: Rules, lease: float) -> None:
         self.record, self.task, self.context, self.rules, self.lease = record, task, context, rules, lease
@@ -32,6 +44,7 @@ class Run:
         self.cut = False  # it was cancelled
         self.ended = False
         self.refused = False  # the storage could not keep its outcome
+        self.gathered = False  # an item of a batch: it takes no slot, its call does
 
     def tell(self) -> None:
         """Let the function know that it should end soon, if it looks."""
@@ -151,7 +164,8 @@ class Slots:
         run.ended = True
         if self.running.get(run.record.job.id) is run:
             del self.running[run.record.job.id]
-        self.free += 1
+        if not run.gathered:
+            self.free += 1
         if outcome is not None:
             self.outcomes.append((run, outcome))
             if outcome.then and any(new.queue == defaults.OWN_QUEUE for new in outcome.then):

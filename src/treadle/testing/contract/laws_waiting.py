@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treadle.errors import UnknownJob
-from treadle.model import Limit, Outcome, State
+from treadle.model import Limit, NewJob, Outcome, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (
@@ -22,6 +22,7 @@ from treadle.testing.contract.kit import (
     claim_one,
     done,
     failed,
+    ids,
     job,
     jobs,
     out,
@@ -378,6 +379,41 @@ async def test_law05_a_promise_expires(storage: Storage, clock: HandClock) -> No
 
 
 # --- jobs born of an outcome
+
+
+async def test_law05_the_end_of_a_promise_brings_back_who_waits_in_its_run(storage: Storage, clock: HandClock) -> None:
+    """Whether it is kept or its time runs out: the one or the other, and both are told."""
+    await storage.enqueue([job("a"), job("b", queue="other")])
+    for id, queue in (("a", "default"), ("b", "other")):
+        promise = job(f"{id}-promise", task="", root=id, parent=id, deadline=10)
+        waits = back(await claim_one(storage, queue), state=WAITING, then=(promise,), after=(promise.id,), slack=None)
+        assert await said(storage, waits) == ["applied"]
+    promised = await row(storage, "a-promise")
+    await settle(storage, done(promised, result="1"))
+    assert await claim_ids(storage, 9, "default", "other") == ["a"]
+    clock.advance(11)
+    assert await claim_ids(storage, 9, "default", "other") == ["b"]
+    kept, broken = await row(storage, "a-promise"), await row(storage, "b-promise")
+    assert (kept.state, kept.result) == (SUCCEEDED, "1")
+    assert (broken.state, broken.reason) == (FAILED, "expired")
+    assert await said(storage, done(broken, result="late")) == ["stale"]
+
+
+async def test_law01_a_mark_is_free_when_it_is_given_back_or_over(storage: Storage, clock: HandClock) -> None:
+    """A row nobody runs holds its key while it is unfinished."""
+
+    def mark(id: str) -> NewJob:
+        return job(id, task="", key="once", deadline=10)
+
+    assert ids(await storage.enqueue([mark("a")])) == ["a"]
+    [held] = await storage.enqueue([mark("b")])
+    assert held.id == "a"
+    await settle(storage, cancelled(held))
+    assert ids(await storage.enqueue([mark("c")])) == ["c"]
+    assert ids(await storage.enqueue([mark("d")])) == ["c"]
+    clock.advance(11)
+    await tend(storage)
+    assert ids(await storage.enqueue([mark("e")])) == ["e"]
 
 
 async def test_law06_then_comes_with_its_outcome(storage: Storage) -> None:
