@@ -71,9 +71,6 @@ V = TypeVar("V", bound=Value)
 Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 
-Known = TypeVar("Known", bound=Task[..., Any, Any, Any])
-
-
 class App:
     """Tasks and where their jobs live.
 
@@ -591,23 +588,13 @@ class Scheduled:
     """The type of `@app.cron(...)` and the like: a task stays what it is, a function becomes one."""
 
     @overload
-    def __call__(self, task: Known, /) -> Known: ...
+    def __call__(  # type: ignore[overload-overlap]  # a task is a function too
+        self, task: Task[P, R, C], /
+    ) -> Task[P, R, C]: ...
     @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, Continuation[R, W]]], /
-    ) -> Task[P, R, Coroutine[Any, Any, Continuation[R, W]], W]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(self, function: Callable[P, Continuation[R, W]], /) -> Task[P, R, Continuation[R, W], W]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, V]], /) -> Task[P, V, Coroutine[Any, Any, V]]: ...
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R | JobSpec[R, R]]], /
-    ) -> Task[P, R, Coroutine[Any, Any, R | JobSpec[R, R]]]: ...
-    @overload
-    def __call__(self, function: Callable[P, V], /) -> Task[P, V, V]: ...
-    @overload
-    def __call__(self, function: Callable[P, R | JobSpec[R, R]], /) -> Task[P, R, R | JobSpec[R, R]]: ...
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
         return function
 

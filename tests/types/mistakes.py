@@ -113,21 +113,3 @@ async def mistakes_of_pipelines() -> None:
     found: list[str] = await pipeline.find(userId=1)  # type: ignore[assignment]
     ended: int = await (await pipeline.start()).result()  # type: ignore[assignment]
     pipeline.handler("a")(5)  # type: ignore[type-var]
-
-
-@app.every("often")  # type: ignore[arg-type]
-async def wrong_interval() -> None: ...
-
-
-@app.cron("@daily", catch_up="some")  # type: ignore[arg-type]
-async def wrong_catch_up() -> None: ...
-
-
-@app.schedule(lambda now: 5)  # type: ignore[arg-type, return-value]
-async def wrong_moment() -> None: ...
-
-
-async def more_mistakes() -> None:
-    wrong_interval.job(1)  # type: ignore[call-arg]
-    await app.schedules.upsert("x", every="1m")  # type: ignore[arg-type]
-    await app.schedules.pause(5)  # type: ignore[arg-type]

@@ -59,30 +59,6 @@ async def one_spec_is_one_job_and_many_are_a_list() -> None:
     assert_type(await app.enqueue(double.job(1), half.job(1)), list[Job[Any, Any]])
 
 
-@app.cron("0 3 * * *", tz="Europe/Paris", overlap="skip")
-@app.task(queue="reports", concurrency=2)
-async def nightly() -> int:
-    return 1
-
-
-@app.every(timedelta(minutes=1), kwargs={"n": 1}, catch_up="all")
-async def beat(n: int) -> str:
-    return str(n)
-
-
-@app.schedule(lambda now: now + timedelta(hours=1))
-def sweep() -> None: ...
-
-
-async def a_scheduled_task_is_a_task() -> None:
-    assert_type(await beat.enqueue(2), Job[str, str])
-    assert_type(sweep.job(), JobSpec[None])
-    assert_type(await app.schedules.trigger("nightly"), Job[Any, Any])
-    for each in await app.schedules.list():
-        assert_type(each.paused, bool)
-    await app.schedules.upsert("b", beat.options(lane=("gold", 3)).job(4), every=60)
-
-
 def the_same_from_threads() -> None:
     job = app.sync.enqueue(double.job(1))
     assert_type(job, Job[int, int])
