@@ -1,5 +1,7 @@
 """`python3 dev.py bench [--storages ...] [--jobs N] [--rounds R] [--measures ...]`: every measure on every storage,
-interleaved (A B A B), each in a process of its own; medians go to docs/benchmarks.md with `--write`."""
+interleaved (A B A B), each in a process of its own; medians go to docs/benchmarks.md with `--write`.
+
+`bench claim-cost` and `bench backlog` measure what very many stored jobs cost; see claim_cost.py and backlog.py."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import treadle
-from benchmarks import measures
+from benchmarks import backlog, claim_cost, measures
 from benchmarks.measures import Figures, Setting
 
 STORAGES = {
@@ -91,6 +93,12 @@ def machine() -> str:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["claim-cost"]:
+        claim_cost.main(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["backlog"]:
+        backlog.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="dev.py bench", description=__doc__)
     parser.add_argument("--storages", nargs="+", default=list(STORAGES), choices=list(STORAGES))
     parser.add_argument(

@@ -43,7 +43,7 @@ def doctor(target: Target, full: bool, json_: bool) -> int:
 
 
 async def _all(target: Target, full: bool) -> AsyncIterator[Check]:
-    from treadle.cli import checks, file
+    from treadle.cli import checks, file, redis
     from treadle.cli.database import checks as of_database
     from treadle.cli.database import is_postgres
     from treadle.errors import StorageError
@@ -66,6 +66,9 @@ async def _all(target: Target, full: bool) -> AsyncIterator[Check]:
             yield checks.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
             if is_postgres(url):
                 async for check in of_database(url):
+                    yield check
+            if url.partition("://")[0] in redis.SCHEMES:
+                for check in await redis.checks(url):
                     yield check
             async for check in checks.checks(app, target.has_tasks):
                 yield check

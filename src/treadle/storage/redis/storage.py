@@ -30,6 +30,7 @@ from treadle.model import (
 from treadle.storage.hints import Hub
 from treadle.storage.redis import look
 from treadle.storage.redis.connection import Command, Pool
+from treadle.storage.redis.health import Health, health
 from treadle.storage.redis.places import place_of
 from treadle.storage.redis.rows import (
     encode,
@@ -169,6 +170,10 @@ class RedisStorage:
         now = await self._moment()
         counts = await look.counts(self, now)
         return Stats(counts=counts, workers=await look.workers(self, now), limits=await look.limits(self))
+
+    async def health(self) -> Health:
+        """What the server says of itself."""
+        return await health(self._pool)
 
     # --- tending
 

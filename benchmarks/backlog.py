@@ -1,0 +1,124 @@
+"""What a large backlog costs a Redis or Valkey server: memory, ZADD, reading the head, deleting. The figures of
+docs/internals/decisions/backlog.md.
+
+    python3 dev.py bench backlog [--sizes 10000 100000 1000000 ...] [--jobs 1000000]
+
+The plain commands are timed inside the server (commandstats), in batches of 100, on a sorted set of ids of 26 characters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+
+from benchmarks.claim_cost import fill
+from tests.servers.valkey import Valkey
+from treadle.storage import connect
+
+ROUNDS = 200
+WIDTH = 100  # members of one ZADD
+
+
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="dev.py bench backlog", description=__doc__)
+    parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 100_000, 1_000_000, 10_000_000])
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    args = parser.parse_args(words)
+    print("| members | ZADD, us each | ZRANGE of the first 100, us | ZREM, us each | memory each, B |")
+    print("|---|---|---|---|---|", flush=True)
+    for size in args.sizes:
+        with Valkey() as server:
+            print(one_set(server, size), flush=True)
+    print("\n| members | DEL, ms | UNLINK, ms | next command after UNLINK, ms |\n|---|---|---|---|", flush=True)
+    for size in args.sizes:
+        with Valkey() as server:
+            print(deleting(server, size), flush=True)
+    print("\n| jobs | B a job, in line | B a job, ended and kept |\n|---|---|---|", flush=True)
+    for payload in ("[]", "[" + "1," * 100 + "1]"):
+        with Valkey() as server:
+            line, kept = asyncio.run(a_job(server, args.jobs, payload))
+            print(f"| {args.jobs:,}, arguments of {len(payload)} B | {line:.0f} | {kept:.0f} |", flush=True)
+
+
+def one_set(server: Valkey, size: int) -> str:
+    empty = used(server)
+    make(server, "z", size)
+    each = (used(server) - empty) / size
+    names = [f"new{n:022}" for n in range(ROUNDS * WIDTH)]
+    server.do("CONFIG", "RESETSTAT")
+    with_pipeline(server, [("ZADD", "z", *_members(names[n : n + WIDTH])) for n in range(0, len(names), WIDTH)])
+    with_pipeline(server, [("ZRANGE", "z", "0", "99")] * ROUNDS)
+    with_pipeline(server, [("ZREM", "z", *names[n : n + WIDTH]) for n in range(0, len(names), WIDTH)])
+    took = server.info("commandstats")
+    add, head, rem = (float(_field(took[f"cmdstat_{name}"], "usec_per_call")) for name in ("zadd", "zrange", "zrem"))
+    return f"| {size:,} | {add / WIDTH:.2f} | {head:.1f} | {rem / WIDTH:.2f} | {each:.0f} |"
+
+
+def deleting(server: Valkey, size: int) -> str:
+    took = []
+    for verb in ("DEL", "UNLINK"):
+        make(server, verb, size)
+        begun = time.perf_counter()
+        server.do(verb, verb)
+        took.append((time.perf_counter() - begun) * 1e3)
+    begun = time.perf_counter()
+    server.do("PING")
+    took.append((time.perf_counter() - begun) * 1e3)
+    return f"| {size:,} | {took[0]:.1f} | {took[1]:.1f} | {took[2]:.1f} |"
+
+
+async def a_job(server: Valkey, count: int, payload: str) -> tuple[float, float]:
+    """Bytes of the server for one job that stands in line, and for one that has ended and is kept."""
+    from benchmarks.claim_cost import _settle
+    from treadle.model import Claim
+
+    storage = connect(server.url)
+    await storage.open()
+    empty = used(server)
+    await fill(storage, "m", count, payload=payload)
+    line = (used(server) - empty) / count
+    for turn in range(-(-count // 1_000)):
+        ask = Claim(worker=f"w#{turn}", queues=(("default", 1_000),), limit=1_000)
+        await _settle(storage, (await storage.claim(ask)).records)
+    kept = (used(server) - empty) / count
+    await storage.close()
+    return line, kept
+
+
+def used(server: Valkey) -> int:
+    return int(server.info("memory")["used_memory"])
+
+
+def make(server: Valkey, key: str, size: int) -> None:
+    """A set of so many, made inside the server: scores rise as moments do, and every tenth comes out of order."""
+    text = (
+        "local at, to = tonumber(ARGV[1]), tonumber(ARGV[2]) for n = at, to - 1 do "
+        "redis.call('ZADD', KEYS[1], n % 10 == 0 and n - 5000 or n, string.format('%026d', n)) end"
+    )
+    for at in range(0, size, 100_000):
+        server.do("EVAL", text, 1, key, at, min(at + 100_000, size))
+
+
+def with_pipeline(server: Valkey, commands: list[tuple[str, ...]]) -> None:
+    import redis
+
+    client = redis.Redis(port=server.port)
+    for at in range(0, len(commands), 50):
+        pipe = client.pipeline(transaction=False)
+        for command in commands[at : at + 50]:
+            pipe.execute_command(*command)
+        pipe.execute()
+    client.close()
+
+
+def _members(names: list[str]) -> list[str]:
+    words = []
+    for name in names:
+        words += [str(random.randrange(10**9)), name]
+    return words
+
+
+def _field(line: str, name: str) -> str:
+    return dict(part.split("=") for part in line.split(","))[name]

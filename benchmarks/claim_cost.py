@@ -1,0 +1,134 @@
+"""What a claim costs when very much is stored: due, scheduled for later, or held back by a limit that is full.
+
+    python3 dev.py bench claim-cost [--url valkey sqlite memory ...] [--sizes 1000 1000000] [--blocked 1000 100000]
+
+A workload of its own size is made in an empty storage, then a batch of ten jobs is claimed and settled, again and again;
+the figure is the lower quartile of what the claims took (the machine does other things too). It must not grow with what
+is stored. A url stands for itself; `valkey` and
+`postgres` start a server as the tests do, `sqlite` makes a file, `memory` is this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from treadle.model import Claim, Limit, NewJob, Outcome, State
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+
+BATCH = 10  # jobs a claim
+CLAIMS = 200  # measured
+CALL = 1_000  # jobs of one enqueue
+FAR = 1e6  # s: nothing that is scheduled here comes due
+LEASE = 1e5  # s
+READY_JOBS = BATCH * (CLAIMS + 20)
+
+_tickets = itertools.count()
+
+
+async def fill(storage: Storage, name: str, count: int, **options: object) -> None:
+    for at in range(0, count, CALL):
+        some = range(at, min(at + CALL, count))
+        await storage.enqueue([NewJob(id=f"{name}{n:08}", task="t", **options) for n in some])  # type: ignore[arg-type]
+
+
+async def due(storage: Storage, count: int) -> None:
+    """So many in line, and that is all."""
+    await fill(storage, "d", max(count, READY_JOBS))
+
+
+async def later(storage: Storage, count: int) -> None:
+    """So many that come due in days; beside them a line."""
+    await fill(storage, "l", count, delay=FAR)
+    await fill(storage, "d", READY_JOBS)
+
+
+async def blocked(storage: Storage, count: int) -> None:
+    """So many at the head of the line whose limit is full; behind them others, who may start."""
+    await storage.set_limits([Limit("full", slots=1)])
+    await fill(storage, "b", count + 1, limits=(("full", 1),))
+    await fill(storage, "d", READY_JOBS)
+    await storage.claim(Claim(worker=f"w#{next(_tickets)}", limit=1, lease=LEASE))
+    while True:  # they step aside when they are met, each of them once
+        claimed = await storage.claim(_ask())
+        await _settle(storage, claimed.records)
+        if len(claimed.records) == BATCH:
+            return
+
+
+CASES: dict[str, Callable[..., object]] = {"due": due, "scheduled for later": later, "blocked by a full limit": blocked}
+
+
+def _ask() -> Claim:
+    return Claim(worker=f"w#{next(_tickets)}", queues=(("default", BATCH),), limit=BATCH, lease=LEASE)
+
+
+async def _settle(storage: Storage, rows: object) -> None:
+    await storage.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in rows])  # type: ignore[attr-defined]
+
+
+async def measure(url: str, case: str, count: int) -> float:
+    """A claim of ten, in ms."""
+    async with there(url) as address:
+        storage = connect(address)
+        await storage.open()
+        await CASES[case](storage, count)  # type: ignore[misc]
+        took = []
+        for turn in range(CLAIMS):
+            begun = time.perf_counter()
+            claimed = await storage.claim(_ask())
+            ended = time.perf_counter()
+            assert len(claimed.records) == BATCH, (case, count, turn, len(claimed.records))
+            if turn >= 10:
+                took.append(ended - begun)
+            await _settle(storage, claimed.records)
+        await storage.close()
+    return statistics.quantiles(took, n=4)[0] * 1e3
+
+
+@asynccontextmanager
+async def there(url: str) -> AsyncIterator[str]:
+    """A place of its own for one measure."""
+    if url == "memory":
+        yield "memory://"
+    elif url == "sqlite":
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"sqlite:///{folder}/claims.db?synchronous=normal"
+    elif url == "valkey":
+        from tests.servers.valkey import Valkey
+
+        # no rewriting of the log while we measure: it forks, and this is about claims
+        with Valkey("--auto-aof-rewrite-percentage", "0", fsync="everysec") as server:
+            yield server.url
+    elif url == "postgres":
+        from tests.servers.postgres import Postgres
+
+        with Postgres() as database:
+            yield database.url()
+    else:
+        yield url
+
+
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="dev.py bench claim-cost", description=__doc__)
+    parser.add_argument("--url", nargs="+", default=["valkey", "sqlite", "memory"])
+    parser.add_argument("--sizes", nargs=2, type=int, default=[1_000, 1_000_000])
+    parser.add_argument("--blocked", nargs=2, type=int, default=[1_000, 100_000])
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    args = parser.parse_args(words)
+    print("| storage | what is stored | few | a claim of 10, ms | many | a claim of 10, ms | ratio |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for url, case in itertools.product(args.url, args.cases):
+        few, many = args.blocked if case.startswith("blocked") else args.sizes
+        begun = time.perf_counter()
+        low, high = (asyncio.run(measure(url, case, count)) for count in (few, many))
+        print(f"| {url} | {case} | {few:,} | {low:.3f} | {many:,} | {high:.3f} | {high / low:.2f} |", flush=True)
+        print(f"({time.perf_counter() - begun:.0f} s)", file=sys.stderr)

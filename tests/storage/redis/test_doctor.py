@@ -1,0 +1,79 @@
+"""`treadle doctor` on a Redis or Valkey server: what each setting may lose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from tests.servers.cluster import until
+from tests.servers.valkey import Valkey
+from treadle.cli.redis import judged
+from treadle.cli.root import treadle
+from treadle.storage.redis.health import Health
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Valkey]:
+    with Valkey() as found:
+        yield found
+
+
+def doctor(server: Valkey) -> dict[str, tuple[str, str]]:
+    """name -> (verdict, text)."""
+    ran = CliRunner().invoke(treadle, ["doctor", "--url", server.url, "--json"])
+    return {check["name"]: (check["verdict"], check["text"]) for check in json.loads(ran.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "verdict", "says"),
+    [
+        ({}, "version", "ok", "Valkey|Redis"),
+        ({"appendonly": "yes", "appendfsync": "always"}, "durability", "ok", "on the disk"),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "durability", "ok", "a second"),
+        ({"appendonly": "yes", "appendfsync": "no"}, "durability", "warn", "half a minute"),
+        ({"appendonly": "no", "save": "900 1"}, "durability", "warn", "since the last one"),
+        ({"appendonly": "no", "save": ""}, "durability", "warn", "every job is gone"),
+        ({"maxmemory-policy": "noeviction"}, "eviction", "ok", "nothing is dropped"),
+        ({"maxmemory-policy": "volatile-lru"}, "eviction", "ok", "time to live"),
+        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "0"}, "eviction", "warn", "once a maxmemory"),
+        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "1gb"}, "eviction", "fail", "any number of jobs"),
+        ({"maxmemory": "2mb", "maxmemory-policy": "noeviction"}, "memory", "warn|ok", "used"),
+        ({"maxmemory": "0", "min-replicas-to-write": "0"}, "replicas", "ok", "none"),
+    ],
+)
+def test_settings(server: Valkey, settings: dict[str, str], name: str, verdict: str, says: str) -> None:
+    for each, value in settings.items():
+        server.do("CONFIG", "SET", each, value)
+    found = doctor(server)[name]
+    assert found[0] in verdict.split("|")
+    assert any(word in found[1] for word in says.split("|"))
+
+
+def test_replicas() -> None:
+    """A primary with a replica, with and without a bound on how far that may be behind; and the replica itself."""
+    with Valkey() as primary, Valkey("--replicaof", f"127.0.0.1 {primary.port}") as replica:
+        until(lambda: "state=online" in primary.info("replication").get("slave0", ""), "the replica did not come")
+        assert doctor(primary)["replicas"][0] == "warn"
+        primary.do("CONFIG", "SET", "min-replicas-to-write", "1")
+        assert doctor(primary)["replicas"][0] == "ok"
+        assert doctor(replica)["storage"][0] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("info", "settings", "wrong"),
+    [
+        ({"redis_version": "6.0.16"}, {}, "version"),
+        ({"redis_version": "7.0.0"}, None, "settings"),
+        ({"redis_version": "7.0.0", "aof_last_write_status": "err"}, None, "disk"),
+        ({"redis_version": "7.0.0", "used_memory": "95", "maxmemory": "100"}, None, "memory"),
+        ({"redis_version": "7.0.0", "role": "slave"}, {"maxmemory-policy": "noeviction"}, "replicas"),
+        ({"redis_version": "7.0.0", "role": "master"}, {"min-replicas-to-write": "2"}, "replicas"),
+    ],
+)
+def test_what_a_server_may_say(info: dict[str, str], settings: dict[str, str] | None, wrong: str) -> None:
+    """Answers that cannot be had from a server here."""
+    found = {check.name: check.verdict for check in judged(Health(info, settings))}
+    assert found[wrong] in ("warn", "fail")
