@@ -3,7 +3,8 @@ docs/internals/decisions/backlog.md.
 
     python3 dev.py bench backlog [--sizes 10000 100000 1000000 ...] [--jobs 1000000]
 
-The plain commands are timed inside the server (commandstats), in batches of 100, on a sorted set of ids of 26 characters.
+The plain commands are timed inside the server (commandstats), 100 members each, on a sorted set of ids of 26 characters;
+the best of 40 rounds, for the machine does other things too.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import asyncio
 import random
 import time
 
-from benchmarks.claim_cost import fill
+from benchmarks.claim_cost import fill, settle
 from tests.servers.valkey import Valkey
+from treadle.model import Claim
 from treadle.storage import connect
 
-ROUNDS = 200
+ROUNDS = 40
 WIDTH = 100  # members of one ZADD
 
 
@@ -46,14 +48,19 @@ def one_set(server: Valkey, size: int) -> str:
     empty = used(server)
     make(server, "z", size)
     each = (used(server) - empty) / size
-    names = [f"new{n:022}" for n in range(ROUNDS * WIDTH)]
-    server.do("CONFIG", "RESETSTAT")
-    with_pipeline(server, [("ZADD", "z", *_members(names[n : n + WIDTH])) for n in range(0, len(names), WIDTH)])
-    with_pipeline(server, [("ZRANGE", "z", "0", "99")] * ROUNDS)
-    with_pipeline(server, [("ZREM", "z", *names[n : n + WIDTH]) for n in range(0, len(names), WIDTH)])
-    took = server.info("commandstats")
-    add, head, rem = (float(_field(took[f"cmdstat_{name}"], "usec_per_call")) for name in ("zadd", "zrange", "zrem"))
-    return f"| {size:,} | {add / WIDTH:.2f} | {head:.1f} | {rem / WIDTH:.2f} | {each:.0f} |"
+    best = {"zadd": float("inf"), "zrange": float("inf"), "zrem": float("inf")}
+    for turn in range(ROUNDS):
+        names = [f"new{turn:05}{n:017}" for n in range(4 * WIDTH)]
+        parts = [names[n : n + WIDTH] for n in range(0, len(names), WIDTH)]
+        server.do("CONFIG", "RESETSTAT")
+        with_pipeline(server, [("ZADD", "z", *_members(part, size)) for part in parts])
+        with_pipeline(server, [("ZRANGE", "z", "0", "99") for _ in parts])
+        with_pipeline(server, [("ZREM", "z", *part) for part in parts])
+        took = server.info("commandstats")
+        for name, least in best.items():
+            best[name] = min(least, float(_field(took[f"cmdstat_{name}"], "usec_per_call")))
+    add, head, rem = best["zadd"] / WIDTH, best["zrange"], best["zrem"] / WIDTH
+    return f"| {size:,} | {add:.2f} | {head:.1f} | {rem:.2f} | {each:.0f} |"
 
 
 def deleting(server: Valkey, size: int) -> str:
@@ -71,9 +78,6 @@ def deleting(server: Valkey, size: int) -> str:
 
 async def a_job(server: Valkey, count: int, payload: str) -> tuple[float, float]:
     """Bytes of the server for one job that stands in line, and for one that has ended and is kept."""
-    from benchmarks.claim_cost import _settle
-    from treadle.model import Claim
-
     storage = connect(server.url)
     await storage.open()
     empty = used(server)
@@ -81,7 +85,7 @@ async def a_job(server: Valkey, count: int, payload: str) -> tuple[float, float]
     line = (used(server) - empty) / count
     for turn in range(-(-count // 1_000)):
         ask = Claim(worker=f"w#{turn}", queues=(("default", 1_000),), limit=1_000)
-        await _settle(storage, (await storage.claim(ask)).records)
+        await settle(storage, (await storage.claim(ask)).records)
     kept = (used(server) - empty) / count
     await storage.close()
     return line, kept
@@ -113,10 +117,11 @@ def with_pipeline(server: Valkey, commands: list[tuple[str, ...]]) -> None:
     client.close()
 
 
-def _members(names: list[str]) -> list[str]:
+def _members(names: list[str], size: int) -> list[str]:
+    """Anywhere among those that are there."""
     words = []
     for name in names:
-        words += [str(random.randrange(10**9)), name]
+        words += [str(random.randrange(size)), name]
     return words
 
 

@@ -3,9 +3,9 @@
     python3 dev.py bench claim-cost [--url valkey sqlite memory ...] [--sizes 1000 1000000] [--blocked 1000 100000]
 
 A workload of its own size is made in an empty storage, then a batch of ten jobs is claimed and settled, again and again;
-the figure is the lower quartile of what the claims took (the machine does other things too). It must not grow with what
-is stored. A url stands for itself; `valkey` and
-`postgres` start a server as the tests do, `sqlite` makes a file, `memory` is this process.
+the figure is the lower quartile of what the claims took, in turns with one where little is stored. It must not grow with
+what is stored. A url stands for itself; `valkey` and `postgres` start a server as the tests do, `sqlite` makes a file,
+`memory` is this process.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from treadle.model import Claim, Limit, NewJob, Outcome, State
+from treadle.model import Claim, Limit, NewJob, Outcome, Record, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 
@@ -59,39 +59,43 @@ async def blocked(storage: Storage, count: int) -> None:
     await storage.claim(Claim(worker=f"w#{next(_tickets)}", limit=1, lease=LEASE))
     while True:  # they step aside when they are met, each of them once
         claimed = await storage.claim(_ask())
-        await _settle(storage, claimed.records)
+        await settle(storage, claimed.records)
         if len(claimed.records) == BATCH:
             return
 
 
-CASES: dict[str, Callable[..., object]] = {"due": due, "scheduled for later": later, "blocked by a full limit": blocked}
+CASES: dict[str, Callable[[Storage, int], Awaitable[None]]] = {"due": due, "scheduled for later": later, "blocked by a full limit": blocked}
 
 
 def _ask() -> Claim:
     return Claim(worker=f"w#{next(_tickets)}", queues=(("default", BATCH),), limit=BATCH, lease=LEASE)
 
 
-async def _settle(storage: Storage, rows: object) -> None:
-    await storage.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in rows])  # type: ignore[attr-defined]
+async def settle(storage: Storage, rows: Sequence[Record]) -> None:
+    await storage.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in rows])
 
 
-async def measure(url: str, case: str, count: int) -> float:
-    """A claim of ten, in ms."""
-    async with there(url) as address:
-        storage = connect(address)
-        await storage.open()
-        await CASES[case](storage, count)  # type: ignore[misc]
-        took = []
+async def measure(url: str, case: str, counts: Sequence[int]) -> list[float]:
+    """A claim of ten with each of these stored, in ms; they take turns, so that other load falls on all alike."""
+    async with AsyncExitStack() as stack:
+        storages = []
+        for count in counts:
+            storage = connect(await stack.enter_async_context(there(url)))
+            await storage.open()
+            stack.push_async_callback(storage.close)
+            await CASES[case](storage, count)
+            storages.append(storage)
+        took: list[list[float]] = [[] for _ in counts]
         for turn in range(CLAIMS):
-            begun = time.perf_counter()
-            claimed = await storage.claim(_ask())
-            ended = time.perf_counter()
-            assert len(claimed.records) == BATCH, (case, count, turn, len(claimed.records))
-            if turn >= 10:
-                took.append(ended - begun)
-            await _settle(storage, claimed.records)
-        await storage.close()
-    return statistics.quantiles(took, n=4)[0] * 1e3
+            for number, storage in enumerate(storages):
+                begun = time.perf_counter()
+                claimed = await storage.claim(_ask())
+                ended = time.perf_counter()
+                assert len(claimed.records) == BATCH, (case, counts[number], turn, len(claimed.records))
+                if turn >= 10:
+                    took[number].append(ended - begun)
+                await settle(storage, claimed.records)
+    return [statistics.quantiles(each, n=4)[0] * 1e3 for each in took]
 
 
 @asynccontextmanager
@@ -129,6 +133,6 @@ def main(words: list[str]) -> None:
     for url, case in itertools.product(args.url, args.cases):
         few, many = args.blocked if case.startswith("blocked") else args.sizes
         begun = time.perf_counter()
-        low, high = (asyncio.run(measure(url, case, count)) for count in (few, many))
+        low, high = asyncio.run(measure(url, case, (few, many)))
         print(f"| {url} | {case} | {few:,} | {low:.3f} | {many:,} | {high:.3f} | {high / low:.2f} |", flush=True)
         print(f"({time.perf_counter() - begun:.0f} s)", file=sys.stderr)

@@ -217,7 +217,12 @@ end
 
 -- Queue by queue: who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
 function A.call_in_for(key)
-  if not A.any() and call('EXISTS', ns .. ':asides') == 0 then return end
+  if B.quiet[key] then return end
+  if call('SISMEMBER', ns .. ':asides', key) == 0 then
+    if A.any() then call('ZREM', OPENS, key) end
+    B.quiet[key] = true                  -- until somebody steps aside for it
+    return
+  end
   call('ZREM', OPENS, key)
   local rule, back = A.rule(key), {}
   for _, queue in ipairs(A.queues(key)) do

@@ -1,6 +1,9 @@
 -- The rows a call works on, and the views that must stay true with them: the line, who stands aside, what is due,
 -- which slots are taken. `put` moves a row from what the views know of it to what it is now; rows are written at the end.
-local B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {} }
+-- Moves in the sorted sets of moments, and in the sets of tickets, are gathered and made list by list (`flush`), for each
+-- command costs a script about as much as what it does.
+local B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {},
+            new = {}, made = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {} }
 
 -- --- counters, and lists by rank
 
@@ -24,17 +27,22 @@ end
 function B.list_add(kind, key, rank, place, id)
   local list = ns .. ':' .. kind .. ':' .. rank .. ':' .. key
   call('ZADD', list, num(place), id)
-  call('ZADD', ns .. ':' .. kind .. 's:' .. key, -rank, rank)
+  if not B.listed[list] then
+    call('ZADD', ns .. ':' .. kind .. 's:' .. key, -rank, rank)
+    if kind == 'line' then call('SADD', ns .. ':lines', key) end
+    B.listed[list] = true
+  end
 end
 
 function B.list_drop(kind, key, rank, id)
   local list = ns .. ':' .. kind .. ':' .. rank .. ':' .. key
   call('ZREM', list, id)
-  B.list_swept(kind, key, rank, list)
+  B.sweeps[list] = { kind, key, rank }
 end
 
 function B.list_swept(kind, key, rank, list)
   if call('EXISTS', list) == 0 then
+    B.listed[list] = nil
     call('ZREM', ns .. ':' .. kind .. 's:' .. key, rank)
     if kind == 'line' and call('EXISTS', ns .. ':lines:' .. key) == 0 then call('SREM', ns .. ':lines', key) end
   end
@@ -69,8 +77,9 @@ function B.load(ids)
 end
 
 function B.make(id, body, j)
-  call('HSET', JOB, id, body .. NOW_BYTES)
-  call('ZADD', MADE, num(now), id)
+  local n = #B.new
+  B.new[n + 1], B.new[n + 2] = id, body .. NOW_BYTES
+  B.made[n + 1], B.made[n + 2] = num(now), id
   local r = R.fresh(id, j, now)
   B.rows[id] = r
   return r
@@ -81,10 +90,49 @@ local function each_cost(j, delta, hash)
   for _, limit in ipairs(j.limits) do B.add(hash, limit[1], delta * limit[2]) end
 end
 
-local function move(key, id, was, is)
-  if was ~= is then
-    if is then call('ZADD', key, num(is), id) else call('ZREM', key, id) end
+local function noted(lists, key, id, is)
+  local list = lists[key]
+  if not list then
+    list = {}
+    lists[key] = list
   end
+  list[id] = is
+end
+
+local function move(key, id, was, is)
+  if was ~= is then noted(B.zsets, key, id, is or false) end
+end
+
+function B.flush()
+  if #B.new > 0 then
+    many('HSET', JOB, B.new, 2)
+    many('ZADD', MADE, B.made, 2)
+    B.new, B.made = {}, {}
+  end
+  for key, list in pairs(B.zsets) do
+    local add, drop, n, m = {}, {}, 0, 0
+    for id, score in pairs(list) do
+      if score then
+        add[n + 1], add[n + 2] = num(score), id
+        n = n + 2
+      else
+        m = m + 1
+        drop[m] = id
+      end
+    end
+    many('ZADD', key, add, 2)
+    many('ZREM', key, drop)
+  end
+  for key, list in pairs(B.sets) do
+    local add, drop = {}, {}
+    for id, is in pairs(list) do
+      if is then add[#add + 1] = id else drop[#drop + 1] = id end
+    end
+    many('SADD', key, add)
+    many('SREM', key, drop)
+  end
+  for list, words in pairs(B.sweeps) do B.list_swept(words[1], words[2], words[3], list) end
+  B.zsets, B.sets, B.sweeps = {}, {}, {}
 end
 
 local function cost_of(j, key)
@@ -99,12 +147,11 @@ local function in_line(r, v)
   if v.place ~= r.place then
     if v.place then
       B.list_drop('line', j.queue, j.rank, r.id)
-      B.list_drop('fast', j.queue, j.rank, r.id)
+      if v.ran or v.started_at then B.list_drop('fast', j.queue, j.rank, r.id) end
       if j.lane then call('ZREM', B.lane(j), r.id) end
     end
     if r.place then
       B.list_add('line', j.queue, j.rank, r.place, r.id)
-      call('SADD', ns .. ':lines', j.queue)
       if r.ran or r.started_at then B.list_add('fast', j.queue, j.rank, r.place, r.id) end
       if j.lane then call('ZADD', B.lane(j), num(r.place), r.id) end
     end
@@ -120,8 +167,11 @@ local function in_line(r, v)
   if was ~= is then
     if was then
       local key, queues = B.aside(was, j.queue), ns .. ':queues:' .. was
-      B.list_drop('aside', key, j.rank, r.id)
-      B.list_drop('kept', key, j.rank, r.id)
+      for _, kind in ipairs({ 'aside', 'kept' }) do    -- at once: those aside are looked at in between
+        local list = ns .. ':' .. kind .. ':' .. j.rank .. ':' .. key
+        call('ZREM', list, r.id)
+        B.list_swept(kind, key, j.rank, list)
+      end
       if call('EXISTS', ns .. ':asides:' .. key) == 0 then
         call('SREM', queues, j.queue)
         if call('EXISTS', queues) == 0 then call('SREM', ns .. ':asides', was) end
@@ -133,6 +183,7 @@ local function in_line(r, v)
       if r.started_at then B.list_add('kept', key, j.rank, r.joined_at or 0, r.id) end
       call('SADD', ns .. ':queues:' .. is, j.queue)
       call('SADD', ns .. ':asides', is)
+      B.quiet[is] = nil
     end
   end
 end
@@ -159,8 +210,8 @@ function B.put(r)
   in_line(r, v)
   local was, is = v.state == RUNNING and v.worker or nil, r.state == RUNNING and r.worker or nil
   if was ~= is then
-    if was then call('SREM', ns .. ':held:' .. was, id) end
-    if is then call('SADD', ns .. ':held:' .. is, id) end
+    if was then noted(B.sets, ns .. ':held:' .. was, id, false) end
+    if is then noted(B.sets, ns .. ':held:' .. is, id, true) end
   end
   move(DUE, id, v.due_at, r.due_at)
   slots(r, v)
@@ -219,6 +270,7 @@ local function say(channel, topics)
 end
 
 function B.write()
+  B.flush()
   local changed = {}
   for id in pairs(B.dirty) do
     changed[#changed + 1] = id

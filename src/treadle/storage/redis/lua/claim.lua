@@ -80,7 +80,7 @@ end
 
 local function lease_of(task) return tasks and tasks[task][2] or ask.lease end
 
-local function lease(r)
+local function lease(r, body)
   r.version, r.state, r.place, r.parked, r.worker = r.version + 1, RUNNING, nil, nil, ask.worker
   local own = r.j.lease
   if own == 0 then own = nil end
@@ -88,7 +88,7 @@ local function lease(r)
   B.put(r)
   if r.j.started and not E.keeps_key(r) then E.drop_key(r) end
   n = n + 1
-  bodies[n], rows[n] = false, r
+  bodies[n], rows[n] = body or false, r
   if room[r.j.task] then room[r.j.task] = room[r.j.task] - 1 end
 end
 
@@ -166,7 +166,7 @@ local function walk_rank(queue, rank, share, rule, tail)
         local r = B.rows[id]
         spot, last = r.place, id
         if admit(r) then
-          lease(r)
+          lease(r, body)
           share = share - 1
         elseif r.place then
           offset, looked = offset + 1, looked + 1
@@ -241,9 +241,7 @@ if hot > 0 then
 end
 B.finish()
 for k = 1, n do
-  if not bodies[k] then
-    local r = rows[k]
-    bodies[k], rows[k] = call('HGET', JOB, r.id), R.bytes(r)
-  end
+  local r = rows[k]
+  if type(r) == 'table' then bodies[k], rows[k] = bodies[k] or call('HGET', JOB, r.id), R.bytes(r) end
 end
 return answer(0)

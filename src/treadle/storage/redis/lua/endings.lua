@@ -2,6 +2,12 @@
 local E = {}
 local KEEP_LEAST = 60
 
+-- whether anybody waits for anything
+local function any_parent()
+  if E.some == nil then E.some = call('EXISTS', PARENTS) == 1 end
+  return E.some
+end
+
 local function kids(up) return ns .. ':kids:' .. up end
 
 local function least(a, b)
@@ -73,6 +79,7 @@ end
 local function edge(up, down, open, soft, version)
   call('HSET', kids(up), down, (open and '1' or '0') .. (soft and '1' or '0') .. version)
   call('SADD', PARENTS, up)
+  E.some = true
 end
 
 function E.edge_of(up, down)
@@ -110,7 +117,7 @@ function E.count_endings()
   while #endings > 0 do
     local up, state = endings[#endings][1], endings[#endings][2]
     endings[#endings] = nil
-    if call('SISMEMBER', PARENTS, up) == 1 then
+    if any_parent() and call('SISMEMBER', PARENTS, up) == 1 then
       local downs = call('HKEYS', kids(up))
       B.load(downs)
       for _, down in ipairs(downs) do count_down(up, down, state) end

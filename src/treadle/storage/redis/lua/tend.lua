@@ -24,6 +24,7 @@ local function act(r)
 end
 
 function T.tend()
+  B.flush()
   local due = call('ZRANGEBYSCORE', DUE, '-inf', num(now), 'WITHSCORES', 'LIMIT', 0, MOST)
   if #due > 0 then
     local ids = {}
