@@ -2,10 +2,10 @@
 
     python3 dev.py bench claim-cost [--url valkey sqlite memory ...] [--sizes 1000 1000000] [--blocked 1000 100000]
 
-A workload of its own size is made in an empty storage, then a batch of ten jobs is claimed and settled, again and again;
-the figure is the lower quartile of what the claims took, in turns with one where little is stored. It must not grow with
-what is stored. A url stands for itself; `valkey` and `postgres` start a server as the tests do, `sqlite` makes a file,
-`memory` is this process.
+A workload of its own size is made in an empty storage, then a batch of ten jobs is claimed and settled, again and
+again; the figure is the lower quartile of what the claims took, in turns with one where little is stored. It must not
+grow with what is stored. A url stands for itself; `valkey` and `postgres` start a server as the tests do, `sqlite`
+makes a file, `memory` is this process.
 """
 
 from __future__ import annotations
@@ -64,7 +64,11 @@ async def blocked(storage: Storage, count: int) -> None:
             return
 
 
-CASES: dict[str, Callable[[Storage, int], Awaitable[None]]] = {"due": due, "scheduled for later": later, "blocked by a full limit": blocked}
+CASES: dict[str, Callable[[Storage, int], Awaitable[None]]] = {
+    "due": due,
+    "scheduled for later": later,
+    "blocked by a full limit": blocked,
+}
 
 
 def _ask() -> Claim:

@@ -2,8 +2,8 @@
 
     python3 dev.py bench roads [--jobs 20000] [--batch 100]
 
-CPU time of the server's main thread per job, in us, for enqueue, claim and settle; and how many commands the scripts ran
-in the server for each job, which no other load on the machine changes. The figures of docs/internals/redis.md.
+CPU time of the server's main thread per job, in us, for enqueue, claim and settle; and how many commands the scripts
+ran in the server for each job, which no other load on the machine changes. The figures of docs/internals/redis.md.
 """
 
 from __future__ import annotations

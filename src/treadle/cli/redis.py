@@ -6,26 +6,43 @@ Without it a cache's settings, which drop what is old when memory is short, woul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol, runtime_checkable
 
 from treadle.cli.checks import Check, fail, ok, warn
 from treadle.cli.say import size
-
-if TYPE_CHECKING:
-    from treadle.storage.redis.health import Health
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)
 FULL = 0.8  # of maxmemory: from here on a warning
 
 
+class Health(Protocol):
+    """What a server says of itself, as the storage hands it over."""
+
+    @property
+    def info(self) -> dict[str, str]: ...
+
+    @property
+    def settings(self) -> dict[str, str] | None: ...
+
+    @property
+    def version(self) -> tuple[int, ...]: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class Asked(Protocol):
+    async def health(self) -> Health: ...
+
+
 async def checks(url: str) -> list[Check]:
     """What the server of this storage says of itself; raises StorageError if it is away."""
     from treadle.storage import connect
-    from treadle.storage.redis import RedisStorage
 
     storage = connect(url)
-    assert isinstance(storage, RedisStorage)
+    assert isinstance(storage, Asked)
     await storage.open()
     try:
         found = await storage.health()
@@ -74,8 +91,8 @@ def _persistence(health: Health, settings: dict[str, str]) -> Check:
             return ok("durability", "appendfsync always: what was answered is on the disk")
         if fsync == "everysec":
             return ok("durability", "appendfsync everysec: survives kill -9; losing the machine takes about a second")
-        return warn("durability", "appendfsync no: losing the machine takes what the system had not written, up to half "
-                    "a minute", "CONFIG SET appendfsync everysec, or always")  # fmt: skip
+        return warn("durability", "appendfsync no: losing the machine takes up to the last half a minute",
+                    "CONFIG SET appendfsync everysec, or always")  # fmt: skip
     if settings.get("save"):
         return warn("durability", "snapshots only: when the server ends, all since the last one is gone "
                     f"({health.info.get('rdb_changes_since_last_save', '?')} changes now)",
@@ -101,14 +118,14 @@ def _replicas(health: Health, settings: dict[str, str]) -> Check:
                     "that is cut off goes on taking jobs that will be thrown away",
                     "min-replicas-to-write 1 and min-replicas-max-lag 10 bound that to some seconds")  # fmt: skip
     lag = settings.get("min-replicas-max-lag", "?")
-    return ok("replicas", f"{count}, of which {least} must be less than {lag} s behind; a fail-over may lose that much")
+    return ok("replicas", f"{count}; {least} must be less than {lag} s behind, which a fail-over may lose")
 
 
 def _memory(health: Health) -> Check:
     used, most = int(health.info.get("used_memory", 0)), int(health.info.get("maxmemory", 0))
     if most and used > FULL * most:
         return warn("memory", f"{size(used)} of {size(most)} are used",
-                    "more memory, shorter retention, or fewer results kept: a full server refuses new jobs")  # fmt: skip
+                    "more memory, shorter retention, fewer results: a full server refuses new jobs")  # fmt: skip
     return ok("memory", f"{size(used)} used" + (f" of {size(most)}" if most else ", no maxmemory"))
 
 

@@ -9,10 +9,11 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from treadle.errors import StorageError
+from treadle.errors import StorageError, StorageUnavailable
 
 SETTINGS: Final = (
-    "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag",
+    "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write",
+    "min-replicas-max-lag",
 )  # fmt: skip
 
 
@@ -49,13 +50,14 @@ async def health(pool: Asked) -> Health:
             name, mark, value = line.partition(":")
             if mark:
                 info[name] = value
-    settings: dict[str, str] | None = {}
+    settings: dict[str, str] = {}
     for name in SETTINGS:
         try:
             found = await pool.command("CONFIG", "GET", name)
+        except StorageUnavailable:
+            raise
         except StorageError:  # many who rent servers out forbid it
-            settings = None
-            break
+            return Health(info, None)
         if len(found) == 2:
             settings[name] = found[1].decode()
     return Health(info, settings)
