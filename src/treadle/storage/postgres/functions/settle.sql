@@ -9,7 +9,7 @@
 -- memo, after, then.
 -- -> of each that was not simply applied: n, status ('stale', 'refused'), and the reason.
 CREATE FUNCTION settle(moment float8, outs json) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET lock_timeout = '1s' SET enable_seqscan = off
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '1s' SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
