@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle.errors import StorageError
+from treadle.model import Claim, Claimed, Outcome, Settled
 from treadle.storage.hints import Hub
 from treadle.storage.postgres import address as urls
 from treadle.storage.postgres.connection import Pool, Runner, is_missing
@@ -18,6 +19,7 @@ from treadle.storage.postgres.line import Row, Value
 from treadle.storage.postgres.migrate import migrate, schema_of
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.transaction import IDENTITY, Home, Inside, Own, begin, marked
+from treadle.storage.postgres.vacuum import Sweeper
 from treadle.storage.postgres.verbs import Verbs
 from treadle.storage.postgres.wake import Ear
 
@@ -54,6 +56,7 @@ class PostgresStorage(Verbs):
         self._hub = Hub()
         self._ear: Ear | None = None
         self._open = False
+        self._sweeper = Sweeper(self._pool)
         self._identity: str | None = None
         self._home = Home(self._address, self._statements, now, lambda: self._identity)
         super().__init__(_Renewed(self._pool, self._address), now)
@@ -76,7 +79,18 @@ class PostgresStorage(Verbs):
         ear, self._ear = self._ear, None
         if ear is not None:
             await ear.close()
+        await self._sweeper.close()
         self._pool.close()
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        settled = await super().settle(outcomes)
+        self._sweeper.ended(len(settled))
+        return settled
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        answer = await super().settle_claim(outcomes, ask)
+        self._sweeper.ended(len(answer[0]))
+        return answer
 
     def within(self, session: Any) -> Inside:
         """The verbs inside an open transaction of the user's; see `storage.sessions` for what it may be."""

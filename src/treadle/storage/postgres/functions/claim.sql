@@ -13,8 +13,8 @@ CREATE FUNCTION claim(moment float8, ask json) RETURNS TABLE (
     spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms' SET enable_sort = off SET enable_seqscan = off
-SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
@@ -22,12 +22,14 @@ DECLARE
     tasks text[];
     leases float8[];
     earlier text[];
+    held text[];
     most int;
     got int;
     ruled boolean;
     slow boolean;
     turn record;
 BEGIN
+    PERFORM enter(NULL);
     SELECT * INTO a FROM json_to_record(ask) AS a (worker text, name text, slot int, queues json, tasks text[],
         leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
     -- asked twice at once, over two connections: the second one finds what the first has taken
@@ -63,6 +65,10 @@ BEGIN
         RETURN QUERY SELECT * FROM claim_end(0, ask, t);
         RETURN;
     END IF;
+    -- few of those it runs can be in line (they were lost), and only these are looked for along the line
+    IF cardinality(a.holds) > 0 THEN
+        SELECT array_agg(j.id) INTO held FROM job j WHERE j.id = ANY (a.holds) AND j.place IS NOT NULL;
+    END IF;
     most := a."limit";
     FOR turn IN
         SELECT q.value ->> 0 AS queue, CASE WHEN half = 0 THEN (q.value ->> 1)::int ELSE a."limit" END AS share
@@ -79,7 +85,7 @@ BEGIN
                 SELECT ctid FROM job j
                 WHERE j.queue = turn.queue AND j.place IS NOT NULL
                     AND (a.tasks IS NULL OR j.task = ANY (a.tasks))
-                    AND ((j.version = 0 AND j.lost = 0) OR j.id <> ALL (a.holds))
+                    AND (held IS NULL OR j.id <> ALL (held))
                 ORDER BY j.rank DESC, j.place, j.id LIMIT least(turn.share, most)
                 FOR NO KEY UPDATE SKIP LOCKED))
             RETURNING job.*

@@ -6,8 +6,8 @@ CREATE FUNCTION enqueue_plain(moment float8, jobs json) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
@@ -15,6 +15,7 @@ DECLARE
     known text[];
     given int;
 BEGIN
+    PERFORM enter(NULL);
     WITH put AS (
         INSERT INTO job (id, task, queue, rank, keep, keep_failed, spec, state, place, joined_at, created_at, updated_at)
         SELECT x.id, x.task, x.queue, coalesce(x.rank, 0), coalesce(x.keep, 86400), coalesce(x.keep_failed, 2592000),
@@ -57,14 +58,15 @@ CREATE FUNCTION enqueue_any(moment float8, jobs json) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     p record;
     refusal text;
 BEGIN
+    PERFORM enter(NULL);
     BEGIN
         SELECT * INTO p FROM prepare(jobs, t, NULL, NULL, NULL);
         PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, '{}', '{}');

@@ -3,14 +3,15 @@
 -- -> the ids held no longer.
 CREATE FUNCTION heartbeat(moment float8, name text, presence text, holds json, lease float8) RETURNS SETOF text
 LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms' SET enable_sort = off SET enable_seqscan = off
-SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_variable
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
     h record;
 BEGIN
+    PERFORM enter('closing');
     IF presence IS NULL THEN
         DELETE FROM worker w WHERE w.name = name;
     ELSE

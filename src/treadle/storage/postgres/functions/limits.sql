@@ -160,11 +160,18 @@ BEGIN
     IF r.rate IS NOT NULL THEN
         LOOP
             SELECT queue INTO line FROM job
-            WHERE parked = limited AND place IS NULL AND (line IS NULL OR queue > line) ORDER BY queue LIMIT 1;
+            WHERE parked = limited AND place IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
             EXIT WHEN NOT FOUND;
-            SELECT j.* INTO first FROM job j
-            WHERE j.parked = limited AND j.queue = line AND j.place IS NULL
-            ORDER BY r.hold = 'ended' AND j.started_at IS NOT NULL DESC, j.rank DESC, j.joined_at, j.id LIMIT 1;
+            first := NULL;
+            IF r.hold = 'ended' THEN
+                SELECT j.* INTO first FROM job j
+                WHERE j.parked = limited AND j.queue = line AND j.place IS NULL AND j.started_at IS NOT NULL
+                ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1;
+            END IF;
+            IF first.id IS NULL THEN
+                SELECT j.* INTO first FROM job j WHERE j.parked = limited AND j.queue = line AND j.place IS NULL
+                ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1;
+            END IF;
             moment := least(moment, opens_at(limited, r, price(first, limited), t));
         END LOOP;
     END IF;
@@ -181,15 +188,13 @@ DECLARE
     taken bigint;
     room float8;
     each job;
-    keeps boolean;
-    cost int;
     came boolean;
 BEGIN
     PERFORM lock_gates(ARRAY[limited]);
     r := rule_of(limited);
     LOOP
         SELECT queue INTO line FROM job
-        WHERE parked = limited AND place IS NULL AND (line IS NULL OR queue > line) ORDER BY queue LIMIT 1;
+        WHERE parked = limited AND place IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF r.name IS NOT NULL THEN
             taken := used(limited, r.hold);
@@ -198,19 +203,31 @@ BEGIN
         came := true;
         FOR each IN SELECT * FROM job WHERE parked = limited AND queue = line AND place IS NOT NULL LOOP
             EXIT WHEN r.name IS NULL;
-            SELECT f.fits, f.taken, f.room INTO came, taken, room
-            FROM fitting(r, taken, room, price(each, limited), r.hold = 'ended' AND each.started_at IS NOT NULL) AS f;
+            SELECT f.fits, f.taken, f.room INTO came, taken, room FROM fitting(r, taken, room,
+                price(each, limited), r.hold = 'ended' AND each.started_at IS NOT NULL) AS f;
             EXIT WHEN NOT came;
         END LOOP;
+        -- by the index, and no further than there is room: to sort all who stand aside would cost more the more they are
+        IF came AND r.hold = 'ended' THEN
+            FOR each IN
+                SELECT * FROM job WHERE parked = limited AND queue = line AND place IS NULL AND started_at IS NOT NULL
+                ORDER BY rank DESC, joined_at, id FOR NO KEY UPDATE SKIP LOCKED
+            LOOP
+                SELECT f.fits, f.taken, f.room INTO came, taken, room
+                FROM fitting(r, taken, room, price(each, limited), true) AS f;
+                EXIT WHEN NOT came;
+                each.place := each.joined_at;
+                PERFORM put(each);
+            END LOOP;
+        END IF;
         IF came THEN
             FOR each IN
                 SELECT * FROM job WHERE parked = limited AND queue = line AND place IS NULL
-                ORDER BY coalesce(r.hold = 'ended' AND started_at IS NOT NULL, false) DESC, rank DESC, joined_at, id
-                FOR NO KEY UPDATE SKIP LOCKED
+                ORDER BY rank DESC, joined_at, id FOR NO KEY UPDATE SKIP LOCKED
             LOOP
                 IF r.name IS NOT NULL THEN
                     SELECT f.fits, f.taken, f.room INTO came, taken, room
-                    FROM fitting(r, taken, room, price(each, limited), r.hold = 'ended' AND each.started_at IS NOT NULL) AS f;
+                    FROM fitting(r, taken, room, price(each, limited), false) AS f;
                     EXIT WHEN NOT came;
                 END IF;
                 each.place := each.joined_at;
@@ -256,12 +273,14 @@ END $$;
 
 -- The verb: add, replace or remove rules; all who stand aside are looked at.
 CREATE FUNCTION set_limits(moment float8, rules json) RETURNS void LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
+SET enable_bitmapscan = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     limited text;
     line text;
 BEGIN
+    PERFORM enter(NULL);
     DELETE FROM rule USING json_to_recordset(rules) AS x (name text, slots int, rate int)
     WHERE rule.name = x.name AND x.slots IS NULL AND x.rate IS NULL;
     INSERT INTO rule (name, slots, rate, per, how, burst, hold)
@@ -272,11 +291,14 @@ BEGIN
     ORDER BY x.name, x.ordinality DESC
     ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
         how = excluded.how, burst = excluded.burst, hold = excluded.hold;
-    FOR limited IN SELECT DISTINCT parked FROM job WHERE parked IS NOT NULL AND place IS NULL ORDER BY parked LOOP
+    LOOP
+        SELECT parked INTO limited FROM job
+        WHERE parked IS NOT NULL AND place IS NULL AND parked > coalesce(limited, '') ORDER BY parked LIMIT 1;
+        EXIT WHEN NOT FOUND;
         PERFORM call_in_for(limited, t);
     END LOOP;
     LOOP
-        SELECT queue INTO line FROM job WHERE place IS NOT NULL AND (line IS NULL OR queue > line)
+        SELECT queue INTO line FROM job WHERE place IS NOT NULL AND queue > coalesce(line, '')
         ORDER BY queue LIMIT 1;
         EXIT WHEN NOT FOUND;
         PERFORM speak('queue:' || line);

@@ -9,8 +9,8 @@
 -- memo, after, then.
 -- -> of each that was not simply applied: n, status ('stale', 'refused'), and the reason.
 CREATE FUNCTION settle(moment float8, outs json) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '1s' SET enable_seqscan = off
-SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '1s' SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
@@ -18,6 +18,7 @@ DECLARE
     o record;
     found record;
 BEGIN
+    PERFORM enter('closing');
     BEGIN
         WITH gone AS (
             DELETE FROM job USING json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
@@ -189,6 +190,7 @@ CREATE FUNCTION settle_claim(moment float8, outs json, ask json) RETURNS TABLE (
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
+    PERFORM enter(NULL);
     RETURN QUERY SELECT s.status, -1::smallint, s.n, NULL::int, NULL::int, NULL::text, NULL::float8, NULL::float8,
         NULL::float8, NULL::float8, NULL::float8, NULL::float8, s.why
     FROM settle(moment, outs) AS s;

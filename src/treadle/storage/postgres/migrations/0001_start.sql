@@ -55,6 +55,8 @@ CREATE INDEX job_lane ON job (queue, rank, lane, place) WHERE lane IS NOT NULL A
 CREATE INDEX job_exempt ON job (queue, rank DESC, place, id)
     WHERE place IS NOT NULL AND (ran OR started_at IS NOT NULL);
 CREATE INDEX job_aside ON job (parked, queue, rank DESC, joined_at, id) WHERE parked IS NOT NULL AND place IS NULL;
+CREATE INDEX job_keepers ON job (parked, queue, rank DESC, joined_at, id)
+    WHERE parked IS NOT NULL AND place IS NULL AND started_at IS NOT NULL;
 CREATE INDEX job_back ON job (parked, queue) WHERE parked IS NOT NULL AND place IS NOT NULL;
 CREATE INDEX job_begun ON job (queue) WHERE started_at IS NOT NULL AND state < 2;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
@@ -156,3 +158,4 @@ CREATE TABLE worker (
     presence text NOT NULL,
     seen float8 NOT NULL
 );
+CREATE TABLE meta (name text COLLATE "C" NOT NULL PRIMARY KEY, value text NOT NULL);
