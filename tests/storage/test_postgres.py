@@ -16,6 +16,8 @@ from treadle.testing.contract import *  # noqa: F403
 from treadle.testing.contract.property import agrees_with_memory
 from treadle.testing.contract.run import MakeStorage, UserTransaction
 
+PATIENT = 100  # s: a chain of two thousand takes its time on a machine that does much else
+
 
 @pytest.fixture
 def make_storage() -> Iterator[MakeStorage]:
@@ -24,7 +26,7 @@ def make_storage() -> Iterator[MakeStorage]:
     async def make(clock: HandClock, share: bool = False) -> Storage:
         if not share:
             taken.append(support.take_schema())
-        storage = PostgresStorage(support.url_of(taken[-1]), now=clock)
+        storage = PostgresStorage(support.url_of(taken[-1], timeout=PATIENT), now=clock)
         await storage.open()
         return storage
 

@@ -42,7 +42,7 @@ def take_schema() -> str:
     schema = _used.pop()
     found = admin().execute(
         "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'"
-        " AND relname NOT IN ('migration', 'function_set', 'meta')",
+        " AND relname NOT IN ('migration', 'function_set')",
         (schema,),
     )
     for (table,) in found.fetchall():

@@ -236,6 +236,17 @@ async def test_connections_that_commit_by_themselves_are_refused(storage: Postgr
     await other.close()
 
 
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_an_old_snapshot_is_refused(storage: PostgresStorage, level: str) -> None:
+    """Who has ended since it was taken would be waited for. Looking is all right."""
+    await storage.enqueue([job("a")])
+    with psycopg.connect(url_of(storage)) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+        with pytest.raises(BadSession, match="read committed"):
+            await storage.within(connection).enqueue([job("b", after=("a",))])
+        assert [row and row.id for row in await storage.within(connection).get(["a", "b"])] == ["a", None]
+
+
 @pytest.mark.parametrize("sync", [False, True])
 async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> None:
     """The function's own writes and the ending of its job, together or not at all."""

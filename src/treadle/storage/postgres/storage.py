@@ -67,7 +67,7 @@ class PostgresStorage(Verbs):
             return
         await migrate(self._address)
         self._pool.open()
-        [(self._identity,)] = await self._pool.run(IDENTITY, [marked(self._address)], often=False)
+        [(self._identity, _)] = await self._pool.run(IDENTITY, [marked(self._address)], often=False)
         if self._address.ear is not None:
             self._ear = Ear(self._address.ear, self._address.schema, self._hub)
             await self._ear.open()

@@ -30,7 +30,8 @@ UNDO: Final = 5.0  # s to undo a transaction in good order; then its connection 
 # same mark. Answers NULL where there is no such schema, and never fails.
 IDENTITY: Final = """
 SELECT obj_description(to_regclass(%s), 'pg_class') || ' ' ||
-       (SELECT oid FROM pg_database WHERE datname = current_database())
+       (SELECT oid FROM pg_database WHERE datname = current_database()),
+       current_setting('transaction_isolation')
 """
 
 
@@ -51,11 +52,17 @@ class Home(NamedTuple):
 class _Joined(Runner):
     """Our statements over the user's session."""
 
-    def __init__(self, session: Session, statements: Statements) -> None:
-        self._session, self._statements = session, statements
+    def __init__(self, session: Session, home: Home) -> None:
+        self._session, self._home = session, home
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
-        return await self._session.run(self._statements.sent(text), values)
+        try:
+            return await self._session.run(self._home.statements.sent(text), values)
+        except Exception as error:
+            told = translated(error, self._home.address.shown)
+            if told is error:
+                raise
+            raise told from error
 
 
 class Inside:
@@ -71,14 +78,14 @@ class Inside:
         return await self._do(lambda verbs: verbs.settle(outcomes))
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._do(lambda verbs: verbs.get(ids))
+        return await self._do(lambda verbs: verbs.get(ids), writes=False)
 
-    async def _do(self, act: Callable[[Verbs], Awaitable[T]]) -> T:
+    async def _do(self, act: Callable[[Verbs], Awaitable[T]], writes: bool = True) -> T:
         home = self._home
         try:
             session = await session_of(self._given, "postgresql", "this PostgreSQL storage")
-            joined = _Joined(session, home.statements)
-            await self._check(joined)
+            joined = _Joined(session, home)
+            await self._check(joined, writes)
             await session.run("SAVEPOINT treadle")
             try:
                 answer = await act(Verbs(joined, home.now))
@@ -95,13 +102,17 @@ class Inside:
             raise told from error
         return answer
 
-    async def _check(self, joined: _Joined) -> None:
-        wanted = self._home.identity()
-        [(found,)] = await joined.run(IDENTITY, [marked(self._home.address)])
+    async def _check(self, joined: _Joined, writes: bool) -> None:
+        wanted, given = self._home.identity(), f"a {type(self._given).__name__}"
+        [(found, isolation)] = await joined.run(IDENTITY, [marked(self._home.address)])
         if found is None or found != wanted:
             where = f"schema {self._home.address.schema!r} of {self._home.address.shown}"
+            raise BadSession(given, f"it is a transaction of another database; the jobs live in {where}")
+        if writes and isolation not in ("read committed", "read uncommitted"):
+            # its statements would go on seeing what was there when it began: who has ended since would be waited for
             raise BadSession(
-                f"a {type(self._given).__name__}", f"it is a transaction of another database; the jobs live in {where}"
+                given,
+                f"its isolation is {isolation}, and jobs need read committed; store them in a transaction of that",
             )
 
 
