@@ -58,6 +58,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
+from treadle.storage.carrying import Load, Mark
 
 
 class Storage(Protocol):
@@ -189,4 +190,32 @@ class Transactional(Protocol):
 
     async def begin(self, sync: bool) -> Transaction:
         """Begin a transaction for one run. `sync`: its connection is used in a thread, so it must not be of asyncio."""
+        ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """A storage whose jobs can be carried to another one, or that can take those of another one in.
+
+    `unload` says everything that is stored, `load` stores exactly that: `load(unload())` into an empty storage makes
+    one that answers every call as the first would have. Marks (`storage.carrying`) say who may do what meanwhile.
+    """
+
+    async def read_mark(self) -> Mark | None:
+        """The move this storage is part of, if any."""
+        ...
+
+    async def set_mark(self, mark: Mark | None) -> None:
+        """Put a mark in place of the one there is; acts on the next call of any process. Workers are woken where the
+        storage is open for them again (None, "arrived"); those who stand aside for a limit with room return then."""
+        ...
+
+    async def unload(self, cursor: str | None, limit: int) -> Load:
+        """The next `limit` jobs behind the cursor, in an order that does not change while nothing is written. The first
+        load has the rules and what rates remember. Reads only, under any mark."""
+        ...
+
+    async def load(self, load: Load, mark: Mark) -> None:
+        """Store these rows as they are, and the mark, in one step. An id that is known is left as it is, so a load may
+        be repeated. Nothing is tended, counted down or woken."""
         ...

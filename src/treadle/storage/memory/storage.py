@@ -34,7 +34,9 @@ from treadle.model import (
 )  # fmt: skip
 from treadle.storage import looking
 from treadle.storage.admit import Admission, opens_at, rule_for, slots_fit
+from treadle.storage.carrying import SHUT, Load, Mark, gone, refusal
 from treadle.storage.hints import Hub
+from treadle.storage.memory import carry
 from treadle.storage.memory.book import Book, spot_of
 from treadle.storage.memory.endings import READY, RUNNING, WAITING, Edge, Endings
 from treadle.storage.memory.reopen import after_the_end
@@ -51,12 +53,23 @@ class MemoryStorage:
         self._jobs = self._book.jobs
         self._ends = Endings(self._book)
         self._workers: dict[str, tuple[Presence, float]] = {}
+        self._mark: Mark | None = None
 
     async def open(self) -> None:
         """Nothing to connect to."""
 
     async def close(self) -> None:
         """The jobs stay for as long as the object does."""
+
+    def _shut(self, *but: str) -> Mark | None:
+        """The mark of a move that keeps a verb from doing what it always does; but under these roles it does."""
+        mark = self._mark
+        return mark if mark is not None and mark.role in SHUT and mark.role not in but else None
+
+    def _refuse(self, *but: str) -> None:
+        mark = self._shut(*but)
+        if mark is not None:
+            raise refusal(mark, "this memory storage")
 
     def _speak(self) -> None:
         self._hub.speak(self._book.topics)
@@ -65,6 +78,7 @@ class MemoryStorage:
     # --- enqueue
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        self._refuse()
         now = self._now()
         answers = self._answers(jobs, now)
         self._store_all(jobs, answers, now)
@@ -160,6 +174,9 @@ class MemoryStorage:
     # --- claim
 
     async def claim(self, ask: Claim) -> Claimed:
+        self._refuse("closing")
+        if self._shut():
+            return Claimed()
         now = self._now()
         taken = [self._jobs[id] for id in self._book.held.get(ask.worker, ())]
         if taken:
@@ -251,6 +268,9 @@ class MemoryStorage:
     # --- heartbeat
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        self._refuse("closing", "gone")
+        if self._shut("closing"):
+            return {hold.id for hold in holds}
         now = self._now()
         self._workers[worker.worker] = worker, now
         if worker.gone:
@@ -281,13 +301,18 @@ class MemoryStorage:
     # --- settle
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        self._refuse("closing", "gone")
+        mark = self._shut("closing")
+        if mark is not None:
+            return [gone(mark) for _ in outcomes]
         now = self._now()
         settled = [self._settle(out, now) for out in outcomes]
         self._speak()
         return settled
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        return await self.settle(outcomes), await self.claim(ask)
+        settled = await self.settle(outcomes)
+        return settled, Claimed() if outcomes and self._shut() else await self.claim(ask)
 
     def _settle(self, out: Outcome, now: float) -> Settled:
         row = self._jobs.get(out.id)
@@ -360,6 +385,7 @@ class MemoryStorage:
         return Stats(counts=looking.counts(self._jobs.values(), now), workers=workers, limits=limits)
 
     async def set_limits(self, limits: Sequence[Limit]) -> None:
+        self._refuse()
         book, now = self._book, self._now()
         for rule in limits:
             if rule.slots is None and rule.rate is None:
@@ -372,6 +398,8 @@ class MemoryStorage:
         self._speak()
 
     async def prune(self, limit: int) -> int:
+        if self._shut():
+            return 0
         now = self._now()
         self._tend(now)
         unfinished = [row for row in self._jobs.values() if not row.state.final]
@@ -392,3 +420,21 @@ class MemoryStorage:
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         return await self._hub.wait(topics, timeout)
+
+    # --- moving house
+
+    async def read_mark(self) -> Mark | None:
+        return self._mark
+
+    async def set_mark(self, mark: Mark | None) -> None:
+        self._mark = mark
+        if self._shut() is None:
+            carry.open_again(self._book, self._now())
+            self._speak()
+
+    async def unload(self, cursor: str | None, limit: int) -> Load:
+        return carry.unload(self._book, self._ends, cursor, limit)
+
+    async def load(self, load: Load, mark: Mark) -> None:
+        carry.load(self._book, self._ends, load)
+        self._mark = mark

@@ -31,6 +31,9 @@ Cursor = tuple[int, float, str]  # rank, place, id
 
 
 def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed]:
+    desk.refuse("closing")
+    if desk.shut():
+        return Claimed()
     name, _, number = ask.worker.rpartition("#")
     slot = int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode())
     found = desk.ex(SQL["ticket"], (name or ask.worker, slot, ask.worker)).fetchone()

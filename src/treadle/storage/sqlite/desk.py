@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from treadle.model import Limit, NewJob, Record, State
 from treadle.storage.admit import Admission, Usage, opens_at, rule_for
+from treadle.storage.carrying import SHUT, Mark, decode_mark, refusal
 from treadle.storage.rules import costs, first_moment, rank, turn
 from treadle.storage.sqlite import rows as columns
 from treadle.storage.sqlite.rows import (
@@ -56,10 +57,29 @@ class Desk:
         self._dirty: set[str] = set()
         self._rules: dict[str, Limit] | None = None
         self._rates: dict[str, Usage] = {}
+        self._move: Mark | None = None
+        self._looked = False  # what is known of a move: one look a call, 1.5 us
 
     def again(self) -> Desk:
         """An empty one in the same transaction, once this one is synced."""
         return Desk(self._db, self.now, self.topics)
+
+    def quiet(self) -> Desk:
+        """The same, and nobody is told of what it changes."""
+        return Desk(self._db, self.now, set())
+
+    def shut(self, *but: str) -> Mark | None:
+        """The mark of a move that keeps a verb from doing what it always does; but under these roles it does."""
+        if not self._looked:
+            found = self.ex(SQL["mark"]).fetchone()
+            self._looked, self._move = True, decode_mark(found[0]) if found is not None else None
+        mark = self._move
+        return mark if mark is not None and mark.role in SHUT and mark.role not in but else None
+
+    def refuse(self, *but: str) -> None:
+        mark = self.shut(*but)
+        if mark is not None:
+            raise refusal(mark, "this SQLite file")
 
     # --- rows
 

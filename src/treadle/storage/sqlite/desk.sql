@@ -120,3 +120,6 @@ INSERT OR REPLACE INTO opening (key, at) VALUES (?, ?);
 
 -- name: drop_opening
 DELETE FROM opening WHERE key = ?;
+
+-- name: mark
+SELECT value FROM meta WHERE name = 'move';

@@ -29,6 +29,7 @@ READY = State.READY
 
 def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
     """Plain jobs (rows.is_plain) go in as they come; a known id is found by the number of rows that went in."""
+    desk.refuse()
     now, answers = desk.now, list[Record]()
     top = desk.ex(SQL["top"]).fetchone()[0]
     edges = bool(desk.ex(SQL["any_edge"]).fetchone()[0])
@@ -265,6 +266,7 @@ def _released(batch: Batch, new: NewJob, after: tuple[str, ...], deadline_at: fl
 
 
 def enqueue(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
+    desk.refuse()
     found = plan(desk, jobs)
     yield from store_all(desk, found)
     desk.read(found.answers.values())

@@ -20,6 +20,7 @@ SQL = load("limits")
 
 
 def set_limits(desk: Desk, limits: Sequence[Limit]) -> Generator[Callable[[], Any] | None, Any, None]:
+    desk.refuse()
     before = dict(desk.rules)
     for rule in limits:
         if rule.slots is None and rule.rate is None:

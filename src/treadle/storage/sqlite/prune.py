@@ -23,6 +23,8 @@ InThread = Callable[[], Any]
 
 
 def prune(desk: Desk, limit: int) -> Generator[InThread | None, Any, int]:
+    if desk.shut():
+        return 0
     yield from tend(desk)
     now = desk.now
     if desk.ex("SELECT 1 FROM job WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1", (now,)).fetchone() is None:

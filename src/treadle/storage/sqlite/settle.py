@@ -13,6 +13,7 @@ from treadle import defaults
 from treadle.errors import KeyHeld, UnknownJob
 from treadle.model import APPLIED, ASKED, SUPERSEDED, Hold, Outcome, Presence, Record, Settled, State
 from treadle.storage.admit import rule_for, slots_fit
+from treadle.storage.carrying import gone
 from treadle.storage.rules import costs, first_moment, needed, repeats
 from treadle.storage.sqlite import endings, enqueue, reopen
 from treadle.storage.sqlite.desk import SQL as DESK
@@ -30,6 +31,10 @@ KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": de
 
 
 def settle(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
+    desk.refuse("closing", "gone")
+    mark = desk.shut("closing")
+    if mark is not None:
+        return [gone(mark) for _ in outcomes]
     settled: list[Settled] = []
     for at in range(0, len(outcomes), STEP):
         if at:
@@ -192,6 +197,9 @@ def _wait(desk: Desk, row: Record, out: Outcome, born: set[str]) -> None:
 
 
 def heartbeat(desk: Desk, worker: Presence, holds: Sequence[Hold], lease: float) -> Generator[None, None, set[str]]:
+    desk.refuse("closing", "gone")
+    if desk.shut("closing"):
+        return {hold.id for hold in holds}
     if worker.gone:
         desk.ex(SQL["gone"], (worker.worker,))
     else:

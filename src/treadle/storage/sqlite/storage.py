@@ -26,8 +26,9 @@ from treadle.model import (
     Settled,
     Stats,
 )  # fmt: skip
+from treadle.storage.carrying import Carried, Load, Mark
 from treadle.storage.hints import Hub
-from treadle.storage.sqlite import look
+from treadle.storage.sqlite import carry, look
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.connection import Database
 from treadle.storage.sqlite.desk import Desk
@@ -169,6 +170,30 @@ class SqliteStorage:
         with self._bell.listening():
             return await self._hub.wait(topics, timeout)
 
+    # --- moving house
+
+    async def read_mark(self) -> Mark | None:
+        self._file.check_process()
+        return carry.read_mark(self._file.look)
+
+    async def set_mark(self, mark: Mark | None) -> None:
+        await self._file.submit(lambda desk: carry.set_mark(desk, mark))
+
+    async def unload(self, cursor: str | None, limit: int) -> Load:
+        self._file.check_process()
+        db = self._file.look
+        seqs, jobs = carry.page(db, cursor, limit + 1), list[Carried]()
+        head = carry.first(db) if cursor is None else Load()
+        for at in range(0, min(len(seqs), limit), INLINE):
+            if at:
+                await _turn()
+            jobs += carry.jobs(db, seqs[at : min(at + INLINE, limit)])
+        more = str(seqs[limit - 1]) if len(seqs) > limit else None
+        return Load(tuple(jobs), head.rules, head.rates, more)
+
+    async def load(self, load: Load, mark: Mark) -> None:
+        await self._file.submit(lambda desk: carry.load(desk, load, mark), max(1, len(load.jobs)))
+
     # --- inside a transaction
 
     def within(self, session: Any) -> Within:
@@ -199,6 +224,8 @@ def _settle_claim(
 ) -> Generator[None, None, tuple[list[Settled], Claimed]]:
     settled = (yield from settle(desk, outcomes)) if outcomes else []
     desk = desk.again()
+    if outcomes and desk.shut():
+        return settled, Claimed()
     return settled, (yield from claim(desk, ask))
 
 

@@ -47,6 +47,7 @@ LAWS = (
     "hints",
     "races",
     "transaction",
+    "moving",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.laws_{name}" for name in LAWS))
 

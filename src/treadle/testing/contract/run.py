@@ -18,9 +18,10 @@ import pytest
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 
-GIVEN = ("storage", "clock", "connect")  # what a law may ask for besides fixtures
+GIVEN = ("storage", "clock", "connect", "another")  # what a law may ask for besides fixtures
 Law = Callable[..., Awaitable[None]]
 Connect = Callable[[], Awaitable[Storage]]
+Another = Callable[[], Awaitable[Storage]]
 
 
 class MakeStorage(Protocol):
@@ -66,7 +67,8 @@ def tests_of(module: ModuleType) -> dict[str, Callable[..., None]]:
 
 
 def as_test(law: Law) -> Callable[..., None]:
-    """A law asks for `storage`, `clock` and `connect` (one more connection), and for fixtures by their names."""
+    """A law asks for `storage`, `clock`, `connect` (one more connection), `another` (one more storage, empty), and for
+    fixtures by their names."""
     wanted = inspect.signature(law).parameters
     others = [name for name in wanted if name not in GIVEN]
 
@@ -90,8 +92,12 @@ async def _play(law: Law, wanted: set[str], make: MakeStorage, fixtures: dict[st
         opened.append(storage)
         return storage
 
+    async def another() -> Storage:
+        opened.append(await make(clock))
+        return opened[-1]
+
     try:
-        given = {"storage": await connect(), "clock": clock, "connect": connect}
+        given = {"storage": await connect(), "clock": clock, "connect": connect, "another": another}
         await law(**{name: value for name, value in given.items() if name in wanted}, **fixtures)
     finally:
         for storage in reversed(opened):

@@ -1,0 +1,69 @@
+"""All that is stored, row by row, and such rows stored again: how jobs leave this storage and arrive in it.
+
+Without it nothing could be carried from or to the reference, and nobody could say what a carried job consists of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from treadle.storage.admit import Usage
+from treadle.storage.carrying import Carried, Load, Rate
+from treadle.storage.carrying import Edge as Waits
+from treadle.storage.memory.book import Book
+from treadle.storage.memory.endings import Edge, Endings
+
+
+def unload(book: Book, ends: Endings, cursor: str | None, limit: int) -> Load:
+    start = int(cursor or 0)
+    rows = list(book.jobs.values())[start : start + limit]
+    edges: dict[str, list[Waits]] = defaultdict(list)
+    wanted = {row.job.id for row in rows}
+    for up, downs in ends.down.items():
+        for down in downs.keys() & wanted:
+            edge = downs[down]
+            edges[down].append(Waits(up, edge.version, edge.open, edge.soft))
+    jobs = tuple(
+        Carried(
+            record=row, holds_key=row.job.key is not None and ends.keys.get(row.job.key) == row.job.id,
+            edges=tuple(edges[row.job.id]), behind=ends.behind.get(row.job.id),
+        )
+        for row in rows
+    )  # fmt: skip
+    more = start + len(rows) < len(book.jobs)
+    if cursor is not None:
+        return Load(jobs, cursor=str(start + len(rows)) if more else None)
+    rates = tuple(
+        Rate(key, tuple(usage.starts), usage.tokens, usage.at)
+        for key, usage in book.rates.items()
+        if usage.starts or usage.tokens is not None
+    )
+    return Load(jobs, tuple(book.rules.values()), rates, str(len(rows)) if more else None)
+
+
+def load(book: Book, ends: Endings, given: Load) -> None:
+    for rule in given.rules:
+        book.rules[rule.name] = rule
+    for rate in given.rates:
+        usage = book.rates.setdefault(rate.key, Usage())
+        usage.starts, usage.tokens, usage.at = list(rate.starts), rate.tokens, rate.at
+    for each in given.jobs:
+        id, key = each.record.job.id, each.record.job.key
+        if id in book.jobs:
+            continue
+        book.put(each.record)
+        if each.holds_key and key is not None:
+            ends.keys[key] = id
+        if each.behind is not None:
+            ends.behind[id] = each.behind
+        for waits in each.edges:
+            edge = ends.down[waits.up][id] = Edge(waits.version, waits.soft)
+            edge.open = waits.open
+    book.topics.clear()
+
+
+def open_again(book: Book, now: float) -> None:
+    """The lines move again: everybody is woken, and who stands aside with room for him comes back."""
+    for key in list(book.aside):
+        book.call_in_for(key, now)
+    book.topics.update(f"queue:{queue}" for queue, line in book.line.items() if line)

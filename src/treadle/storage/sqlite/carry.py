@@ -1,0 +1,124 @@
+"""All that the file holds, job by job, and such jobs stored again; and the mark of a move, which every verb obeys.
+
+Without it a project could not outgrow the embedded default.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+
+from treadle.storage.carrying import SHUT, Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark
+from treadle.storage.sqlite import look
+from treadle.storage.sqlite.desk import SQL as DESK
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.enqueue import SQL as ENQUEUE
+from treadle.storage.sqlite.rows import AFTER, DOWN, decode_rule, encode, flags_of, inserted, text
+from treadle.storage.sqlite.statements import load as statements
+
+SQL = statements("carry")
+ADD = ENQUEUE["add_any"]
+STEP = 128  # rows between two turns of the loop
+
+
+# --- the mark
+
+
+def read_mark(db: sqlite3.Connection) -> Mark | None:
+    found = db.execute(DESK["mark"]).fetchone()
+    return None if found is None else decode_mark(found[0])
+
+
+def set_mark(desk: Desk, mark: Mark | None) -> Generator[None, None, None]:
+    if mark is None:
+        desk.ex(SQL["drop_mark"])
+    else:
+        desk.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
+    if mark is None or mark.role not in SHUT:
+        for (key,) in desk.ex(DESK["parked_keys"]).fetchall():
+            desk.call_in_for(key)
+            yield
+        desk.topics.add("queue:*")
+    desk.sync()
+
+
+# --- leaving
+
+
+def page(db: sqlite3.Connection, cursor: str | None, limit: int) -> list[int]:
+    """The numbers of the next rows."""
+    return [seq for (seq,) in db.execute(SQL["page"], (int(cursor or 0), limit))]
+
+
+def jobs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Carried]:
+    rows = look.by_seqs(db, seqs)
+    ids = text([row.job.id for row in rows])
+    keys = {id for (id,) in db.execute(SQL["keys"], (text(seqs),))}
+    behind = dict(db.execute(SQL["behinds"], (ids,)).fetchall())
+    edges: dict[str, list[Edge]] = defaultdict(list)
+    for up, down, version, open, soft in db.execute(SQL["edges"], (ids,)):
+        edges[down].append(Edge(up, version, bool(open), bool(soft)))
+    return [
+        Carried(record=row, holds_key=row.job.id in keys, edges=tuple(edges[row.job.id]), behind=behind.get(row.job.id))
+        for row in rows
+    ]
+
+
+def first(db: sqlite3.Connection) -> Load:
+    """The rules, and what rates remember."""
+    rules = tuple(decode_rule(rule) for (rule,) in db.execute(DESK["rules"]))
+    starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for key, at, cost in db.execute(SQL["all_starts"]):
+        starts[key].append((at, cost))
+    buckets = {key: (tokens, at) for key, tokens, at in db.execute(SQL["all_buckets"])}
+    rates = tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
+    return Load((), rules, rates)
+
+
+# --- arriving
+
+
+def load(desk: Desk, given: Load, mark: Mark) -> Generator[None, None, None]:
+    desk = desk.quiet()
+    desk.many(SQL["set_rule"], [(rule.name, encode(rule)) for rule in given.rules])
+    for rate in given.rates:
+        desk.many(DESK["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
+        if rate.tokens is not None:
+            desk.ex(DESK["set_bucket"], (rate.key, rate.tokens, rate.at))
+    known = {id for id, _ in desk.ex(ENQUEUE["states"], (text([each.record.job.id for each in given.jobs]),))}
+    fresh = [each for each in given.jobs if each.record.job.id not in known]
+    top = desk.ex(ENQUEUE["top"]).fetchone()[0]
+    for at in range(0, len(fresh), STEP):
+        if at:
+            yield
+        top = _store(desk, fresh[at : at + STEP], top)
+    desk.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
+
+
+def _store(desk: Desk, fresh: Sequence[Carried], top: int) -> int:
+    ids = [each.record.job.id for each in fresh]
+    waited = {up for (up,) in desk.ex(ENQUEUE["waited_for"], (text(ids),))}
+    for each in fresh:
+        row, job = each.record, each.record.job
+        top += 1
+        flags = flags_of(job) | (DOWN if job.id in waited else 0) | (AFTER if each.edges else 0)
+        desk.ex(ADD, inserted(row, top, flags, job.key if each.holds_key else None))
+        desk.ex(ENQUEUE["add_body"], (top, encode(job)))
+        if job.labels:
+            desk.many(ENQUEUE["add_label"], [(label, top) for label in job.labels])
+        desk.add(row, top, flags)
+        if row.memo:
+            desk.remember(job.id, row.memo)
+        desk.put(row)
+        if each.behind is not None:
+            desk.ex(DESK["set_behind"], (job.id, each.behind))
+    desk.sync()
+    edges = [
+        (up.up, each.record.job.id, up.version, up.open, up.soft, not up.soft and up.up in each.record.after)
+        for each in fresh for up in each.edges
+    ]  # fmt: skip
+    desk.many(SQL["add_edge"], edges)
+    desk.ex(DESK["mark_down"], (text(list({edge[0] for edge in edges})),))
+    desk.forget_all()
+    return top
