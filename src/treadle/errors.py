@@ -13,6 +13,7 @@ Without this file nobody could tell a job that failed from a storage that is awa
     ├── UnknownSchedule (LookupError)  no schedule of that name is stored
     ├── UnknownJob (LookupError)     `after` names a job nobody knows
     ├── KeyHeld                      an unfinished job holds the key
+    ├── MoveFailed                   `treadle move` cannot go on; nothing was lost
     ├── Stale                        the job moved on: somebody else settled or claimed it
     ├── BadStep (ValueError)         durable code used in a way that could not be remembered
     ├── StepMismatch                 the function takes other steps than the run that began the job
@@ -161,6 +162,10 @@ class Signalled(TreadleError):
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name = id, name
         super().__init__(f"job {id} was given the signal {name!r} before; the first value stays")
+
+
+class MoveFailed(TreadleError):
+    """A move cannot begin, go on or be given up; the message says what to do. Nothing was lost."""
 
 
 class RemoteFailure(TreadleError):

@@ -30,6 +30,7 @@ COMMANDS = {
     "top": ("treadle.cli.top", "Queues and workers, looked at again and again."),
     "stats": ("treadle.cli.overview", "Jobs by task and state."),
     "migrate": ("treadle.cli.migrate", "Bring the storage to the schema of this Treadle."),
+    "move": ("treadle.cli.move", "Carry every job to another storage, while workers and producers may run."),
     "doctor": ("treadle.cli.doctor", "Check the storage and what lives in it; say what to do."),
     "demo": ("treadle.cli.demo", "Real work on this machine: index the standard library; kill a worker, lose nothing."),
 }

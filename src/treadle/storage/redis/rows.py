@@ -122,6 +122,40 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
     )  # fmt: skip
 
 
+def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
+    """The second value of a job, as `record` reads it; `ups`: whom it waited for before what it waits for now."""
+    job, worker = row.job, (row.worker or "").encode()
+    same, flags, tail = row.after == job.after, PLAIN if plain else 0, b""
+    if row.ran:
+        flags |= RAN
+    words = (row.parked, row.result, row.value, row.error, row.reason)
+    if not same or row.memo or row.note is not None or ups or any(word is not None for word in words):
+        flags |= TAIL
+        tail = encode((False if same else row.after, *map(_or_false, words), row.memo or False, _or_false(row.note),
+                       list(ups) or False))  # fmt: skip
+    moments = (row.place, row.joined_at, row.due_at, row.deadline_at, row.started_at)
+    fixed = _ROW.pack(
+        NUMBER[row.state], flags, row.version, row.pending, ANY if row.slack is None else row.slack, row.attempt,
+        row.lost, row.round, job.keep, job.keep_failed, row.created_at, *map(_or_none, moments), row.updated_at,
+        _or_none(row.ended_at), _or_none(row.expires_at), rank(job), len(worker), len(job.queue.encode()),
+    )  # fmt: skip
+    return b"".join((fixed, worker, job.queue.encode(), tail))
+
+
+def _or_none(moment: float | None) -> float:
+    return NONE if moment is None else moment
+
+
+def in_doubles(value: float) -> bytes:
+    """A moment as it stands at the end of a job."""
+    return _MADE.pack(value)
+
+
+def doubles(data: bytes) -> tuple[float, float]:
+    """A bucket: its tokens, and when."""
+    return _MADE.unpack_from(data)[0], _MADE.unpack_from(data, 8)[0]
+
+
 # --- outcomes
 
 

@@ -21,6 +21,8 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "heartbeat": (*SHARED, "tend"),
     "limits": SHARED,
     "prune": (*SHARED, "tend"),
+    "load": SHARED,
+    "unload": SHARED,
     "look": (),
     "walk": ("spot",),
     "tally": ("spot",),

@@ -27,8 +27,9 @@ from treadle.model import (
     Settled,
     Stats,
 )  # fmt: skip
+from treadle.storage.carrying import SETTLES, SHUT, Load, Mark, gone, refusal
 from treadle.storage.hints import Hub
-from treadle.storage.redis import look
+from treadle.storage.redis import carry, look
 from treadle.storage.redis.connection import Command, Pool
 from treadle.storage.redis.health import Health, health
 from treadle.storage.redis.places import place_of
@@ -102,6 +103,14 @@ class RedisStorage:
         [answer] = await self._pool.run(self._words(verb, words))
         return answer
 
+    async def _open_call(self, verb: str, *words: Any) -> Any:
+        """Run a script that does nothing while the jobs are elsewhere, or on their way."""
+        answer = await self.call(verb, *words)
+        mark = carry.away(answer)
+        if mark is not None:
+            raise refusal(mark, self._pool.where)
+        return answer
+
     async def read(self, *words: Any) -> Any:
         """Run a command that changes nothing."""
         verb, key, *more = words
@@ -119,7 +128,7 @@ class RedisStorage:
         if not jobs:
             return []
         if all(map(is_plain, jobs)) and len({job.id for job in jobs}) == len(jobs):
-            now, known = await self.call("enqueue", "plain", *_groups(jobs))
+            now, known = await self._open_call("enqueue", "plain", *_groups(jobs))
             moment = float(now)
             rows = [new_record(job, moment) for job in jobs]
             for at in range(0, len(known), 3):
@@ -128,25 +137,44 @@ class RedisStorage:
         words: list[Any] = ["any"]
         for job in jobs:
             words += (job.id, job_bytes(job, is_plain(job)))
-        answer = await self.call("enqueue", *words)
+        answer = await self._open_call("enqueue", *words)
         if not answer[0]:
             raise _refusal(*answer[1:])
         found = answer[1]
         return [record(found[2 * n], found[2 * n + 1], None if found[2 * n] else job) for n, job in enumerate(jobs)]
 
     async def claim(self, ask: Claim) -> Claimed:
-        return _claimed(await self.call("claim", encode(ask)), ask)
+        answer = await self.call("claim", encode(ask))
+        mark = carry.away(answer)
+        if mark is None:
+            return _claimed(answer, ask)
+        if mark.role == SETTLES:
+            return Claimed()
+        raise refusal(mark, self._pool.where)
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
         words = encode([(hold.id, hold.version, hold.memo, hold.note) for hold in holds])
-        gone = "1" if worker.gone else ""
-        lost = await self.call("heartbeat", worker.worker, gone, encode(worker), repr(float(lease)), words)
+        leaves = "1" if worker.gone else ""
+        lost = await self.call("heartbeat", worker.worker, leaves, encode(worker), repr(float(lease)), words)
+        mark = carry.away(lost)
+        if mark is not None:
+            if mark.role == "gone":
+                return {hold.id for hold in holds}
+            raise refusal(mark, self._pool.where)
         return {id.decode() for id in lost}
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        return _settled(await self.call("settle", *_outcomes(outcomes)), len(outcomes))
+        return self._told(await self.call("settle", *_outcomes(outcomes)), len(outcomes))
+
+    def _told(self, answer: list[Any], count: int) -> list[Settled]:
+        mark = carry.away(answer)
+        if mark is None:
+            return _settled(answer, count)
+        if mark.role == "gone":
+            return [gone(mark)] * count
+        raise refusal(mark, self._pool.where)
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one trip."""
@@ -155,7 +183,8 @@ class RedisStorage:
         settled, claimed = await self._pool.run(
             self._words("settle", _outcomes(outcomes)), self._words("claim", (encode(ask),))
         )
-        return _settled(settled, len(outcomes)), _claimed(claimed, ask)
+        told = self._told(settled, len(outcomes))
+        return told, Claimed() if carry.away(claimed) is not None else _claimed(claimed, ask)
 
     # --- looking
 
@@ -181,7 +210,7 @@ class RedisStorage:
         words: list[Any] = []
         for rule in limits:
             words += (rule.name, b"" if rule.slots is None and rule.rate is None else encode(rule))
-        await self.call("limits", *words)
+        await self._open_call("limits", *words)
 
     async def prune(self, limit: int) -> int:
         went, past, more, first = 0, 0, True, "1"
@@ -189,6 +218,25 @@ class RedisStorage:
             gone, stay, again = await self.call("prune", max(limit, 0) - went, past, first)
             went, past, more, first = went + gone, past + stay, bool(again), ""
         return went
+
+    # --- moving house
+
+    async def read_mark(self) -> Mark | None:
+        return carry.mark_of(await self.read("GET", "move"))
+
+    async def set_mark(self, mark: Mark | None) -> None:
+        if mark is None:
+            await self._pool.command("DEL", f"{self._tag}:move")
+        else:
+            await self._pool.command("SET", f"{self._tag}:move", carry.mark_bytes(mark))
+        if mark is None or mark.role not in SHUT:
+            await self.set_limits([])  # wakes everybody, and lets those come back in line for whom there is room
+
+    async def unload(self, cursor: str | None, limit: int) -> Load:
+        return await carry.unload(self, cursor, limit)
+
+    async def load(self, load: Load, mark: Mark) -> None:
+        await carry.load(self, load, mark)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if self._ear is None:

@@ -25,6 +25,13 @@ else
 end
 local NOW_BYTES = struct.pack('>d', now)
 
+-- A move of house (storage/carrying.py) keeps a verb from doing what it always does, unless the mark begins with `but`.
+local function away(but)
+  local mark = call('GET', ns .. ':move')
+  if mark and byte(mark) ~= 97 and byte(mark) ~= but then return { '\0', mark } end
+end
+local CLOSING = 99
+
 -- tostring has 14 digits only
 local function num(x) return string.format('%.17g', x) end
 

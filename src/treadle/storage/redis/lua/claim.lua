@@ -1,4 +1,8 @@
 -- ARGV: now, the ask as msgpack.   Answers { now, next moment or '', again, { body, row, ... } }.
+do
+  local mark = away()
+  if mark then return mark end
+end
 local ask = cmsgpack.unpack(ARGV[2])
 local LOOK_MOST = 10000                  -- rows of other tasks one call looks past
 local bodies, rows, n = {}, {}, 0

@@ -87,6 +87,8 @@ function E.edge_of(up, down)
   if found then return byte(found) == 49, byte(found, 2) == 49, tonumber(sub(found, 3)) end
 end
 
+function E.set_edge(up, down, open, soft, version) edge(up, down, open, soft, version) end
+
 function E.open_again(up, down, soft, version) edge(up, down, true, soft, version) end
 
 function E.drop_edge(up, down)

@@ -2,6 +2,10 @@
 --    or now, 'any', then id body ...
 -- Answers { now, { number in the call, body, row, ... } } of those that were there already; or, for 'any',
 -- { now, { body or '' if it is new, row, ... } } of all; or { '', what is wrong, ... } and nothing is stored.
+do
+  local mark = away()
+  if mark then return mark end
+end
 if ARGV[2] == 'plain' then
   local known, at, number, width = {}, 3, 0, #ARGV
   local topics, seen = {}, {}

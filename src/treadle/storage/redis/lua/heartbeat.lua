@@ -1,5 +1,9 @@
 -- ARGV: now, worker, gone ('1'), presence, lease, the holds as msgpack: { id, version, memo, note }, ...
 -- Answers the ids that are held no longer.
+do
+  local mark = away(CLOSING)
+  if mark then return mark end
+end
 local lost, lease = {}, tonumber(ARGV[5])
 if ARGV[3] == '1' then
   call('HDEL', ns .. ':workers', ARGV[2])

@@ -1,4 +1,8 @@
 -- ARGV: now, then name, rule as msgpack or '' to remove it.   Acts on all who stand aside.
+do
+  local mark = away()
+  if mark then return mark end
+end
 for at = 2, #ARGV, 2 do
   if ARGV[at + 1] == '' then call('HDEL', RULES, ARGV[at]) else call('HSET', RULES, ARGV[at], ARGV[at + 1]) end
 end

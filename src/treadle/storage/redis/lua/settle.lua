@@ -2,6 +2,10 @@
 -- words: 's' state version attempt keep | tail of the row   -- a plain ending
 --    or: 'f' | the outcome as msgpack
 -- Answers { number, status, what, other, ... } of those that were not simply applied.
+do
+  local mark = away(CLOSING)
+  if mark then return mark end
+end
 local said = {}
 
 local function refuse(number, status, what, other)

@@ -1,0 +1,171 @@
+"""`treadle move`: carries every job from one storage to another.
+
+Without it a project would be tied to the storage it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from treadle.cli.progress import Bar
+from treadle.cli.say import FAILED, OK, USAGE, Stop, as_json, document, facts, masked, note, plural, seconds, table
+from treadle.cli.target import file_of
+
+if TYPE_CHECKING:
+    from treadle.operate.moving import Comparison, Moved, Place
+
+T = TypeVar("T")
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--wait", metavar="SECONDS", type=seconds, default="30", show_default=True,
+              help="How long jobs that run may take to end at their old place.")  # fmt: skip
+@click.option("--check", is_flag=True, help="Move nothing: compare what both hold.")
+@click.option("--dry-run", is_flag=True, help="Move nothing: say what would be moved.")
+@click.option("--abort", is_flag=True, help="Give a move up that has not ended: open the source again.")
+@click.option("--step", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Jobs carried at once.")
+@as_json
+def move(
+    source: str, target: str, wait: float, check: bool, dry_run: bool, abort: bool, step: int, json_: bool
+) -> int:  # fmt: skip
+    """Carry all jobs, limits and schedules of SOURCE to TARGET, both storage URLs; TARGET must be empty.
+
+    Workers and producers need not be stopped. Cut off at any moment, it goes on when it is called again. SOURCE keeps
+    its jobs, and says of itself where they are now.
+    """
+    from treadle.operate import moving
+
+    if check + dry_run + abort > 1:
+        raise Stop(USAGE, "give one of --check, --dry-run and --abort")
+    if source == target:
+        raise Stop(USAGE, "SOURCE and TARGET are the same")
+    for url in (source, target):
+        if url.startswith("memory:"):
+            raise Stop(USAGE, "memory:// lives in one process, and this one holds no jobs; give another URL")
+    file = file_of(source)
+    if file is not None and not file.is_file():
+        raise Stop(USAGE, f"there is no database {file.absolute()}")
+    target_file = file_of(target)
+    if (check or abort or dry_run) and target_file is not None and not target_file.is_file():
+        if not dry_run:
+            raise Stop(USAGE, f"there is no database {target_file.absolute()}")
+        return _run(source, None, lambda old, _: _plan(old, json_))
+    if dry_run:
+        return _run(source, None, lambda old, _: _plan(old, json_))
+    if abort:
+        return _run(source, target, lambda old, new: _abort(moving.abort(old, new), old))
+    with _Progress() as progress:
+        if check:
+            return _run(
+                source, target, lambda old, new: _compared(moving.compare(old, new, step=step, told=progress), json_)
+            )
+        return _run(
+            source, target,
+            lambda old, new: _moved(moving.move(old, new, wait=wait, step=step, told=progress), old, new, json_),
+        )  # fmt: skip
+
+
+def _run(source: str, target: str | None, act: Callable[[Place, Place], Awaitable[int]]) -> int:
+    """Open both, act, close them."""
+    from treadle.operate.moving import Place
+    from treadle.storage import connect
+
+    async def work() -> int:
+        places = [Place(connect(url), masked(url)) for url in (source, target or source)]
+        opened: list[Place] = []
+        try:
+            for place in places[: 2 if target is not None else 1]:
+                await place.storage.open()
+                opened.append(place)
+            return await act(places[0], places[1])
+        finally:
+            for place in opened:
+                await place.storage.close()
+
+    return asyncio.run(work())
+
+
+async def _plan(old: Place, json_: bool) -> int:
+    counts = (await old.storage.stats()).counts
+    old.movable  # noqa: B018 - raises where nothing can be moved
+    if json_:
+        document({"source": old.name, "counts": counts})
+        return OK
+    rows = [(count.queue, count.task, str(count.state), count.jobs) for count in counts]
+    table(("queue", "task", "state", "jobs"), rows, f"{old.name} holds no jobs", right=("jobs",))
+    note(f"{plural(sum(count.jobs for count in counts), 'job')} would be moved; nothing was changed")
+    return OK
+
+
+async def _moved(move: Awaitable[Moved], old: Place, new: Place, json_: bool) -> int:
+    done = await move
+    if json_:
+        document({"source": old.name, "target": new.name, "moved": done})
+        return OK
+    facts([
+        ("moved", plural(done.jobs, "job")), ("to", new.name), ("rules", done.rules),
+        ("ran meanwhile", f"{plural(done.running, 'job')}: ready again when the lease is over" if done.running else ""),
+        ("digest", f"{done.digest} on both sides"),
+    ])  # fmt: skip
+    note(f"start workers and producers with {new.name}; {old.name} keeps its jobs, and takes no new ones: delete it "
+         "when you are sure")  # fmt: skip
+    return OK
+
+
+async def _compared(compare: Awaitable[Comparison], json_: bool) -> int:
+    found = await compare
+    if json_:
+        document({"same": found.same, "source": found.source.digest, "target": found.target.digest,
+                  "jobs": [found.source.jobs, found.target.jobs], "differences": found.differences()})  # fmt: skip
+    else:
+        table(("queue", "task", "state", "source", "target"), found.differences(), "as many of each on both sides",
+              right=("source", "target"))  # fmt: skip
+        facts([("source", f"{plural(found.source.jobs, 'job')}, {found.source.digest}"),
+               ("target", f"{plural(found.target.jobs, 'job')}, {found.target.digest}"),
+               ("verdict", "ok: both hold the same" if found.same else "fail: they differ")])  # fmt: skip
+    return OK if found.same else FAILED
+
+
+async def _abort(abort: Awaitable[bool], old: Place) -> int:
+    if await abort:
+        note(f"{old.name} is open again; the target stays shut and holds a part of the jobs: delete it")
+        return OK
+    note(f"{old.name} is not being moved; nothing was changed")
+    return OK
+
+
+class _Progress:
+    """One bar for each phase."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self._phase = ""
+
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
+        if total is None:
+            if phase != self._phase:
+                self._close(phase)
+                note(f"waiting for {plural(done, 'job')} that still {'runs' if done == 1 else 'run'} at the source")
+            return
+        if self._bar is None or phase != self._phase or self._bar.total != total:
+            self._close(phase)
+            self._bar = Bar(phase, total)
+        self._bar.update(done)
+
+    def _close(self, phase: str = "") -> None:
+        self._phase = phase
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()

@@ -1,0 +1,131 @@
+"""All that a server holds, job by job, and such jobs stored again; and the mark of a move, which every script obeys.
+
+Without it nobody could come here from the embedded default, or leave for a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from treadle.model import Limit
+from treadle.storage.carrying import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark
+from treadle.storage.redis.look import Reader
+from treadle.storage.redis.rows import (
+    decode_any,
+    decode_rule,
+    doubles,
+    encode,
+    in_doubles,
+    is_plain,
+    job_bytes,
+    new_record,
+    record,
+    row_bytes,
+)
+
+AWAY: Final = b"\0"  # what a script answers first when a mark keeps it from doing what it always does
+MOST: Final = 500  # jobs in one script: some 10 ms of the server's time
+
+
+def mark_bytes(mark: Mark) -> bytes:
+    """The first letter of its role, which is all that the scripts read, and all of it."""
+    return mark.role[:1].encode() + encode_mark(mark)
+
+
+def mark_of(found: bytes | None) -> Mark | None:
+    return None if not found else decode_mark(found[1:])
+
+
+def away(answer: Any) -> Mark | None:
+    """The mark, if that is why a script did nothing."""
+    if isinstance(answer, list) and answer and answer[0] == AWAY:
+        return mark_of(answer[1])
+    return None
+
+
+async def unload(db: Reader, cursor: str | None, limit: int) -> Load:
+    start, jobs = int(cursor or 0), list[Carried]()
+    while len(jobs) < limit:
+        asked = min(MOST, limit - len(jobs))
+        found = _carried(await db.call("unload", start + len(jobs), asked))
+        jobs += found
+        if len(found) < asked:
+            break
+    more = str(start + len(jobs)) if len(jobs) == limit else None
+    if cursor is not None:
+        return Load(tuple(jobs), cursor=more)
+    return Load(tuple(jobs), await _rules(db), await _rates(db), more)
+
+
+def _carried(words: Sequence[bytes]) -> list[Carried]:
+    found = []
+    for at in range(0, len(words), 5):
+        job, row, held, behind, packed = words[at : at + 5]
+        edges = decode_any(packed) if packed else ()
+        found.append(Carried(
+            record=record(job, row), holds_key=bool(held), behind=behind.decode() or None,
+            edges=tuple(Edge(up, version, open, soft) for up, open, soft, version in edges),
+        ))  # fmt: skip
+    return found
+
+
+async def _rules(db: Reader) -> tuple[Limit, ...]:
+    return tuple(map(decode_rule, (await db.read("HGETALL", "rules"))[1::2]))
+
+
+async def _rates(db: Reader) -> tuple[Rate, ...]:
+    spent = [each.decode() for each in await db.read("HKEYS", "spent")]
+    buckets = await db.read("HGETALL", "bucket")
+    rates = {}
+    for at in range(0, len(buckets), 2):
+        rates[buckets[at].decode()] = Rate(buckets[at].decode(), (), *doubles(buckets[at + 1]))
+    for key in spent:
+        words = await db.read("ZRANGE", f"starts:{key}", 0, -1, "WITHSCORES")
+        starts = tuple((float(words[at + 1]), int(words[at].partition(b":")[0])) for at in range(0, len(words), 2))
+        known = rates.get(key, Rate(key))
+        rates[key] = Rate(key, starts, known.tokens, known.at)
+    return tuple(rates.values())
+
+
+async def load(db: Reader, given: Load, mark: Mark) -> None:
+    """In steps, each of which may be repeated; the mark comes with the last."""
+    before = mark_of(await db.read("GET", "move"))
+    parts = [given.jobs[at : at + MOST] for at in range(0, len(given.jobs), MOST)] or [()]
+    for number, jobs in enumerate(parts):
+        said = mark if number == len(parts) - 1 else before or replace(mark, cursor=None)
+        words: list[Any] = [mark_bytes(said)]
+        rules, rates = (given.rules, given.rates) if not number else ((), ())
+        words.append(len(rules))
+        for rule in rules:
+            words += (rule.name, encode(rule))
+        words.append(len(rates))
+        for rate in rates:
+            words += (rate.key, encode((_sums(rate), False if rate.tokens is None else rate.tokens, rate.at)))
+        for each in jobs:
+            words += _job(each)
+        await db.call("load", *words)
+
+
+def _sums(rate: Rate) -> list[tuple[float, int]]:
+    """What started at one moment, together."""
+    sums: dict[float, int] = {}
+    for at, cost in rate.starts:
+        sums[at] = sums.get(at, 0) + cost
+    return list(sums.items())
+
+
+def _untouched(each: Carried) -> bool:
+    """Stands in line since it was made: it needs no row."""
+    return each.record == new_record(each.record.job, each.record.created_at)
+
+
+def _job(each: Carried) -> tuple[Any, ...]:
+    row, plain = each.record, is_plain(each.record.job)
+    body = job_bytes(row.job, plain) + in_doubles(row.created_at)
+    edges = [(edge.up, edge.open, edge.soft, edge.version) for edge in each.edges]
+    ups = [edge.up for edge in each.edges if not edge.soft and edge.up not in row.after]
+    known = b"" if plain and _untouched(each) else row_bytes(row, plain, ups)
+    return row.job.id, body, known, "1" if each.holds_key else "", each.behind or "", encode(edges)

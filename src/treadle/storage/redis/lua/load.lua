@@ -1,0 +1,40 @@
+-- ARGV: now, the mark, number of rules, name rule ..., number of rates, name rate ..., then for each job:
+-- id, job with its moment, row or '', '1' if it holds its key, whom it is behind or '', edges as msgpack.
+-- rate: { { moment, cost } ..., no moment twice; tokens or false, at }. edge: { up, open, soft, version }.
+-- Stores them as they are: nothing is tended, counted down or said. A known id is left as it is.
+local at = 3
+for _ = 1, tonumber(ARGV[at]) do
+  call('HSET', RULES, ARGV[at + 1], ARGV[at + 2])
+  at = at + 2
+end
+at = at + 1
+for _ = 1, tonumber(ARGV[at]) do
+  local key, rate, sum = ARGV[at + 1], cmsgpack.unpack(ARGV[at + 2]), 0
+  call('DEL', ns .. ':starts:' .. key)
+  for _, start in ipairs(rate[1]) do
+    call('ZADD', ns .. ':starts:' .. key, num(start[1]), start[2] .. ':' .. num(start[1]))
+    sum = sum + start[2]
+  end
+  if sum > 0 then call('HSET', ns .. ':spent', key, sum) end
+  if rate[2] then call('HSET', ns .. ':bucket', key, struct.pack('>dd', rate[2], rate[3])) end
+  at = at + 2
+end
+at = at + 1
+for k = at, #ARGV, 6 do
+  local id, body, raw = ARGV[k], ARGV[k + 1], ARGV[k + 2]
+  if call('HEXISTS', JOB, id) == 0 then
+    local r = R.read(id, body, raw ~= '' and raw or nil)
+    call('HSET', JOB, id, body)
+    call('ZADD', MADE, num(r.created_at), id)
+    r.v = {}                             -- the views know nothing of it yet
+    B.rows[id] = r
+    B.put(r)
+    if raw == '' then B.dirty[id] = nil end
+    if ARGV[k + 3] == '1' then call('HSET', ns .. ':keys', r.j.key, id) end
+    if ARGV[k + 4] ~= '' then call('HSET', ns .. ':behind', id, ARGV[k + 4]) end
+    for _, edge in ipairs(cmsgpack.unpack(ARGV[k + 5])) do E.set_edge(edge[1], id, edge[2], edge[3], edge[4]) end
+  end
+end
+B.write()
+call('SET', ns .. ':move', ARGV[2])
+return 1

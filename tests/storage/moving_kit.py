@@ -1,0 +1,99 @@
+"""Places to move between, and a population of jobs with something of everything in it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+from tests.servers import valkey
+from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+
+_numbers = itertools.count()
+STEP = 500  # jobs enqueued, claimed and settled at once
+
+
+def url_of(kind: str, folder: Path) -> str:
+    """A fresh, empty place of that kind."""
+    number = next(_numbers)
+    if kind == "sqlite":
+        return f"sqlite:///{folder}/moving-{number}.db?synchronous=normal"
+    if kind == "redis":
+        return f"{valkey.url()}?ns=moving-{os.getpid()}-{number}"
+    return "memory://"
+
+
+PLACES = ("memory", "sqlite", "redis")
+OUTSIDE = ("sqlite", "redis")  # those another process can see
+
+
+async def made(kind: str, folder: Path) -> Storage:
+    storage = connect(url_of(kind, folder))
+    await storage.open()
+    return storage
+
+
+def kinds_of_jobs(number: int) -> list[NewJob]:
+    """Ten jobs, each of another kind; what becomes of them is decided by their task."""
+
+    def job(kind: str, **options: object) -> NewJob:
+        return NewJob(id=f"{kind}-{number:06}", task=kind, payload=f'["{kind}",{number}]', **options)  # type: ignore[arg-type]
+
+    tenant = f"tenant:{number % 7}"
+    return [
+        job("done", labels=("kept", f"n{number % 5}"), headers=(("trace", str(number)),)),
+        job("failed", keep_failed=3600.0),
+        job("ready", priority=number % 3, lane=f"lane-{number % 4}"),
+        job("later", delay=3600.0 + number),
+        job("limited", limits=((tenant, 1), ("paced", 1))),
+        job("keyed", key=f"k{number}", key_window=7200.0),
+        job("parent"),
+        job("runs", queue="slow"),
+        job("fan", after=(f"done-{number:06}", f"runs-{number:06}", f"later-{number:06}"), need=2, slack=1),
+        job("doomed", after=(f"failed-{number:06}",)),
+    ]
+
+
+async def populate(storage: Storage, jobs: int) -> None:
+    """About so many jobs, by the verbs alone: every state, waits open and counted, keys, slots, windows, memos."""
+    await storage.set_limits([
+        Limit("tenant", slots=1), Limit("paced", rate=1_000, per=60.0), Limit("queue:slow", slots=10_000),
+        Limit("sips", rate=10, per=60.0, how="bucket", burst=5),
+    ])  # fmt: skip
+    rows = [job for number in range(jobs // 11) for job in kinds_of_jobs(number)]
+    for at in range(0, len(rows), STEP):
+        await storage.enqueue(rows[at : at + STEP])
+    tasks: dict[str, tuple[int | None, float | None]] = dict.fromkeys(
+        ("done", "failed", "parent", "runs", "limited", "keyed"), (None, None)
+    )
+    ask = itertools.count()
+    while True:
+        claimed = await storage.claim(Claim(
+            worker=f"w#{next(ask)}", queues=(("default", STEP), ("slow", STEP)), tasks=tasks, limit=STEP, lease=600.0
+        ))  # fmt: skip
+        if not claimed.records:
+            break
+        await storage.settle([out for row in claimed.records if (out := ending(row)) is not None])
+        holds = [Hold(row.job.id, row.version, (("step", row.job.id),), '{"progress":0.5}')
+                 for row in claimed.records if row.job.task == "runs"]  # fmt: skip
+        if holds:
+            await storage.heartbeat(Presence(worker="w"), holds, 600.0)
+    await storage.set_limits([Limit("queue:slow", slots=1, hold="ended")])
+
+
+def ending(row: Record) -> Outcome | None:
+    job, common = row.job, {"id": row.job.id, "version": row.version}
+    if job.task == "done":
+        return Outcome(**common, state=State.SUCCEEDED, attempt=1, result=f'"{job.id}"', memo=(("a", "1"), ("b", "2")))
+    if job.task == "failed":
+        return Outcome(**common, state=State.FAILED, attempt=1, reason="error", error="boom")
+    if job.task == "parent":
+        child = NewJob(id=f"child-{job.id}", task="child", root=job.id, parent=job.id, delay=3600.0)
+        return Outcome(**common, state=State.WAITING, ran=True, attempt=1, result="1", then=(child,), after=(child.id,))
+    if job.task == "limited":
+        return Outcome(**common, state=State.READY, delay=900.0, attempt=1, error="again")
+    if job.task == "keyed":
+        return Outcome(**common, state=State.SUCCEEDED, attempt=1)
+    return None

@@ -1,0 +1,328 @@
+"""`operate.moving` and `treadle move`: between each pair of places, cut off in the middle, while others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.moving_kit import OUTSIDE, PLACES, made, populate, url_of
+from treadle import App, StorageMoved, StorageUnavailable, Unsupported, Worker
+from treadle.errors import MoveFailed, StorageError
+from treadle.model import Claim, NewJob, Outcome, Query, State
+from treadle.operate.moving import Place, abort, compare, move
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+
+PAIRS = [(one, other) for one in PLACES for other in PLACES]
+
+
+class Unplugged(Exception):
+    """The power went."""
+
+
+class Cut:
+    """A storage whose loads fail at the moments named: before they are stored, or after."""
+
+    def __init__(self, inner: Any, *moments: tuple[int, str]) -> None:
+        self._inner, self._moments, self._loads = inner, dict(moments), 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def load(self, load: Any, mark: Any) -> None:
+        self._loads += 1
+        when = self._moments.pop(self._loads, "")
+        if when == "before":
+            raise Unplugged
+        await self._inner.load(load, mark)
+        if when == "after":
+            raise Unplugged
+
+
+@asynccontextmanager
+async def places(one: str, other: str, folder: Path) -> AsyncIterator[tuple[Storage, Storage]]:
+    opened = [await made(kind, folder) for kind in (one, other)]
+    try:
+        yield opened[0], opened[1]
+    finally:
+        for storage in opened:
+            await storage.close()
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+async def test_each_pair_cut_off_twice(tmp_path: Path, one: str, other: str) -> None:
+    """The same set afterwards, whenever it was cut off, and both say so; then the jobs go on at their new place."""
+    async with places(one, other, tmp_path) as (source, target):
+        await populate(source, 2_000 if one != other else 300)
+        old = Place(source, "the old one")
+        new = Place(Cut(target, (2, "before"), (4, "after")), "the new one")  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(Unplugged):
+                await move(old, new, wait=0, step=150)
+            with pytest.raises(StorageUnavailable, match="filled from the old one"):
+                await target.enqueue([NewJob(id="early", task="t")])
+        moved = await move(old, new, wait=0, step=150)
+        found = await compare(old, new, step=333)
+        assert found.same
+        assert moved.resumed
+        assert (moved.jobs, moved.digest) == (found.source.jobs, found.source.digest)
+        assert moved.running > 0
+        with pytest.raises(StorageMoved, match="the new one"):
+            await source.enqueue([NewJob(id="late", task="t")])
+        with pytest.raises(MoveFailed, match="arrived"):
+            await move(old, new)
+        await _goes_on(target)
+
+
+async def _goes_on(target: Storage) -> None:
+    """Who waited for a job hears of its ending; keys are held; nobody has what ran under a lease."""
+    [held] = await target.enqueue([NewJob(id="new", task="keyed", key="k3")])
+    assert held.job.id == "keyed-000003"
+    [later] = await target.get(["later-000001"])
+    assert later is not None
+    await target.settle([Outcome(id=later.id, version=later.version, state=State.SUCCEEDED)])
+    [fan] = await target.get(["fan-000001"])
+    assert fan is not None
+    assert fan.state is State.READY
+    ask = Claim(worker="v#1", queues=(("slow", 9),), limit=9)
+    assert (await target.claim(ask)).records == ()
+    [child] = await target.get(["child-parent-000002"])
+    assert child is not None
+    await target.settle([Outcome(id=child.id, version=child.version, state=State.SUCCEEDED)])
+    [parent] = await target.get(["parent-000002"])
+    assert parent is not None
+    assert (parent.state, parent.ran) == (State.READY, True)
+
+
+async def test_workers_and_producers_go_on_trying(tmp_path: Path) -> None:
+    """A worker at the source ends what it runs; one at the target starts when it opens; every job is run to its end."""
+    old_url, new_url = url_of("sqlite", tmp_path), url_of("redis", tmp_path)
+    ends, ran = asyncio.Event(), list[str]()
+
+    def program(url: str) -> App:
+        app = App(url)
+
+        @app.task(name="work")
+        async def work(name: str) -> str:
+            if name == "long":
+                await ends.wait()
+            ran.append(name)
+            return name
+
+        return app
+
+    old, new = program(old_url), program(new_url)
+    async with old, new:
+        tasks = [app.tasks["work"] for app in (old, new)]
+        async with Worker(old, poll=0.01), Worker(new, poll=0.01):
+            long = await tasks[0].enqueue("long")
+            while (await old.jobs.get(long)).state is not State.RUNNING:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            waiting = await tasks[0].options(after=[long]).enqueue("waiting")
+            moving = asyncio.create_task(move(Place(old.storage, "old"), Place(new.storage, "new"), wait=30))
+            sent = await until_it_moves(tasks[0])
+            ends.set()
+            moved = await moving
+            assert moved.running == 0
+            assert await (await new.jobs.handle(waiting.id)).result(30) == "waiting"
+            assert await (await new.jobs.handle(long.id)).result(30) == "long"
+            assert await (await tasks[1].enqueue("after")).result(30) == "after"
+            rows = (await new.jobs.list(limit=10_000)).records
+            for row in rows:
+                await (await new.jobs.handle(row.id)).ended(30)
+    assert sorted(ran) == sorted(["after", "long", "waiting", *["short"] * sent])
+
+
+async def until_it_moves(task: Any) -> int:
+    """Enqueue one after the other until that is refused -> how many went in."""
+    for sent in range(100_000):
+        try:
+            await task.enqueue("short")
+        except StorageMoved:
+            return sent
+    raise AssertionError("it never moved")
+
+
+async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> None:
+    """After the wait is over; the job is run again at its new place when its lease has ended."""
+    went, lost = asyncio.Event(), asyncio.Event()
+    old_url, new_url = url_of("sqlite", tmp_path), url_of("sqlite", tmp_path)
+    old, new = App(old_url), App(new_url)
+
+    @old.task(name="work")
+    async def work() -> str:
+        went.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            lost.set()
+            raise
+        return "old"
+
+    @new.task(name="work")
+    async def again() -> str:
+        return "new"
+
+    async with old, new, Worker(new, poll=0.05):
+        async with Worker(old, lease=0.6, poll=0.05):
+            job = await work.enqueue()
+            await went.wait()
+            moved = await move(Place(old.storage, "old"), Place(new.storage, "new"), wait=0)
+            assert moved.running == 1
+            async with asyncio.timeout(30):
+                await lost.wait()
+            assert await (await new.jobs.handle(job.id)).result(30) == "new"
+        row = await new.jobs.get(job.id)
+        assert (row.lost, row.attempt) == (0, 1)
+        assert (await old.jobs.get(job.id)).state is State.RUNNING
+
+
+async def test_what_cannot_be_moved(tmp_path: Path) -> None:
+    async with places("memory", "sqlite", tmp_path) as (source, target):
+        old, new = Place(source, "old"), Place(target, "new")
+        await source.enqueue([NewJob(id="a", task="t")])
+        await target.enqueue([NewJob(id="b", task="t")])
+        with pytest.raises(MoveFailed, match="holds 1 jobs already"):
+            await move(old, new)
+        assert (await source.claim(Claim(worker="w#1"))).records  # nothing has begun
+        other, third = await made("memory", tmp_path), await made("memory", tmp_path)
+        with pytest.raises(Unplugged):
+            await move(old, Place(Cut(other, (1, "before")), "other"), wait=0)  # type: ignore[arg-type]
+        with pytest.raises(MoveFailed, match="moving, or has moved, to other"):
+            await move(old, Place(third, "third"), wait=0)
+        with pytest.raises(MoveFailed, match="filled from old by another move"):
+            await move(Place(third, "third"), Place(other, "other"), wait=0)
+        assert await abort(old, Place(other, "other"))
+        assert not await abort(old, Place(other, "other"))
+        await source.enqueue([NewJob(id="c", task="t")])
+        with pytest.raises(StorageUnavailable):
+            await other.enqueue([NewJob(id="c", task="t")])
+        await move(old, Place(third, "third"), wait=0)
+        with pytest.raises(MoveFailed, match="has ended"):
+            await abort(old, Place(third, "third"))
+    with pytest.raises(Unsupported):
+        await move(Place(object(), "old"), Place(object(), "new"))  # type: ignore[arg-type]
+
+
+async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
+    async with places("memory", "memory", tmp_path) as (source, target):
+        await populate(source, 200)
+        loads = target.load  # type: ignore[attr-defined]
+
+        async def forgetful(load: Any, mark: Any) -> None:
+            await loads(type(load)(load.jobs[1:], load.rules, load.rates, load.cursor), mark)
+
+        target.load = forgetful  # type: ignore[attr-defined]
+        with pytest.raises(MoveFailed, match=r"do not hold the same jobs .*: 18 and 17"):
+            await move(Place(source, "old"), Place(target, "new"), wait=0, step=1_000)
+        with pytest.raises(StorageError):
+            await target.claim(Claim(worker="w#1"))
+
+
+# --- the command
+
+
+def treadle(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "treadle", *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(("one", "other"), [(one, other) for one in OUTSIDE for other in OUTSIDE])
+async def test_kill_9_in_the_middle_of_the_command(tmp_path: Path, one: str, other: str) -> None:
+    """Called again, it goes on; afterwards both hold the same, and --check says so."""
+    source, target = url_of(one, tmp_path), url_of(other, tmp_path)
+    storage = connect(source)
+    await storage.open()
+    await populate(storage, 2_000)
+    await storage.close()
+    kills = await asyncio.to_thread(killed_and_done, source, target, 50)
+    assert kills > 0
+    checked = await asyncio.to_thread(treadle, "move", source, target, "--check", "--json")
+    assert checked.returncode == 0, checked.stderr
+    assert json.loads(checked.stdout)["same"] is True
+    arrived = connect(target)
+    await arrived.open()
+    try:
+        assert (await arrived.find(Query(limit=0, count=True))).total == json.loads(checked.stdout)["jobs"][0]
+        await _goes_on(arrived)
+    finally:
+        await arrived.close()
+
+
+def killed_and_done(source: str, target: str, step: int) -> int:
+    """Run the command and kill it, later each time, until it comes to its end -> how often it was killed."""
+    for kills in range(40):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "treadle", "move", source, target, "--wait", "0", "--step", str(step)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ},
+        )  # fmt: skip
+        try:
+            out, err = child.communicate(timeout=(0.2 + 0.1 * kills) * SLOWLY)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            child.communicate()
+            continue
+        assert child.returncode == 0, out + err
+        assert "on both sides" in out
+        return kills
+    raise AssertionError("it never came to its end")
+
+
+def _slowly() -> float:
+    """How long this machine takes to start the command and look around, against a fast one."""
+    began = time.perf_counter()
+    treadle("--version")
+    return max(1.0, (time.perf_counter() - began) / 0.15)
+
+
+SLOWLY = _slowly()
+
+
+def test_the_command_says_what_it_does(tmp_path: Path) -> None:
+    source, target = f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db"
+    assert treadle("enqueue", "mail.send", "a", "--url", source).returncode == 0
+    dry = treadle("move", source, target, "--dry-run")
+    assert dry.returncode == 0
+    assert "mail.send" in dry.stdout
+    assert "1 job would be moved" in dry.stderr
+    assert not (tmp_path / "new.db").exists()
+    done = treadle("move", source, target, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["moved"]["jobs"] == 1
+    late = treadle("enqueue", "mail.send", "a", "--url", source)
+    assert late.returncode == 1
+    assert "were moved to" in late.stderr
+    again = treadle("move", source, target)
+    assert again.returncode == 1
+    assert "arrived" in again.stderr
+    assert treadle("move", source, target, "--check").returncode == 0
+    assert treadle("enqueue", "mail.send", "a", "--url", target).returncode == 0
+    differs = treadle("move", source, target, "--check")
+    assert differs.returncode == 1
+    assert "they differ" in differs.stdout
+    assert treadle("move", source, target, "--abort").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("sqlite:///nowhere.db", "sqlite:///new.db"), 2),
+        (("memory://", "sqlite:///new.db"), 2),
+        (("sqlite:///a.db", "sqlite:///a.db"), 2),
+        (("sqlite:///a.db", "sqlite:///b.db", "--check", "--abort"), 2),
+        (("sqlite:///a.db",), 2),
+    ],
+)
+def test_the_command_refuses(words: tuple[str, ...], code: int) -> None:
+    assert treadle("move", *words).returncode == code
