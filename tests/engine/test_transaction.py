@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from tests.engine.kit import Told
-from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, current
+from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, current, flow
 from treadle.errors import BadSession, NestedTransaction
 from treadle.model import Claim
+from treadle.options import Key
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.own import OwnTransaction
 
@@ -72,6 +73,34 @@ async def test_writes_ending_and_jobs_within_are_one_commit(app: App, path: Path
         await told.until("succeeded", 2)
     assert seen == [([], 1)] * 2
     assert told.names("succeeded", "lost", "failed") == ["succeeded", "succeeded"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_children_are_of_the_commit(app: App, path: Path, fails: bool) -> None:
+    """What the task returns is stored with its writes; refused, all of it is rolled back and the attempt failed."""
+
+    @app.task
+    async def child(number: int) -> int:
+        return number
+
+    @app.task
+    async def parent() -> Any:
+        async with current().transaction() as tx:
+            tx.execute(WRITE, ("paid",))
+        key = Key("held", conflict="raise")
+        return flow(child.options(key=key).job(1), child.job(2))
+
+    if fails:
+        await child.options(key="held", delay=99).enqueue(0)
+    async with Worker(app):
+        job = await parent.enqueue()
+        if fails:
+            with pytest.raises(JobFailed, match="held"):
+                await job.result(30)
+        else:
+            assert await job.workflow.result(30) == 2
+    assert ledger(path) == ([] if fails else ["paid"])
+    assert len((await app.jobs.list()).records) == (2 if fails else 3)
 
 
 async def test_in_a_thread(app: App, path: Path) -> None:
@@ -339,7 +368,7 @@ async def test_where_there_are_no_transactions(path: Path) -> None:
 
 PROGRAM = """
 import asyncio, os, sys
-from treadle import App, Worker, current
+from treadle import App, Worker, current, flow
 app = App(sys.argv[1])
 
 @app.task(name="pay")

@@ -17,7 +17,19 @@ from django.conf import settings
 from django.db import connections, transaction
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from treadle import App, BadOption, BadSession, JobSpec, KeyHeld, Middleware, StorageError, Unsupported, Worker
+from treadle import (
+    App,
+    BadOption,
+    BadSession,
+    JobSpec,
+    KeyHeld,
+    Middleware,
+    StorageError,
+    Unsupported,
+    Worker,
+    chain,
+    flow,
+)
 from treadle.options import Key
 
 
@@ -98,6 +110,20 @@ async def test_options_and_tasks_take_it_too(app: App, path: Path) -> None:
         assert await stored(app) == []
         db.commit()
     assert await stored(app) == ['["a"]', '["b"]', '["c"]']
+
+
+async def test_flows_are_stored_whole(app: App, path: Path) -> None:
+    """With their roots; by app.enqueue and by their own enqueue."""
+    with closing(sqlite3.connect(path)) as db:
+        await flow(spec(app, "a"), spec(app, "b")).enqueue(within=db)
+        last = await chain(spec(app, "c"), spec(app, "d", pass_result=False)).enqueue(within=db)
+        root = await app.enqueue(flow(spec(app, "e")), within=db)
+        assert await stored(app) == []
+        db.commit()
+    assert len((await app.jobs.list()).records) == 8
+    async with Worker(app):
+        assert await last.result(30) == "d"
+        assert await root.result(30) == "e"
 
 
 @pytest.mark.parametrize("rows", [sqlite3.Row, lambda _, row: {"a": row}])

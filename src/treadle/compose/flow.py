@@ -133,11 +133,12 @@ class Flow(Continuation[T_co, W_co]):
         others = tuple([replace(new, root=id, parent=new.parent or id) for new in self.rows()])
         return JobSpec(root, source=maker, others=others)
 
-    async def enqueue(self) -> Job[W_co, W_co]:
-        """Store all of it, with a root job to wait for; durable when it returns."""
+    async def enqueue(self, *, within: Any = None) -> Job[W_co, W_co]:
+        """Store all of it, with a root job to wait for; durable when it returns, or when the transaction of yours that
+        it is to be stored `within` is committed."""
         spec = self.job()
         assert spec.source is not None
-        [job] = await spec.source.sender.send([spec])
+        [job] = await spec.source.sender.send([spec], within)
         return job
 
     def __repr__(self) -> str:
@@ -149,12 +150,12 @@ class Chain(Flow[T_co, W_co]):
 
     __slots__ = ()
 
-    async def enqueue(self) -> Job[W_co, W_co]:
+    async def enqueue(self, *, within: Any = None) -> Job[W_co, W_co]:
         """Store all of it; answers the last job."""
         spec = self.job()
         assert spec.source is not None
         last = self._specs[-1]
-        await spec.source.sender.send([spec])
+        await spec.source.sender.send([spec], within)
         return Job(last.id, last.new.task, spec.source.sender, last.decode)
 
 
