@@ -116,13 +116,14 @@ async def test_flows_are_stored_whole(app: App, path: Path) -> None:
     """With their roots; by app.enqueue and by their own enqueue."""
     with closing(sqlite3.connect(path)) as db:
         await flow(spec(app, "a"), spec(app, "b")).enqueue(within=db)
-        last = await chain(spec(app, "c"), spec(app, "d", pass_result=False)).enqueue(within=db)
+        [task] = app.tasks.values()
+        last = await chain(task.job("c"), task.options(pass_result=True).job()).enqueue(within=db)
         root = await app.enqueue(flow(spec(app, "e")), within=db)
         assert await stored(app) == []
         db.commit()
     assert len((await app.jobs.list()).records) == 8
     async with Worker(app):
-        assert await last.result(30) == "d"
+        assert await last.result(30) == "c"
         assert await root.result(30) == "e"
 
 

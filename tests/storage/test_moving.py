@@ -235,7 +235,7 @@ async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
 
 def treadle(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "treadle", *words]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize(("one", "other"), [(one, other) for one in OUTSIDE for other in OUTSIDE])
@@ -258,6 +258,46 @@ async def test_kill_9_in_the_middle_of_the_command(tmp_path: Path, one: str, oth
         await _goes_on(arrived)
     finally:
         await arrived.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("one", "other"), [(one, other) for one in OUTSIDE for other in OUTSIDE])
+async def test_soak_a_hundred_thousand_killed_in_the_middle(tmp_path: Path, one: str, other: str) -> None:
+    """100,000 mixed jobs, kill -9 when about half have arrived, then to the end."""
+    source, target = url_of(one, tmp_path), url_of(other, tmp_path)
+    storage, began = connect(source), time.perf_counter()
+    await storage.open()
+    await populate(storage, SOAKED)
+    jobs = sum(count.jobs for count in (await storage.stats()).counts)
+    await storage.close()
+    filled = time.perf_counter()
+    print(f"\n{one} -> {other}: {jobs:,} jobs made in {filled - began:.0f} s", flush=True)
+    await asyncio.to_thread(kill_when_half_has_arrived, source, target, jobs)
+    killed = time.perf_counter()
+    done = await asyncio.to_thread(treadle, "move", source, target, "--wait", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    moved = json.loads(done.stdout)["moved"]
+    assert (moved["jobs"], moved["resumed"]) == (jobs, True)
+    print(
+        f"killed after {killed - filled:.1f} s, the rest and comparing {time.perf_counter() - killed:.1f} s", flush=True
+    )
+    checked = await asyncio.to_thread(treadle, "move", source, target, "--check")
+    assert checked.returncode == 0, checked.stdout
+
+
+SOAKED = int(os.environ.get("SOAK_MOVE_JOBS", "100000"))
+
+
+def kill_when_half_has_arrived(source: str, target: str, jobs: int) -> None:
+    command = [sys.executable, "-m", "treadle", "move", source, target, "--wait", "0"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert child.stderr is not None
+    for line in child.stderr:
+        words = line.split()
+        if words[:1] == ["carrying"] and int(words[2].partition("/")[0].replace(",", "")) > jobs // 2:
+            break
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
 
 
 def killed_and_done(source: str, target: str, step: int) -> int:
