@@ -278,8 +278,9 @@ async def test_calls_that_cannot_be(app: App, path: Path) -> None:
         db.commit()
     assert await stored(app) == []
     memory = App("memory://")
+    memory.task(name="send")(len)
     with closing(sqlite3.connect(path)) as db, pytest.raises(Unsupported, match="enqueue after your commit") as told:
-        await memory.enqueue(spec(app, "ada"), within=db)
+        await memory.enqueue(spec(memory, "ada"), within=db)
     assert told.value.storage == "MemoryStorage"
     await memory.close()
 
