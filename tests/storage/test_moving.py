@@ -302,13 +302,14 @@ def kill_when_half_has_arrived(source: str, target: str, jobs: int) -> None:
 
 def killed_and_done(source: str, target: str, step: int) -> int:
     """Run the command and kill it, later each time, until it comes to its end -> how often it was killed."""
+    slowly = _slowly()
     for kills in range(40):
         child = subprocess.Popen(
             [sys.executable, "-m", "treadle", "move", source, target, "--wait", "0", "--step", str(step)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ},
         )  # fmt: skip
         try:
-            out, err = child.communicate(timeout=(0.2 + 0.1 * kills) * SLOWLY)
+            out, err = child.communicate(timeout=(0.2 + 0.1 * kills) * slowly)
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGKILL)
             child.communicate()
@@ -324,9 +325,6 @@ def _slowly() -> float:
     began = time.perf_counter()
     treadle("--version")
     return max(1.0, (time.perf_counter() - began) / 0.15)
-
-
-SLOWLY = _slowly()
 
 
 def test_the_command_says_what_it_does(tmp_path: Path) -> None:
