@@ -386,7 +386,7 @@ async def test_law05_the_end_of_a_promise_brings_back_who_waits_in_its_run(stora
     await storage.enqueue([job("a"), job("b", queue="other")])
     for id, queue in (("a", "default"), ("b", "other")):
         promise = job(f"{id}-promise", task="", root=id, parent=id, deadline=10)
-        waits = back(await claim_one(storage, queue), state=WAITING, then=(promise,), after=(promise.id,), slack=None)
+        waits = out(await claim_one(storage, queue), WAITING, then=(promise,), after=(promise.id,), slack=None)
         assert await said(storage, waits) == ["applied"]
     promised = await row(storage, "a-promise")
     await settle(storage, done(promised, result="1"))
