@@ -15,6 +15,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off S
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
+    awaited text[];             -- those of them somebody waits for
     o record;
     found record;
 BEGIN
@@ -40,15 +41,14 @@ BEGIN
                 to_result, to_value, to_error
             FROM gone
         ) SELECT array_agg(id) INTO done FROM gone;
-        IF cardinality(done) = json_array_length(outs)
-            AND NOT EXISTS (SELECT 1 FROM edge WHERE up = ANY (done) AND open)
-        THEN
+        SELECT array_agg(DISTINCT up) INTO awaited FROM edge WHERE up = ANY (done) AND open;
+        IF awaited IS NULL AND cardinality(done) = json_array_length(outs) THEN
             PERFORM speak_ends(done);
             RETURN;
         END IF;
-        IF EXISTS (SELECT 1 FROM edge WHERE up = ANY (done) AND open) THEN
+        IF awaited IS NOT NULL THEN
             PERFORM 1 FROM (
-                SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = ANY (done) AND open))
+                SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = ANY (awaited) AND open))
                 ORDER BY id FOR NO KEY UPDATE
             ) AS locked;
         END IF;
@@ -64,7 +64,9 @@ BEGIN
         ORDER BY x.n
     LOOP
         IF o.fast AND o.id = ANY (done) THEN
-            PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
+            IF o.id = ANY (awaited) THEN
+                PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
+            END IF;
             CONTINUE;
         END IF;
         SELECT * INTO found FROM settle_one(row_to_json(o), t);
@@ -108,6 +110,7 @@ DECLARE
     r job := row_of(named, to_state > 2);
     old job;
     p record;
+    all_fresh boolean;
 BEGIN
     status := 'applied';
     IF r.id IS NULL THEN
@@ -170,9 +173,10 @@ BEGIN
         PERFORM schedule(r, t + delay);
     ELSE
         -- a job born of it that another row answered is nobody's child: not waited for
+        all_fresh := cardinality(p.fresh) = cardinality(p.asked);
         SELECT array_agg(u.up ORDER BY u.n) INTO r.after FROM (
             SELECT up, min(n) AS n FROM unnest(ups) WITH ORDINALITY AS a (up, n)
-            WHERE up = ANY (p.fresh) OR NOT up = ANY (p.asked) GROUP BY up
+            WHERE all_fresh OR up = ANY (p.fresh) OR NOT up = ANY (p.asked) GROUP BY up
         ) AS u;
         r.pending := least(need, coalesce(cardinality(r.after), 0));
         r.slack := slack;

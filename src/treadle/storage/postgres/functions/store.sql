@@ -56,6 +56,7 @@ DECLARE
     taken_ids text[] := '{}';
     unknown text[];
     all_ups text[];
+    all_fresh boolean;
 BEGIN
     asked := '{}';
     answers := '{}';
@@ -92,10 +93,12 @@ BEGIN
             taken_ids := array_prepend(x.id, taken_ids);
         END LOOP;
     END IF;
+    all_fresh := cardinality(fresh) = cardinality(asked);
     -- whoever they wait for is held, and known
-    SELECT array_agg(DISTINCT coalesce(answers[array_position(asked, u.up)], u.up)) INTO all_ups
+    SELECT array_agg(DISTINCT CASE WHEN all_fresh THEN u.up
+        ELSE coalesce(answers[array_position(asked, u.up)], u.up) END) INTO all_ups
     FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
-    WHERE y.after IS NOT NULL AND y.id = ANY (fresh);
+    WHERE y.after IS NOT NULL AND (all_fresh OR y.id = ANY (fresh));
     ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(asked));  -- theirs is not a wait for somebody else
     all_ups := ARRAY(SELECT unnest(all_ups) UNION SELECT unnest(ups) EXCEPT SELECT unnest(fresh)
         EXCEPT SELECT self);
@@ -115,9 +118,10 @@ BEGIN
     END IF;
     INSERT INTO label (label, id)
     SELECT l.label, y.id FROM json_to_recordset(jobs) AS y (id text, labels text[]), unnest(y.labels) AS l (label)
-    WHERE y.labels IS NOT NULL AND y.id = ANY (fresh) ON CONFLICT DO NOTHING;
+    WHERE y.labels IS NOT NULL AND (all_fresh OR y.id = ANY (fresh)) ON CONFLICT DO NOTHING;
     PERFORM speak('queue:' || q.queue) FROM (
-        SELECT DISTINCT y.queue FROM json_to_recordset(jobs) AS y (id text, queue text) WHERE y.id = ANY (fresh)
+        SELECT DISTINCT y.queue FROM json_to_recordset(jobs) AS y (id text, queue text)
+        WHERE all_fresh OR y.id = ANY (fresh)
     ) AS q;
 END $$;
 
@@ -130,21 +134,21 @@ DECLARE
     x record;
     r job;
     soft text;
-    done text[] := '{}';
+    all_fresh boolean := cardinality(fresh) = cardinality(asked);   -- the usual case, in which nothing is looked up
 BEGIN
     FOR x IN
         SELECT y.id, y.need, y.key IS NOT NULL OR y.lane IS NOT NULL OR y.after IS NOT NULL
             OR coalesce(y.words ? 'aging', false) AS asks
         FROM json_to_recordset(jobs) AS y (id text, need int, key text, lane text, after text[], words jsonb)
-        WHERE y.id = ANY (fresh)
+        WHERE all_fresh OR y.id = ANY (fresh)
     LOOP
-        CONTINUE WHEN NOT x.asks OR x.id = ANY (done);
-        done := array_prepend(x.id, done);
+        CONTINUE WHEN NOT x.asks;
         SELECT * INTO r FROM job WHERE id = x.id;
         soft := NULL;
         IF r.after IS NOT NULL THEN
             SELECT array_agg(m.up ORDER BY m.n) INTO r.after FROM (
-                SELECT coalesce(answers[array_position(asked, a.up)], a.up) AS up, min(a.n) AS n
+                SELECT CASE WHEN all_fresh THEN a.up ELSE coalesce(answers[array_position(asked, a.up)], a.up) END AS up,
+                    min(a.n) AS n
                 FROM unnest(r.after) WITH ORDINALITY AS a (up, n) GROUP BY 1
             ) AS m;
         END IF;
