@@ -95,3 +95,14 @@ async def test_law02_a_delayed_job_takes_its_lanes_turn_when_due(storage: Storag
     await tend(storage)
     assert (await row(storage, "later")).place == clock() - 5 + 30 + 1
     assert await claim_ids(storage, 9) == ["a0", "a1", "later"]
+
+
+async def test_law02_what_came_due_first_is_in_line_first(storage: Storage, clock: HandClock) -> None:
+    """A lost lease and a scheduled job of a lane, found due by the same call: the lane goes to the head of the line as
+    it stood when its job came due."""
+    await storage.enqueue([job("lost"), job("later", lane="a", delay=20)])
+    await claim_one(storage, lease=5)
+    clock.advance(30)
+    await tend(storage)
+    lost, later = await row(storage, "lost"), await row(storage, "later")
+    assert (lost.lost, later.place) == (1, lost.place)

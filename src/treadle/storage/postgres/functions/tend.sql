@@ -1,30 +1,27 @@
 -- Acting on what is due: scheduled jobs join the line, lost leases return, deadlines and waits end, rates let somebody in.
--- The common rows in two statements, the others one by one. What somebody else holds at the moment is left for later.
+-- The common rows in two statements, the others one by one in the order of their moments; all of them so when lanes are
+-- among them, for then it matters who joins first. What somebody else holds at the moment is left for later.
 CREATE FUNCTION tend(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    r job;
+    d record;
     limited text;
     queues text[];
     most int := 1000;
 BEGIN
-    IF EXISTS (SELECT 1 FROM job WHERE due_at <= t AND state <> 2) THEN
+    IF NOT EXISTS (
+        SELECT 1 FROM (SELECT lane FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most) AS due
+        WHERE lane IS NOT NULL)
+    THEN
         WITH joined AS (
             UPDATE job SET place = due_at, joined_at = due_at, due_at = CASE WHEN NOT ran THEN deadline_at END
             WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most
                     FOR NO KEY UPDATE SKIP LOCKED))
-                AND state = 1 AND place IS NULL AND parked IS NULL AND joined_at IS NULL AND lane IS NULL
+                AND state = 1 AND place IS NULL AND parked IS NULL AND joined_at IS NULL
                 AND NOT coalesce(words ? 'aging', false) AND (ran OR deadline_at IS NULL OR deadline_at > t)
             RETURNING queue
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM joined;
         PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
-        FOR r IN SELECT * FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at, id LIMIT most
-            FOR NO KEY UPDATE SKIP LOCKED
-        LOOP
-            PERFORM act(r.id, r.due_at, t);
-        END LOOP;
-    END IF;
-    IF EXISTS (SELECT 1 FROM job WHERE due_at < t AND state = 2) THEN
         WITH returned AS (
             UPDATE job SET place = joined_at, state = 1, lost = lost + 1, updated_at = t,
                 due_at = CASE WHEN NOT ran THEN deadline_at END
@@ -35,17 +32,21 @@ BEGIN
             RETURNING queue
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM returned;
         PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
-        FOR r IN SELECT * FROM job WHERE due_at < t AND state = 2 ORDER BY due_at, id LIMIT most
-            FOR NO KEY UPDATE SKIP LOCKED
-        LOOP
-            PERFORM act(r.id, r.due_at, t);
-        END LOOP;
     END IF;
+    FOR d IN
+        SELECT * FROM (
+            (SELECT id, due_at FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most)
+            UNION ALL
+            (SELECT id, due_at FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most)
+        ) AS due ORDER BY due_at, id
+    LOOP
+        PERFORM act(d.id, d.due_at, t);
+    END LOOP;
     FOR limited IN SELECT key FROM gate WHERE opens <= t ORDER BY key LOOP
         BEGIN
             PERFORM call_in_for(limited, t);
         EXCEPTION WHEN lock_not_available THEN
-            NULL;
+            PERFORM set_config('lock_timeout', '10ms', true);
         END;
     END LOOP;
 END $$;
@@ -55,7 +56,7 @@ CREATE FUNCTION act(wanted text, due float8, t float8) RETURNS void LANGUAGE plp
 DECLARE
     r job;
 BEGIN
-    SELECT * INTO r FROM job WHERE id = wanted AND due_at = due;
+    SELECT * INTO r FROM job WHERE id = wanted AND due_at = due FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -79,5 +80,5 @@ BEGIN
         PERFORM put(r);
     END IF;
 EXCEPTION WHEN lock_not_available THEN
-    RETURN;
+    PERFORM set_config('lock_timeout', '10ms', true);   -- half a second in all is enough
 END $$;
