@@ -6,7 +6,7 @@ import itertools
 import os
 from pathlib import Path
 
-from tests.servers import valkey
+from tests.servers import postgres, valkey
 from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
@@ -22,11 +22,13 @@ def url_of(kind: str, folder: Path) -> str:
         return f"sqlite:///{folder}/moving-{number}.db?synchronous=normal"
     if kind == "redis":
         return f"{valkey.url()}?ns=moving-{os.getpid()}-{number}"
+    if kind == "postgres":
+        return f"{postgres.url()}?schema=moving_{os.getpid()}_{number}"
     return "memory://"
 
 
-PLACES = ("memory", "sqlite", "redis")
-OUTSIDE = ("sqlite", "redis")  # those another process can see
+PLACES = ("memory", "sqlite", "redis", "postgres")
+OUTSIDE = ("sqlite", "redis", "postgres")  # those another process can see
 
 
 async def made(kind: str, folder: Path) -> Storage:

@@ -10,6 +10,8 @@ from typing import Final
 import psycopg
 
 from treadle.errors import StorageError, StorageFull, StorageUnavailable
+from treadle.storage.carrying import Mark, decode_mark
+from treadle.storage.carrying import refusal as shut
 
 # Two transactions in each other's way: one of them was undone and may be repeated at once.
 AGAIN: Final = frozenset({"40001", "40P01"})
@@ -18,6 +20,9 @@ AGAIN: Final = frozenset({"40001", "40P01"})
 STALE: Final = frozenset({"26000", "42P05", "25006", "57P01", "57P02", "57P03", "57P05"})
 # Our functions or tables are not there (any more): opening anew makes them.
 MISSING: Final = frozenset({"42883", "42P01", "42703", "3F000"})
+
+# A mark of a move is in the way (functions/carry.sql); the message is the mark.
+MARKED: Final = "TR002"
 
 _FULL: Final = frozenset({"53100"})
 _AWAY_CLASSES: Final = ("08", "28", "3D", "40", "53", "57", "58", "XX")
@@ -52,8 +57,26 @@ class Cut(Exception):
     """The connection broke. Stays within this folder."""
 
 
+def mark_of(error: BaseException) -> Mark | None:
+    """The mark because of which a verb was not done; of an error as callers are told it."""
+    code, message = _said(error.__cause__)
+    return decode_mark(message) if code == MARKED else None
+
+
+def _said(error: BaseException | None) -> tuple[str | None, str]:
+    """SQLSTATE and message, whichever driver told it."""
+    if isinstance(error, Said):
+        return error.code, error.message
+    if isinstance(error, psycopg.Error):
+        return error.diag.sqlstate, error.diag.message_primary or str(error)
+    code = getattr(error, "sqlstate", None)
+    return (code if isinstance(code, str) else None), str(error)
+
+
 def refusal(code: str, message: str, where: str) -> StorageError:
     """The error a caller is told for what the server said."""
+    if code == MARKED:
+        return shut(decode_mark(message), where)
     advice = _ADVICE.get(code)
     words = f"{where}: {message.strip()} [{code}]" + (f"; {advice}" if advice else "")
     if code in _FULL:
@@ -67,13 +90,11 @@ def translated(error: BaseException, where: str) -> BaseException:
     """The error a caller is told; others than the drivers' and the system's stay as they are."""
     if isinstance(error, StorageError):
         return error
-    if isinstance(error, Said):
-        return refusal(error.code, error.message, where)
     if isinstance(error, Cut):
         return StorageUnavailable(f"{where}: {error}")
-    code = getattr(error, "sqlstate", None)
-    if isinstance(code, str):
-        return refusal(code, str(error), where)
+    code, message = _said(error)
+    if code is not None:
+        return refusal(code, message, where)
     if isinstance(error, psycopg.OperationalError):
         return StorageUnavailable(f"{where}: {str(error).strip()}")
     if isinstance(error, (OSError, EOFError)):

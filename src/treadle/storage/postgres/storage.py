@@ -11,8 +11,10 @@ from typing import Any
 
 from treadle.errors import StorageError
 from treadle.model import Claim, Claimed, Outcome, Settled
+from treadle.storage.carrying import Load, Mark
 from treadle.storage.hints import Hub
 from treadle.storage.postgres import address as urls
+from treadle.storage.postgres import carry
 from treadle.storage.postgres.connection import Pool, Runner, is_missing
 from treadle.storage.postgres.health import Health, health
 from treadle.storage.postgres.line import Row, Value
@@ -99,6 +101,18 @@ class PostgresStorage(Verbs):
     async def begin(self, sync: bool) -> Own:
         """A transaction for one run, on a connection of its own. Raises StorageUnavailable."""
         return await begin(self._home, sync)
+
+    async def read_mark(self) -> Mark | None:
+        return await carry.read_mark(self._runner)
+
+    async def set_mark(self, mark: Mark | None) -> None:
+        await carry.set_mark(self._runner, mark, self._moment())
+
+    async def unload(self, cursor: str | None, limit: int) -> Load:
+        return await carry.unload(self._runner, cursor, limit)
+
+    async def load(self, load: Load, mark: Mark) -> None:
+        await carry.load(self._runner, load, mark)
 
     async def schema(self) -> int | None:
         """The number of the schema; None: there is none yet. Raises NotADatabase, StorageUnavailable."""

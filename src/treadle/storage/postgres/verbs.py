@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from treadle.errors import StorageError
 from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
+from treadle.storage.carrying import gone
 from treadle.storage.postgres import look
 from treadle.storage.postgres.claim import claim
 from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import enqueue
+from treadle.storage.postgres.faults import mark_of
 from treadle.storage.postgres.settle import heartbeat, settle, settle_claim
 from treadle.storage.postgres.tend import prune, set_limits
 
@@ -29,19 +32,40 @@ class Verbs:
         return await enqueue(self._runner, jobs, self._moment()) if jobs else []
 
     async def claim(self, ask: Claim) -> Claimed:
-        return await claim(self._runner, ask, self._moment())
+        try:
+            return await claim(self._runner, ask, self._moment())
+        except StorageError as error:
+            if _role(error) != "closing":
+                raise
+            return Claimed()
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
-        return await heartbeat(self._runner, worker, holds, lease, self._moment())
+        try:
+            return await heartbeat(self._runner, worker, holds, lease, self._moment())
+        except StorageError as error:
+            if _role(error) != "gone":
+                raise
+            return {hold.id for hold in holds}
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        return await settle(self._runner, outcomes, self._moment()) if outcomes else []
+        try:
+            return await settle(self._runner, outcomes, self._moment()) if outcomes else []
+        except StorageError as error:
+            mark = mark_of(error)
+            if mark is None or mark.role != "gone":
+                raise
+            return [gone(mark) for _ in outcomes]
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         if not outcomes:
             return [], await self.claim(ask)
-        return await settle_claim(self._runner, outcomes, ask, self._moment())
+        try:
+            return await settle_claim(self._runner, outcomes, ask, self._moment())
+        except StorageError as error:
+            if _role(error) not in ("closing", "gone"):
+                raise
+            return await self.settle(outcomes), Claimed()
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         found = await look.by_ids(self._runner, ids) if ids else {}
@@ -57,4 +81,15 @@ class Verbs:
         await set_limits(self._runner, limits, self._moment())
 
     async def prune(self, limit: int) -> int:
-        return await prune(self._runner, max(limit, 0), self._moment())
+        try:
+            return await prune(self._runner, max(limit, 0), self._moment())
+        except StorageError as error:
+            if _role(error) is None:
+                raise
+            return 0
+
+
+def _role(error: StorageError) -> str | None:
+    """Under which mark of a move a verb was not done."""
+    mark = mark_of(error)
+    return None if mark is None else mark.role

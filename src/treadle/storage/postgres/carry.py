@@ -1,0 +1,126 @@
+"""All that the schema holds, job by job, and such jobs stored again; and the mark of a move, which every verb obeys.
+
+Without it a project could not leave the embedded default for a database, nor this database for another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from treadle.model import Limit, Record
+from treadle.storage.carrying import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark
+from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.rows import (
+    NUMBER,
+    TOLD_ENDED,
+    from_json,
+    heard,
+    job_words,
+    record,
+    said,
+    text,
+)  # fmt: skip
+
+MARK: Final = "SELECT value FROM {schema}.meta WHERE name = 'move'"
+SET_MARK: Final = "SELECT {schema}.set_mark(%s::float8, %s)::text"
+TAKE_IN: Final = "SELECT {schema}.take_in(%s::json, %s::json, %s::json, %s)::text"
+
+# By id: an order that stays while jobs end. A key is held by whom `holder` names, while its own row says so too; by one
+# who has ended, if its window went on when it did.
+PAGE: Final = f"""
+SELECT {TOLD_ENDED},
+    j.key IS NOT NULL AND (j.state < 3 OR coalesce(j.created_at + (j.words ->> 'window')::float8 > j.ended_at, false))
+        AND EXISTS (SELECT FROM {{schema}}.holder h WHERE h.key = j.key AND h.id = j.id),
+    (SELECT json_agg(json_build_array(e.up, e.version, e.open, e.soft) ORDER BY e.num)::text
+        FROM {{schema}}.edge e WHERE e.down = j.id),
+    (SELECT b.first FROM {{schema}}.behind b WHERE b.id = j.id)
+FROM (
+    (SELECT * FROM {{schema}}.job WHERE id > %s ORDER BY id LIMIT %s)
+    UNION ALL (SELECT * FROM {{schema}}.ended WHERE id > %s ORDER BY id LIMIT %s)
+) AS j ORDER BY j.id LIMIT %s
+"""
+RULES: Final = "SELECT name, slots, rate, per, how, burst, hold FROM {schema}.rule ORDER BY name"
+STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
+BUCKETS: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE tokens IS NOT NULL"
+
+
+async def read_mark(run: Runner) -> Mark | None:
+    found = await run.run(MARK, [])
+    return decode_mark(heard(found[0][0])) if found else None
+
+
+async def set_mark(run: Runner, mark: Mark | None, now: float | None) -> None:
+    await run.run(SET_MARK, [now, _written(mark)])
+
+
+def _written(mark: Mark | None) -> str | None:
+    return None if mark is None else said(encode_mark(mark).decode())
+
+
+# --- leaving
+
+
+async def unload(run: Runner, cursor: str | None, limit: int) -> Load:
+    past = said(cursor or "")
+    found = await run.run(PAGE, [past, limit + 1, past, limit + 1, limit + 1])
+    jobs = tuple(_carried(row) for row in found[:limit])
+    more = jobs[-1].record.job.id if len(found) > limit else None
+    if cursor is not None:
+        return Load(jobs, cursor=more)
+    rules = tuple(Limit(heard(name), *others) for name, *others in await run.run(RULES, []))
+    return Load(jobs, rules, await _rates(run), more)
+
+
+def _carried(row: Sequence[Any]) -> Carried:
+    *told, holds, edges, first = row
+    waits = tuple(Edge(heard(up), *others) for up, *others in from_json(edges)) if edges is not None else ()
+    return Carried(
+        record=record(told), holds_key=holds, edges=waits, behind=heard(first) if first is not None else None
+    )
+
+
+async def _rates(run: Runner) -> tuple[Rate, ...]:
+    starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for key, at, cost in await run.run(STARTS, []):
+        starts[heard(key)].append((at, cost))
+    buckets = {heard(key): (tokens, at) for key, tokens, at in await run.run(BUCKETS, [])}
+    return tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
+
+
+# --- arriving
+
+
+async def load(run: Runner, given: Load, mark: Mark) -> None:
+    jobs = sorted((_words(each) for each in given.jobs), key=lambda words: str(words["id"]))
+    await run.run(TAKE_IN, [text(given.rules), text(given.rates), text(jobs), _written(mark)], often=False)
+
+
+def _words(carried: Carried) -> dict[str, Any]:
+    """The columns of its row, and what stands in other tables."""
+    row = carried.record
+    words = _columns(row)
+    if row.job.key_until == "started" and row.started_at is not None and not carried.holds_key:
+        words["key"] = None  # given away at its claim
+    words |= {
+        "steps": row.memo, "labels": row.job.labels, "holds": carried.holds_key, "first": carried.behind,
+        "edges": [(edge.up, edge.version, edge.open, edge.soft) for edge in carried.edges],
+    }  # fmt: skip
+    return words
+
+
+def _columns(row: Record) -> dict[str, Any]:
+    job, asked = row.job, job_words(row.job)
+    return {
+        "id": job.id, "version": row.version, "state": NUMBER[row.state], "rank": asked["rank"], "ran": row.ran,
+        "memo": bool(row.memo), "attempt": row.attempt, "lost": row.lost, "round": row.round, "pending": row.pending,
+        "slack": row.slack, "place": row.place, "joined_at": row.joined_at, "due_at": row.due_at,
+        "deadline_at": row.deadline_at, "created_at": row.created_at, "started_at": row.started_at,
+        "updated_at": row.updated_at, "ended_at": row.ended_at, "expires_at": row.expires_at, "keep": job.keep,
+        "keep_failed": job.keep_failed, "lease": job.lease, "queue": job.queue, "task": job.task,
+        "worker": row.worker, "key": job.key, "lane": job.lane, "root": job.root, "parent": job.parent,
+        "parked": row.parked, "limits": asked.get("limits"), "costs": asked.get("costs"), "after": row.after or None,
+        "words": asked.get("words"), "spec": asked["spec"], "reason": row.reason, "note": row.note,
+        "result": row.result, "value": row.value, "error": row.error,
+    }  # fmt: skip
