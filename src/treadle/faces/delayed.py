@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from treadle import defaults, ids
+from treadle import defaults
 from treadle.errors import StorageError, TreadleError
 from treadle.model import NewJob, Record, State
 from treadle.retry import Policy, Retry
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PORT: Final = 8080
 LATEST: Final = 100 * 365 * 86_400.0  # s from now: beyond it somebody has sent milliseconds
-KEEP: Final = 86_400.0  # s an ended job can be looked at
+KEEP: Final = 86_400.0  # s an ended job can be looked at, and an Idempotency-Key answers the same job
 POLICY: Final = Policy(retry=Retry(attempts=25, base=1.0, factor=2.0, max=300.0, jitter=0.2))
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, in lower case
 NAME: Final = re.compile(f"[{ALPHABET}{ALPHABET.upper()}]{{26}}")
@@ -133,9 +133,11 @@ class DelayedFace:
         asked = await body(request, dict[str, Any], self._settings.max_body)
         delay = self._delay(asked)
         payload = msgspec.json.encode([asked.get("payload", "")]).decode()
+        key = request.headers.get("idempotency-key")
         job = NewJob(
-            id=self._id(request), task=defaults.DELAYED_TASK, payload=payload, queue=defaults.DELAYED_QUEUE,
+            id=self._app.new_id(), task=defaults.DELAYED_TASK, payload=payload, queue=defaults.DELAYED_QUEUE,
             delay=delay, keep=KEEP, retry=POLICY.text(), headers=(("dueTime", repr(float(asked["dueTime"]))),),
+            key=None if key is None else f"{defaults.DELAYED_TASK} {caller(request).name} {key}", key_window=KEEP,
         )  # fmt: skip
         [row] = await self._app.storage.enqueue([job])
         if row.job.payload != payload:
@@ -156,12 +158,6 @@ class DelayedFace:
         if due > now + LATEST:
             raise Refused(422, "far", f"dueTime {due:g} is over a hundred years ahead: seconds, not milliseconds")
         return max(0.0, due - now)
-
-    def _id(self, request: Request) -> str:
-        key = request.headers.get("idempotency-key")
-        if key is None:
-            return self._app.new_id()
-        return str(uuid.UUID(ids.derived("delayed", caller(request).name, key)))
 
     async def get(self, request: Request) -> Response:
         caller(request, "read")

@@ -22,7 +22,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from treadle import ids
 from treadle.model import ASKED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
 from treadle.server.body import body
 from treadle.server.faults import Refused, json
@@ -38,6 +37,7 @@ TASK: Final = "wasi.run"
 ABANDONED_AGE: Final = 300.0  # s without a sign of life after which a runner counts as gone
 MAX_ATTEMPTS: Final = 3
 KEEP: Final = 30 * 86_400.0  # s an ended job can be looked at
+KEY_WINDOW: Final = 86_400.0  # s for which an Idempotency-Key answers the same job
 PORT: Final = 1717
 TRIES: Final = 5  # looks at a job that moves on between look and act
 UUID: Final = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -154,21 +154,17 @@ class QueueFace:
         allowed(caller(request, "enqueue"), (QUEUE,))
         asked = await body(request, Create, self._settings.max_body)
         payload = msgspec.json.encode([asked.binary_addr, asked.input_addr]).decode()
+        key = request.headers.get("idempotency-key")
         job = NewJob(
-            id=self._id(request), task=TASK, payload=payload, queue=QUEUE, keep=KEEP, keep_failed=KEEP,
-            lease=self._rules.abandoned_age,
+            id=self._app.new_id(), task=TASK, payload=payload, queue=QUEUE, keep=KEEP, keep_failed=KEEP,
+            lease=self._rules.abandoned_age, key_window=KEY_WINDOW,
+            # a key and not an id made of it: ids are UUIDs of version 7, so that jobs of one instant keep their order
+            key=None if key is None else f"{TASK} {caller(request).name} {key}",
         )  # fmt: skip
         [row] = await self._app.storage.enqueue([job])
         if row.job.payload != payload:
             raise Refused(422, "idempotency_key_reused", "this Idempotency-Key was used for another job")
         return json(self._view(row))
-
-    def _id(self, request: Request) -> str:
-        """A UUID: version 7, so that jobs created in the same instant keep their order."""
-        key = request.headers.get("idempotency-key")
-        if key is None:
-            return self._app.new_id()
-        return str(uuid.UUID(ids.derived("queuey", caller(request).name, key)))
 
     async def claim(self, request: Request) -> Response:
         """The oldest pending job, or 204. `?wait=20` waits for one; an Idempotency-Key makes it repeatable."""
