@@ -60,7 +60,8 @@ def read(url: str) -> Address:
     except psycopg.Error as error:
         raise BadUrl(f"{str(error).strip()} (ours are {', '.join(OURS)}), found {known!r}") from error
     there: dict[str, str] = {name: str(value) for name, value in {**QUIET, **told}.items() if value is not None}
-    if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in there.get("port", "5432").split(",")):
+    ports = [port for port in there.get("port", "").split(",") if port]  # of several hosts some may name none
+    if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
         raise BadUrl(f"port: expected a number from 1 to 65,535, found {known!r}")
     prepare = _one_of(ours, "prepare", ("on", "off"), known) == "on"
     return Address(
