@@ -114,6 +114,14 @@ async def test_a_role_with_no_more_than_it_needs(database: str, role: str) -> No
     await storage.close()
 
 
+async def test_no_plan_is_compiled(database: str) -> None:
+    """What is pinned seems so dear to servers before 18 that they would, for a statement of a millisecond."""
+    await (await opened(database)).close()
+    found = execute(database, "SELECT proname::text, proconfig FROM pg_proc WHERE proconfig IS NOT NULL AND "
+                              "pronamespace = 'treadle'::regnamespace AND NOT 'jit=off' = ANY(proconfig)")  # fmt: skip
+    assert found == []
+
+
 async def test_versions_work_side_by_side(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one replaces the other: each has functions of its own over the same tables."""
     old = await opened(database)

@@ -19,7 +19,7 @@ $$;
 
 -- NULL: none. Where the storage is open (again), everybody is woken, and who stands aside with room for him comes back.
 CREATE FUNCTION set_mark(moment float8, mark text) RETURNS void LANGUAGE plpgsql
-SET search_path FROM CURRENT AS $$
+SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     limited text;
@@ -46,7 +46,7 @@ END $$;
 -- Rules and what rates remember, and jobs: each an object with the columns of `job`, and steps, labels, holds, first and
 -- edges beside them. Ids that are known are left as they are, so it may be repeated. Nobody is told.
 CREATE FUNCTION take_in(rules json, rates json, jobs json, mark text) RETURNS void LANGUAGE plpgsql
-SET search_path FROM CURRENT AS $$
+SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     fresh text[];
 BEGIN

@@ -6,7 +6,7 @@ CREATE FUNCTION enqueue_plain(moment float8, jobs json) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -58,7 +58,7 @@ CREATE FUNCTION enqueue_any(moment float8, jobs json) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE

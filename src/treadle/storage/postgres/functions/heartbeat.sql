@@ -3,7 +3,7 @@
 -- -> the ids held no longer.
 CREATE FUNCTION heartbeat(moment float8, name text, presence text, holds json, lease float8) RETURNS SETOF text
 LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_variable
 DECLARE

@@ -273,7 +273,7 @@ END $$;
 
 -- The verb: add, replace or remove rules; all who stand aside are looked at.
 CREATE FUNCTION set_limits(moment float8, rules json) RETURNS void LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
 SET enable_bitmapscan = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);

@@ -1,7 +1,7 @@
 -- The verb: tend; then delete ended rows past their time that no unfinished job needs: none it waits for by name, none of
 -- its workflow. A row that is locked is being waited for, or reopened. -> how many went.
 CREATE FUNCTION prune(moment float8, most int) RETURNS int LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);

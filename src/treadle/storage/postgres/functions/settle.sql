@@ -9,7 +9,7 @@
 -- memo, after, then.
 -- -> of each that was not simply applied: n, status ('stale', 'refused'), and the reason.
 CREATE FUNCTION settle(moment float8, outs json) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET lock_timeout = '1s' SET enable_sort = off
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '1s' SET enable_sort = off
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -192,7 +192,7 @@ END $$;
 CREATE FUNCTION settle_claim(moment float8, outs json, ask json) RETURNS TABLE (
     spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
 BEGIN
     PERFORM enter(NULL);
     RETURN QUERY SELECT s.status, -1::smallint, s.n, NULL::int, NULL::int, NULL::text, NULL::float8, NULL::float8,
