@@ -64,15 +64,16 @@ async def places(one: str, other: str, folder: Path) -> AsyncIterator[tuple[Stor
 async def test_each_pair_cut_off_twice(tmp_path: Path, one: str, other: str) -> None:
     """The same set afterwards, whenever it was cut off, and both say so; then the jobs go on at their new place."""
     async with places(one, other, tmp_path) as (source, target):
-        await populate(source, 2_000 if one != other else 300)
+        jobs, step = (2_000, 150) if one != other else (300, 40)  # each more than six loads: both cuts come
+        await populate(source, jobs)
         old = Place(source, "the old one")
         new = Place(Cut(target, (2, "before"), (4, "after")), "the new one")  # type: ignore[arg-type]
         for _ in range(2):
             with pytest.raises(Unplugged):
-                await move(old, new, wait=0, step=150)
+                await move(old, new, wait=0, step=step)
             with pytest.raises(StorageUnavailable, match="filled from the old one"):
                 await target.enqueue([NewJob(id="early", task="t")])
-        moved = await move(old, new, wait=0, step=150)
+        moved = await move(old, new, wait=0, step=step)
         found = await compare(old, new, step=333)
         assert found.same
         assert moved.resumed
@@ -314,6 +315,8 @@ def killed_and_done(source: str, target: str, step: int) -> int:
             child.send_signal(signal.SIGKILL)
             child.communicate()
             continue
+        if child.returncode and kills and "arrived" in err:
+            return kills  # the one before was killed after its last commit, and before it could say so
         assert child.returncode == 0, out + err
         assert "on both sides" in out
         return kills
