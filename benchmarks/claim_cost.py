@@ -120,7 +120,7 @@ async def there(url: str) -> AsyncIterator[str]:
         from tests.servers.postgres import Postgres
 
         with Postgres() as database:
-            yield database.url()
+            yield database.url
     else:
         yield url
 

@@ -142,10 +142,14 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Settled(Struct, frozen=True, gc=False):
-    """What became of an outcome: "applied"; "stale", the job has moved on; "refused", with the reason."""
+    """What became of an outcome: "applied"; "stale", the job has moved on; "refused", with the reason.
+
+    again  refused for the moment only, by a row that somebody else holds: the same outcome is to be settled once more
+    """
 
     status: Literal["applied", "stale", "refused"]
     reason: str | None = None
+    again: bool = False
 
 
 APPLIED: Final = Settled("applied")

@@ -417,19 +417,23 @@ async def test_children_take_deadline_headers_and_lane_and_nothing_else(app: App
         return flow(
             site.number.options(delay=600, headers={"b": "own"}).job(1),
             site.number.options(delay=600, expires=900, lane="l2").job(2),
+            site.number.options(delay=600, lane=("l3", 0.5)).job(3),
         )
 
     async with work(app):
-        options: Any = {"expires": 3600, "headers": {"a": "x", "b": "y"}, "lane": "l1", "priority": 7, "labels": ["q"]}
+        options: Any = {"expires": 3600, "headers": {"a": "x", "b": "y"}, "priority": 7, "labels": ["q"]}
+        options["lane"] = ("l1", 4)
         job = await parent.options(**options).enqueue()
         await told.until("waiting")
-    one, two = (await app.jobs.list(task="number", order="oldest")).records
+    one, two, three = (await app.jobs.list(task="number", order="oldest")).records
     assert one.job.deadline is not None
     assert 3500 < one.job.deadline <= 3600
     assert (dict(one.job.headers), one.job.lane, one.job.priority, one.job.labels) == (
         {"a": "x", "b": "own"}, "l1", 0, (),
     )  # fmt: skip
-    assert (two.job.deadline, two.job.lane) == (900, "l2")
+    assert one.job.stride == 1 / 4  # the weight goes with the name: its children have the turns it had
+    assert (two.job.deadline, two.job.lane, two.job.stride) == (900, "l2", 1)
+    assert (three.job.lane, three.job.stride) == ("l3", 2)
     assert one.job.parent == one.job.root == job.id
 
 

@@ -79,14 +79,14 @@ def root_of(id: str, plan: Plan, after: Sequence[str], **fields: Any) -> NewJob:
 
 
 def adopted(new: NewJob, parent: NewJob, deadline: float | None = None) -> NewJob:
-    """A child of this parent: it takes deadline, headers and lane from it, where it has none of its own."""
+    """A child of this parent: it takes deadline, headers and lane (with its weight) from it, where it has none of its own."""
     headers: Pairs = new.headers
     if parent.headers:
         headers = tuple({**dict(parent.headers), **dict(new.headers)}.items())
+    lane, stride = (new.lane, new.stride) if new.lane is not None else (parent.lane, parent.stride)
     return replace(
-        new, root=parent.root or parent.id, parent=new.parent or parent.id, headers=headers,
+        new, root=parent.root or parent.id, parent=new.parent or parent.id, headers=headers, lane=lane, stride=stride,
         deadline=new.deadline if new.deadline is not None or new.ran else deadline,
-        lane=new.lane if new.lane is not None else parent.lane,
     )  # fmt: skip
 
 

@@ -95,6 +95,7 @@ class Storage(Protocol):
         """Apply each outcome whose version is current; say of each what became of it.
 
         An outcome that cannot be stored ("refused": unknown job in `after`, a key held when reopening) fails alone.
+        One that had to wait too long for a row somebody else holds is refused with `again`: settle it once more.
         """
         ...
 

@@ -62,6 +62,10 @@ async def _commit(run: Run, outcome: Outcome, opened: Open, storage: Storage) ->
             log.info("%s %s was settled by somebody else, its transaction is rolled back: %s",
                      record.job.task, record.job.id, settled.reason)  # fmt: skip
             return None
+        if settled.again:
+            log.warning("%s %s: its transaction is rolled back and it is run again: %s",
+                        record.job.task, record.job.id, settled.reason)  # fmt: skip
+            return judge.handed_back(record, AGAIN)
         if settled.status == "refused":
             return _failed(run, StorageError(settled.reason or "refused"))
     except StorageUnavailable as error:

@@ -37,6 +37,7 @@ log = logging.getLogger("treadle")
 
 EAGER = sys.version_info >= (3, 12)  # a no-op job: 1.7 us eager, 5.8 as a task of its own turn
 NOTHING = Claimed()
+LOCKED = 30.0  # s that an outcome is tried to be settled while somebody else holds a row it would change
 AT_LEAST = 0.001  # s between two looks at an empty line: what is due at this very moment may not be claimable yet
 
 
@@ -322,7 +323,10 @@ class Pump:
                 )
                 if run.context.why != "lost":
                     self._lost.tell(run)
-            elif run.refused:
+            elif answer.again and self._may_wait(run):
+                self._slots.outcomes.append((run, outcome))  # it ran well: somebody only stands in the way
+                self._slots.wake.set()
+            elif run.refused or answer.again:
                 job = run.record.job
                 log.error("%s %s cannot be settled (%s); its lease will run out", job.task, job.id, answer.reason)
             else:
@@ -333,6 +337,13 @@ class Pump:
                     again = failure(run.record, str(error))
                 self._slots.outcomes.append((run, again))
                 self._slots.wake.set()
+
+
+    def _may_wait(self, run: Run) -> bool:
+        """Whether an outcome that a locked row keeps from being settled is tried once more. Each try waits for 1 s."""
+        now = self._slots.loop.time()
+        run.blocked_since = run.blocked_since or now
+        return now - run.blocked_since < LOCKED
 
 
 _NO_TASK: Any = None

@@ -25,6 +25,7 @@ class Run:
 
     __slots__ = (
         "begun",
+        "blocked_since",
         "context",
         "cut",
         "ended",
@@ -44,6 +45,7 @@ class Run:
         self.cut = False  # it was cancelled
         self.ended = False
         self.refused = False  # the storage could not keep its outcome
+        self.blocked_since = 0.0  # when its outcome first met a row that somebody else holds
         self.gathered = False  # an item of a batch: it takes no slot, its call does
 
     def tell(self) -> None:

@@ -15,12 +15,16 @@ from treadle.storage.postgres.line import Row
 from treadle.storage.postgres.rows import record, text
 from treadle.storage.rules import rank
 
+AGAIN, UNFINISHED = 1, 2  # what the last row says of the claim
 CLAIM: Final = "SELECT * FROM {schema}.claim(%s::float8, %s::json)"
 TICKETS: Final = 64  # of one worker remembered
 
 
 async def claim(run: Runner, ask: Claim, now: float | None) -> Claimed:
-    return claimed(await run.run(CLAIM, [now, asked(ask)]), ask)
+    while True:
+        found = claimed(await run.run(CLAIM, [now, asked(ask)]), ask)
+        if found is not None:
+            return found
 
 
 def asked(ask: Claim) -> str:
@@ -45,12 +49,14 @@ def asked(ask: Claim) -> str:
     return text(words)
 
 
-def claimed(rows: Sequence[Row], ask: Claim) -> Claimed:
-    """The last row tells of the claim, the others are its jobs."""
+def claimed(rows: Sequence[Row], ask: Claim) -> Claimed | None:
+    """The last row tells of the claim, the others are its jobs. None: it met none yet and is to be made once more."""
     *found, head = rows
     again, now, due_at = head[2], head[9], head[8]
+    if again == UNFINISHED and not found:
+        return None
     records = [record(row) for row in found]
-    if again:
+    if again == AGAIN:
         records = _in_line_order(records, ask)
     return Claimed(tuple(records), None if due_at is None else max(0.0, due_at - now))
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from treadle.model import APPLIED, ASKED, SUPERSEDED, Claim, Claimed, Hold, Outcome, Presence, Settled
-from treadle.storage.postgres.claim import asked, claimed
+from treadle.storage.postgres.claim import asked, claim, claimed
 from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import named_once, refusal
 from treadle.storage.postgres.rows import NUMBER, STATES, from_json, job_words, said, text, to_json
@@ -32,13 +32,13 @@ async def settle_claim(
     rows = await run.run(SETTLE_CLAIM, [now, _words(outcomes), asked(ask)])
     head = next(number for number, row in enumerate(rows) if row[1] is None or row[1] >= 0)
     said_of = [(row[2], row[0], row[12]) for row in rows[:head]]
-    return _settled(said_of, len(outcomes)), claimed(rows[head:], ask)
+    return _settled(said_of, len(outcomes)), claimed(rows[head:], ask) or await claim(run, ask, now)
 
 
 def _settled(rows: Sequence[tuple[Any, ...]], count: int) -> list[Settled]:
     settled = [APPLIED] * count
     for number, status, why in rows:
-        settled[number] = Settled(status, _reason(why))
+        settled[number] = Settled(status, _reason(why), again=from_json(why)[0] == "locked")
     return settled
 
 

@@ -144,13 +144,17 @@ class RedisStorage:
         return [record(found[2 * n], found[2 * n + 1], None if found[2 * n] else job) for n, job in enumerate(jobs)]
 
     async def claim(self, ask: Claim) -> Claimed:
-        answer = await self.call("claim", encode(ask))
-        mark = carry.away(answer)
-        if mark is None:
-            return _claimed(answer, ask)
-        if mark.role == SETTLES:
-            return Claimed()
-        raise refusal(mark, self._pool.where)
+        while True:
+            answer = await self.call("claim", encode(ask))
+            mark = carry.away(answer)
+            if mark is None:
+                found = _claimed(answer, ask)
+                if found is not None:
+                    return found
+            elif mark.role == SETTLES:
+                return Claimed()
+            else:
+                raise refusal(mark, self._pool.where)
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
         words = encode([(hold.id, hold.version, hold.memo, hold.note) for hold in holds])
@@ -184,7 +188,9 @@ class RedisStorage:
             self._words("settle", _outcomes(outcomes)), self._words("claim", (encode(ask),))
         )
         told = self._told(settled, len(outcomes))
-        return told, Claimed() if carry.away(claimed) is not None else _claimed(claimed, ask)
+        if carry.away(claimed) is not None:
+            return told, Claimed()
+        return told, _claimed(claimed, ask) or await self.claim(ask)
 
     # --- looking
 
@@ -286,9 +292,12 @@ def _refusal(kind: bytes, one: bytes, other: bytes) -> KeyHeld | UnknownJob:
     return made(one.decode(), other.decode())
 
 
-def _claimed(answer: list[Any], ask: Claim) -> Claimed:
+def _claimed(answer: list[Any], ask: Claim) -> Claimed | None:
+    """None: many have stepped aside and none was met who may start; there is more to look at."""
     now, moment, again, found = answer
+    if again == 2 and not found:
+        return None
     rows = pairs(found)
-    if again:
+    if again == 1:
         rows = look.repeated_order(rows, ask.queues)
     return Claimed(tuple(rows), max(0.0, float(moment) - float(now)) if moment else None)

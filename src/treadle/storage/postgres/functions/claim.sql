@@ -7,8 +7,8 @@
 --
 -- ask: worker, name, slot, queues [[queue, share], ...], tasks [name, ...] or null, leases (of these, null: `lease`),
 -- rooms (of these, null: no bound) or null, limit, lease, ids, holds.
--- -> the rows in the order of their turns; then one without a spec: `version` 1 if this ticket was asked before,
--- `created_at` the moment, `due_at` the next one.
+-- -> the rows in the order of their turns; then one without a spec: `version` 1 if this ticket was asked before, 2 if
+-- there is more to look at (see walk), `created_at` the moment, `due_at` the next one.
 CREATE FUNCTION claim(moment float8, ask json) RETURNS TABLE (
     spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
@@ -27,6 +27,7 @@ DECLARE
     got int;
     ruled boolean;
     slow boolean;
+    unfinished boolean;
     turn record;
 BEGIN
     PERFORM enter(NULL);
@@ -58,11 +59,11 @@ BEGIN
         END LOOP;
     END IF;
     IF slow THEN
-        earlier := walk(ask, ruled, t);
+        SELECT w.taken, w.unfinished INTO earlier, unfinished FROM walk(ask, ruled, t) AS w;
         RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
             j.created_at, j.started_at, j.updated_at, more(j)
         FROM unnest(earlier) WITH ORDINALITY AS w (id, n) JOIN job j ON j.id = w.id ORDER BY w.n;
-        RETURN QUERY SELECT * FROM claim_end(0, ask, t);
+        RETURN QUERY SELECT * FROM claim_end(CASE WHEN unfinished THEN 2 ELSE 0 END, ask, t);
         RETURN;
     END IF;
     -- few of those it runs can be in line (they were lost), and only these are looked for along the line

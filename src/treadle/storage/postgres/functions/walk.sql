@@ -1,15 +1,18 @@
 -- A claim along lines where somebody has to be asked for one by one: whether its limits let it through, whether there is
--- room for its task. -> the ids taken, in the order of their turns.
-CREATE FUNCTION walk(ask json, ruled boolean, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
+-- room for its task. After `most_aside` jobs have stepped aside it ends and says so, to be asked again: what has been
+-- moved is committed, and nobody waits for it longer than that. -> the ids taken, in the order of their turns.
+CREATE FUNCTION walk(ask json, ruled boolean, t float8, OUT taken text[], OUT unfinished boolean)
+LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
+    most_aside constant int := 1000;
+    left_aside int := most_aside;
     a record;
     turn record;
     line text;
     share int;
     most int;
     room int[];
-    taken text[] := '{}';
     own text;
     of_queue rule;
     named boolean;
@@ -35,6 +38,8 @@ DECLARE
 BEGIN
     SELECT * INTO a FROM json_to_record(ask) AS x (worker text, name text, slot int, queues json, tasks text[],
         leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
+    taken := '{}';
+    unfinished := false;
     most := a."limit";
     room := a.rooms;
     named := cardinality(a.ids) > 0;
@@ -55,7 +60,7 @@ BEGIN
         shut := false;
         at_id := NULL;
         back := false;
-        WHILE share > 0 LOOP
+        WHILE share > 0 AND left_aside > 0 LOOP
             SELECT array_agg(p.id), array_agg(p.rank), array_agg(p.place) INTO page, ranks, places
             FROM page_of(line, a.tasks, CASE WHEN named THEN a.ids END, shut, at_rank, at_place, at_id,
                 least(greatest(share, 8), 64)) AS p;
@@ -118,6 +123,7 @@ BEGIN
                     r.due_at := r.deadline_at;
                     PERFORM put(r);
                     PERFORM set_opening(blocked, t);
+                    left_aside := left_aside - 1;
                     IF before <> blocked THEN
                         PERFORM call_in_for(before, t);
                         pos := array_position(seen, before);
@@ -178,7 +184,7 @@ BEGIN
         ON CONFLICT (worker, slot) DO UPDATE
         SET ticket = excluded.ticket, at = excluded.at, jobs = excluded.jobs;
     END IF;
-    RETURN taken;
+    unfinished := left_aside <= 0;
 END $$;
 
 -- The next of a line behind a spot: of these tasks, of these ids, or (it is shut) of those who may be exempt.

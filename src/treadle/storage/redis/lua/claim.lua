@@ -1,10 +1,13 @@
--- ARGV: now, the ask as msgpack.   Answers { now, next moment or '', again, { body, row, ... } }.
+-- ARGV: now, the ask as msgpack.   Answers { now, next moment or '', again, { body, row, ... } };
+-- again: 1 if this ticket was asked before, 2 if there is more to look at.
 do
   local mark = away()
   if mark then return mark end
 end
 local ask = cmsgpack.unpack(ARGV[2])
 local LOOK_MOST = 10000                  -- rows of other tasks one call looks past
+local ASIDE_MOST = 500                   -- jobs that step aside in one call: the server does nothing else meanwhile
+local aside = 0
 local bodies, rows, n = {}, {}, 0
 
 local function first_of(a, b)
@@ -78,6 +81,7 @@ local function admit(r)
   r.place, r.parked, r.due_at = nil, shut, r.deadline_at
   B.put(r)
   A.set_opening(shut)
+  aside = aside + 1
   if before and before ~= shut then A.call_in_for(before) end
   return false
 end
@@ -138,7 +142,7 @@ local looked = 0
 
 local function walk_rank(queue, rank, share, rule, tail)
   local spot, last, kind, offset = nil, nil, nil, 0
-  while share > 0 and looked < LOOK_MOST do
+  while share > 0 and looked < LOOK_MOST and aside < ASIDE_MOST do
     -- a queue that is shut is passed by those only that need nothing of it
     local from = rule and not A.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
     local list = ns .. ':' .. from .. ':' .. rank .. ':' .. queue
@@ -194,7 +198,7 @@ local function walk(queue, share)
   local tail = struct.pack('>HH', #ask.worker, #queue) .. ask.worker .. queue
   share = math.min(share, limit - n)
   local from = '-inf'
-  while share > 0 do
+  while share > 0 and aside < ASIDE_MOST do
     local rank = call('ZRANGEBYSCORE', ns .. ':lines:' .. queue, from, '+inf', 'LIMIT', 0, 1)[1]
     if not rank then break end
     share = walk_rank(queue, rank, share, rule, tail)
@@ -248,4 +252,4 @@ for k = 1, n do
   local r = rows[k]
   if type(r) == 'table' then bodies[k], rows[k] = bodies[k] or call('HGET', JOB, r.id), R.bytes(r) end
 end
-return answer(0)
+return answer(aside < ASIDE_MOST and 0 or 2)
