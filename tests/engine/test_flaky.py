@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
-from tests.engine.kit import Spy, work
+from tests.engine.kit import Spy, Told, work
 from treadle import App, Retry, State, StorageUnavailable
+from treadle.model import Outcome, Settled
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
@@ -67,3 +69,50 @@ async def test_every_job_runs_once(workers: int, slots: int, seed: int) -> None:
     assert {row.state for row in rows} == {State.SUCCEEDED}
     assert {row.lost for row in rows} == {0}
     assert set(ran.values()) == {1}
+
+
+class InTheWay(Spy):
+    """For its first settles somebody else's open transaction holds the row."""
+
+    left = 3
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        if outcomes and self.left:
+            self.left -= 1
+            return [Settled("refused", "somebody holds the row", again=True) for _ in outcomes]
+        return await super().settle(outcomes)
+
+
+async def test_an_outcome_that_a_locked_row_holds_up_is_settled_again_and_the_job_ran_once() -> None:
+    """It is no failure of the job: nothing is retried, no attempt is counted."""
+    app, ran = App(storage=InTheWay(MemoryStorage()), random=lambda: 0.0), []
+    told = Told(app)
+
+    @app.task(name="t", retry=Retry(attempts=5, base=0))
+    async def t() -> str:
+        ran.append(1)
+        return "well"
+
+    async with app, work(app):
+        job = await t.enqueue()
+        assert await job.result(timeout=10) == "well"
+        row = await app.jobs.get(job.id)
+    assert row is not None
+    assert (len(ran), row.attempt, row.lost) == (1, 1, 0)
+    assert told.names("retrying", "failed", "lost") == []
+
+
+async def test_an_outcome_that_is_held_up_for_too_long_is_left_to_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.worker.pump.LOCKED", 0.0)
+    spy = InTheWay(MemoryStorage())
+    spy.left = 2
+    app, ran = App(storage=spy, random=lambda: 0.0), []
+
+    @app.task(name="t", lease=0.1, retry=Retry(attempts=1))
+    async def t() -> str:
+        ran.append(1)
+        return "well"
+
+    async with app, work(app):
+        assert await (await t.enqueue()).result(timeout=20) == "well"
+    assert len(ran) == 3

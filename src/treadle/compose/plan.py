@@ -79,7 +79,7 @@ def root_of(id: str, plan: Plan, after: Sequence[str], **fields: Any) -> NewJob:
 
 
 def adopted(new: NewJob, parent: NewJob, deadline: float | None = None) -> NewJob:
-    """A child of this parent: it takes deadline, headers and lane (with its weight) from it, where it has none of its own."""
+    """A child of this parent, whose deadline, headers and lane (with its weight) it takes where it has none."""
     headers: Pairs = new.headers
     if parent.headers:
         headers = tuple({**dict(parent.headers), **dict(new.headers)}.items())

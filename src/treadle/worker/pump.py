@@ -338,7 +338,6 @@ class Pump:
                 self._slots.outcomes.append((run, again))
                 self._slots.wake.set()
 
-
     def _may_wait(self, run: Run) -> bool:
         """Whether an outcome that a locked row keeps from being settled is tried once more. Each try waits for 1 s."""
         now = self._slots.loop.time()

@@ -778,3 +778,14 @@ async def test_law08_a_use_ends_with_the_run(storage: Storage) -> None:
     shown = await use(storage, "api")
     assert shown is not None
     assert (shown.used, shown.parked) == (0, 0)
+
+
+async def test_law08_very_many_blocked_at_the_head_hide_nobody(storage: Storage) -> None:
+    """One claim looks past as many as there are, in one step or in several."""
+    await storage.set_limits([Limit("full", slots=1)])
+    await storage.enqueue([job(f"b{n:04}", limits=(("full", 1),)) for n in range(1_101)])
+    await storage.enqueue([job("open", priority=-1)])
+    assert [row.job.id for row in await claim(storage, 1)] == ["b0000"]
+    assert [row.job.id for row in await claim(storage, 5)] == ["open"]
+    counts = (await storage.stats()).counts
+    assert sum(each.parked for each in counts) == 1_100
