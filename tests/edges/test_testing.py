@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.kit import Spy
 from treadle import (
     Abort,
     App,
@@ -29,7 +31,10 @@ from treadle import (
 from treadle.context import Context
 from treadle.errors import JobUnknown
 from treadle.job import JobSpec
+from treadle.model import Claim, Claimed, Hold, Presence
 from treadle.storage import connect
+from treadle.storage.contract import Storage
+from treadle.storage.memory import MemoryStorage
 from treadle.testing import Endless, HandClock, drain, faults
 from treadle.testing.app import same
 
@@ -117,6 +122,42 @@ async def test_drain_runs_only_the_tasks_asked_for(app: App) -> None:
         assert await drain(app, tasks=[two]) == 1
         assert await drain(app, tasks=["one"]) == 1
     assert seen == ["two", "one"]
+
+
+class Locking(Spy):
+    """The first heartbeat keeps what is due locked until a claim has passed over it, as it happens on a server."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.begun, self.passed = asyncio.Event(), asyncio.Event()
+        self.locked = False
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        if not self.begun.is_set():
+            self.locked = True
+            self.begun.set()
+            await self.passed.wait()
+            self.locked = False
+        return await super().heartbeat(worker, holds, lease)
+
+    async def claim(self, ask: Claim) -> Claimed:
+        await self.begun.wait()
+        if self.locked:
+            self.passed.set()
+            return Claimed()
+        return await super().claim(ask)
+
+
+@pytest.mark.parametrize("concurrency", [1, 40])
+async def test_drain_does_not_take_a_line_for_empty_that_a_heartbeat_has_locked(concurrency: int) -> None:
+    app = App(storage=Locking(MemoryStorage(HandClock())), random=lambda: 0.0)
+
+    @app.task(name="one")
+    async def one() -> None: ...
+
+    async with app, asyncio.timeout(10):
+        await one.enqueue()
+        assert await drain(app, concurrency=concurrency) == 1
 
 
 async def test_drain_gives_up_on_endless_jobs_and_leaves_the_next_in_line(app: App) -> None:

@@ -7,13 +7,14 @@ what a drained test shows is what production does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from treadle import judge
 from treadle.errors import TreadleError
 from treadle.middleware import Middleware, Run
-from treadle.model import Claim, Claimed, Outcome, Record, Settled
+from treadle.model import Claim, Claimed, Hold, Outcome, Presence, Record, Settled
 from treadle.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.worker import Worker
@@ -133,7 +134,11 @@ class _Catch(Middleware):
 
 
 class _Watched:
-    """A storage that notices when its only worker finds nothing more to do."""
+    """A storage that notices when its only worker finds nothing more to do.
+
+    An empty answer proves an empty line only if nothing else touched rows meanwhile: a claim passes over what another
+    call has locked, such as a heartbeat that moves what is due into the line. Such a claim is made once more.
+    """
 
     def __init__(self, storage: Storage, limit: int) -> None:
         self._storage, self._limit = storage, limit
@@ -142,7 +147,10 @@ class _Watched:
         self.exceeded: Record | None = None
         self.rested = asyncio.Event()
         self._worker: Worker | None = None
-        self._under_way = 0
+        self._claiming = self._touching = 0  # calls under way: claims; others that may move rows
+        self._touched = 0  # calls that have moved rows, or may have
+        self._still = asyncio.Event()  # nothing but claims is under way
+        self._still.set()
         self._unsettled: set[tuple[str, int]] = set()  # outcomes whose settling failed, to be repeated
 
     def attend(self, worker: Worker) -> None:
@@ -155,36 +163,67 @@ class _Watched:
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         keys = {(each.id, each.version) for each in outcomes}
-        self._under_way += 1
         self._unsettled |= keys
-        try:
+        with self._moving():
             settled = await self._storage.settle(outcomes)
-        finally:
-            self._under_way -= 1
         self._unsettled -= keys
         return settled
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        with self._moving():
+            return await self._storage.heartbeat(worker, holds, lease)
+
+    async def prune(self, limit: int) -> int:
+        with self._moving():
+            return await self._storage.prune(limit)
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         settled = await self.settle(outcomes) if outcomes else []
         return settled, await self.claim(ask)
 
     async def claim(self, ask: Claim) -> Claimed:
-        self._under_way += 1
+        while True:
+            alone, before = not self._touching, self._touched
+            claimed = await self._claim(ask)
+            if claimed.records or not self._quiet():
+                return claimed
+            if self.shut or (alone and before == self._touched and not self._touching):
+                self.rested.set()
+                return claimed
+            await self._still.wait()
+            if self.rested.is_set():
+                return claimed
+
+    async def _claim(self, ask: Claim) -> Claimed:
+        """As many as the limit leaves; those beyond it go back."""
+        self._claiming += 1
         try:
             claimed = Claimed() if self.shut else await self._storage.claim(ask)
         finally:
-            self._under_way -= 1
+            self._claiming -= 1
+        self._touched += bool(claimed.records)
         taken = claimed.records[: self._limit - self.ran]
         if len(taken) < len(claimed.records):
             self.exceeded = claimed.records[len(taken)]
             self.shut = True
             await self._storage.settle([judge.handed_back(record) for record in claimed.records[len(taken) :]])
         self.ran += len(taken)
-        if not taken and self._quiet():
-            self.rested.set()
         return Claimed(taken, claimed.next_in)
 
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        self._touching += 1
+        self._still.clear()
+        try:
+            yield
+        finally:
+            self._touching -= 1
+            self._touched += 1
+            if not self._touching:
+                self._still.set()
+
     def _quiet(self) -> bool:
+        """Whether no job runs, none is to be settled, and no other claim may still bring one: the last one decides."""
         worker = self._worker
         waiting = worker is not None and worker._state is not None and worker._state.slots.outcomes
-        return not (self._under_way or self._unsettled or waiting or (worker is not None and worker.running))
+        return not (self._claiming or self._unsettled or waiting or (worker is not None and worker.running))
