@@ -310,7 +310,7 @@ def killed_and_done(source: str, target: str, step: int) -> int:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ},
         )  # fmt: skip
         try:
-            out, err = child.communicate(timeout=(0.2 + 0.1 * kills) * slowly)
+            out, err = child.communicate(timeout=(0.1 + 0.1 * kills) * slowly)
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGKILL)
             child.communicate()
