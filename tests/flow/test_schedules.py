@@ -102,6 +102,7 @@ async def test_five_workers_make_one_tick_each_time(app: App, storage: Storage, 
     for worker in workers:
         await worker.start()
     assert len(await app.schedules.list()) == 1
+    await told.until("deferred")  # it has gone to sleep until its first moment, by the clock as it stands
     for n in range(1, 6):
         clock.advance(10)
         await told.until("succeeded", n)
