@@ -60,6 +60,7 @@ async def each_moment_has_one_job(kind: str, folder: Path, rounds: int) -> None:
         for worker in workers:
             worker.kill()
             await worker.wait()
+        await app.release()
     async with app:
         async with Worker(app, poll=0.1), asyncio.timeout(60):
             while True:  # what the dead left half done comes back when their leases end
