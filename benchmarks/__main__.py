@@ -1,8 +1,8 @@
 """`python3 dev.py bench [--storages ...] [--jobs N] [--rounds R] [--measures ...]`: every measure on every storage,
 interleaved (A B A B), each in a process of its own; medians go to docs/benchmarks.md with `--write`.
 
-`bench claim-cost` and `bench backlog` measure what very many stored jobs cost, `bench roads` what a job costs a Redis
-server by what it asks for."""
+`bench claim-cost` and `bench backlog` measure what very many stored jobs cost, `bench blocked` what those of one
+blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it asks for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import treadle
-from benchmarks import backlog, claim_cost, measures, roads
+from benchmarks import backlog, blocked, claim_cost, measures, roads
 from benchmarks.measures import Figures, Setting
 
 STORAGES = {
@@ -99,6 +99,9 @@ def main() -> None:
         return
     if sys.argv[1:2] == ["backlog"]:
         backlog.main(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["blocked"]:
+        blocked.main(sys.argv[2:])
         return
     if sys.argv[1:2] == ["roads"]:
         roads.main(sys.argv[2:])

@@ -58,7 +58,7 @@ async def blocked(storage: Storage, count: int) -> None:
     await fill(storage, "d", READY_JOBS)
     await storage.claim(Claim(worker=f"w#{next(_tickets)}", limit=1, lease=LEASE))
     while True:  # they step aside when they are met, each of them once
-        claimed = await storage.claim(_ask())
+        claimed = await storage.claim(a_claim())
         await settle(storage, claimed.records)
         if len(claimed.records) == BATCH:
             return
@@ -71,7 +71,7 @@ CASES: dict[str, Callable[[Storage, int], Awaitable[None]]] = {
 }
 
 
-def _ask() -> Claim:
+def a_claim() -> Claim:
     return Claim(worker=f"w#{next(_tickets)}", queues=(("default", BATCH),), limit=BATCH, lease=LEASE)
 
 
@@ -93,7 +93,7 @@ async def measure(url: str, case: str, counts: Sequence[int]) -> list[float]:
         for turn in range(CLAIMS):
             for number, storage in enumerate(storages):
                 begun = time.perf_counter()
-                claimed = await storage.claim(_ask())
+                claimed = await storage.claim(a_claim())
                 ended = time.perf_counter()
                 assert len(claimed.records) == BATCH, (case, counts[number], turn, len(claimed.records))
                 if turn >= 10:

@@ -70,6 +70,13 @@ def test_webshop_enqueues_from_plain_threads(play: Callable[..., list[str]]) -> 
     assert play("webshop.py") == [f'"order {n} confirmed to c{n}@example.org"' for n in (1, 2, 3)]
 
 
+def test_statements_come_by_themselves_and_what_failed_is_sent_again(play: Callable[..., list[str]]) -> None:
+    assert play("statements.py") == [
+        "kept: LookupError: customer c is not known here",
+        'sent: "statement for a", "statement for b", "statement for c"',
+    ]
+
+
 def test_census_adds_up_what_could_be_counted(play: Callable[..., list[str]]) -> None:
     assert play("census.py") == ["{'be': 5, 'to': 4, 'do': 4}", "published", "not published: upstream"]
 

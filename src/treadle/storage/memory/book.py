@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from treadle.model import Limit, NewJob, Record, State
 from treadle.storage.admit import Admission, Usage, opens_at, rule_for
+from treadle.storage.memory.ordered import Ordered, Spot
 from treadle.storage.rules import costs, rank, turn
-
-Spot = tuple[float, float, str]  # where a job stands: (-rank, place, id)
 
 
 def spot_of(row: Record) -> Spot:
@@ -32,7 +31,7 @@ class Book:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Record] = {}
-        self.line: dict[str, list[Spot]] = defaultdict(list)  # queue -> who is in line
+        self.line: dict[str, Ordered] = defaultdict(Ordered)  # queue -> who is in line
         self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> places
         self.aside: dict[str, dict[str, list[Spot]]] = defaultdict(dict)  # limit -> queue -> who stepped aside
         self.returned: dict[tuple[str, str], set[str]] = defaultdict(set)  # limit, queue -> who is back in that line
@@ -53,7 +52,7 @@ class Book:
         self.jobs[job.id] = row
         if row.place is not None:
             spot = spot_of(row)
-            insort(self.line[job.queue], spot)
+            self.line[job.queue].add(spot)
             if job.lane is not None:
                 insort(self.lanes[job.queue, spot[0], job.lane], row.place)
             if row.parked is not None:
@@ -76,7 +75,7 @@ class Book:
         job = row.job
         if row.place is not None:
             spot = spot_of(row)
-            _drop(self.line[job.queue], spot)
+            self.line[job.queue].remove(spot)
             if job.lane is not None:
                 _drop(self.lanes[job.queue, spot[0], job.lane], row.place)
             if row.parked is not None:
@@ -109,9 +108,8 @@ class Book:
         lane = self.lanes[job.queue, -rank(job), job.lane]
         if lane:
             return lane[-1] + job.stride
-        line = self.line[job.queue]
-        head = bisect_left(line, (-rank(job), float("-inf"), ""))
-        return min(place, line[head][1]) if head < len(line) and line[head][0] == -rank(job) else place
+        head = self.line[job.queue].first_from((-rank(job), float("-inf"), ""))
+        return min(place, head[1]) if head is not None and head[0] == -rank(job) else place
 
     def next_moment(self) -> float | None:
         """The earliest moment anything here is due."""

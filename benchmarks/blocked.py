@@ -1,0 +1,81 @@
+"""What the blocked jobs of one tenant cost the others: the first claim that meets them, and claims afterwards.
+
+    python3 dev.py bench blocked [--url memory sqlite valkey postgres ...] [--sizes 1000 10000 100000]
+
+So many jobs of a tenant whose limit is full stand at the head of the line, behind them those of others. The first claim
+looks past all of them, and they step aside, each of them once; its time a job must not grow with their number. A later
+claim must cost what it does with none (`ratio`): both are measured in turns, the lower quartile of 190 claims of ten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from contextlib import AsyncExitStack
+
+from benchmarks.claim_cost import BATCH, CLAIMS, LEASE, READY_JOBS, a_claim, fill, settle, there
+from treadle.model import Claim, Limit
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+
+WARM = 10  # claims that are not counted
+
+
+async def first_claim(storage: Storage, count: int) -> float:
+    """Make the line -> seconds of the first claim that meets the blocked."""
+    await storage.set_limits([Limit("tenant", slots=1)])
+    await fill(storage, "b", count + 1, limits=(("tenant:noisy", 1),))
+    await fill(storage, "d", READY_JOBS, limits=(("tenant:quiet", 1),))
+    await storage.set_limits([Limit("tenant:quiet", slots=1_000)])
+    await storage.claim(Claim(worker="w#full", queues=(("default", 1),), limit=1, lease=LEASE))
+    begun = time.perf_counter()
+    met = await storage.claim(a_claim())
+    took = time.perf_counter() - begun
+    assert len(met.records) == BATCH
+    await settle(storage, met.records)
+    return took
+
+
+async def measure(url: str, count: int) -> tuple[float, float, float]:
+    """Seconds of the first claim; then ms of a claim with none blocked, and with so many."""
+    async with AsyncExitStack() as stack:
+        storages = []
+        for blocked in (0, count):
+            storage = connect(await stack.enter_async_context(there(url)))
+            await storage.open()
+            stack.push_async_callback(storage.close)
+            first = await first_claim(storage, blocked)
+            storages.append(storage)
+        took: list[list[float]] = [[], []]
+        for turn in range(CLAIMS):
+            for number, storage in enumerate(storages):
+                begun = time.perf_counter()
+                claimed = await storage.claim(a_claim())
+                ended = time.perf_counter()
+                assert len(claimed.records) == BATCH, (count, turn, len(claimed.records))
+                if turn >= WARM:
+                    took[number].append(ended - begun)
+                await settle(storage, claimed.records)
+    none, many = (statistics.quantiles(each, n=4)[0] * 1e3 for each in took)
+    return first, none, many
+
+
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="dev.py bench blocked", description=__doc__)
+    parser.add_argument("--url", nargs="+", default=["memory", "sqlite", "valkey", "postgres"])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[1_000, 10_000, 100_000])
+    args = parser.parse_args(words)
+    print(
+        "| storage | blocked | the first claim, s | us a blocked job | a claim with none, ms | with these, ms | ratio |"
+    )
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for url in args.url:
+        for count in args.sizes:
+            first, none, many = asyncio.run(measure(url, count))
+            each = first / count * 1e6
+            print(
+                f"| {url} | {count:,} | {first:.2f} | {each:.0f} | {none:.3f} | {many:.3f} | {many / none:.2f} |",
+                flush=True,
+            )

@@ -1,0 +1,70 @@
+"""A sorted collection that entries leave at any place, the first of very many too, at the same small cost.
+
+Without it the head of a long line could leave only by moving all who stand behind it: 100,000 jobs that step aside one
+after the other would take time by the square of their number.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from operator import itemgetter
+
+WIDTH = 512  # entries of a part when it is made; beyond twice as many it is split
+
+Spot = tuple[float, float, str]  # where a job stands: (-rank, place, id)
+
+_last: Callable[[list[Spot]], Spot] = itemgetter(-1)
+
+
+class Ordered:
+    """Spots in order, kept in parts."""
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[list[Spot]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: int) -> Spot:
+        """The one so far from the head. Raises IndexError."""
+        for part in self._parts:
+            if at < len(part):
+                return part[at]
+            at -= len(part)
+        raise IndexError(at)
+
+    def add(self, spot: Spot) -> None:
+        self._count += 1
+        parts = self._parts
+        if not parts:
+            parts.append([spot])
+            return
+        at = self._part_of(spot) if spot < parts[-1][-1] else len(parts) - 1
+        part = parts[at]
+        insort(part, spot)
+        if len(part) > 2 * WIDTH:
+            parts[at : at + 1] = [part[:WIDTH], part[WIDTH:]]
+
+    def remove(self, spot: Spot) -> None:
+        """It must be there."""
+        at = self._part_of(spot) if spot > self._parts[0][-1] else 0
+        part = self._parts[at]
+        del part[bisect_left(part, spot)]
+        if not part:
+            del self._parts[at]
+        self._count -= 1
+
+    def first_from(self, spot: Spot) -> Spot | None:
+        """The first that does not stand before this spot."""
+        at = self._part_of(spot)
+        if at == len(self._parts):
+            return None
+        part = self._parts[at]
+        return part[bisect_left(part, spot)]
+
+    def _part_of(self, spot: Spot) -> int:
+        return bisect_left(self._parts, spot, key=_last)
