@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.engine.kit import Spy, Told
 from tests.servers import valkey
-from tests.storage.postgres import support as postgres
 from treadle import App
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
-from treadle.storage.postgres import PostgresStorage
 from treadle.storage.redis import RedisStorage
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
@@ -25,8 +23,6 @@ _names = (f"flow{os.getpid()}-{n}" for n in itertools.count())
 
 def real_url(kind: str, folder: Path) -> str:
     """A storage of its own under its real clock."""
-    if kind == "postgres":
-        return postgres.url_of(next(_names).replace("-", "_"))
     if kind == "redis":
         return f"{valkey.url()}?ns={next(_names)}"
     return "memory://" if kind == "memory" else f"sqlite:///{folder / 'real.db'}"
@@ -37,18 +33,13 @@ def clock() -> HandClock:
     return HandClock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis", "postgres"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> Iterator[Storage]:
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> Storage:
     if request.param == "memory":
-        yield MemoryStorage(clock)
-    elif request.param == "redis":
-        yield RedisStorage(valkey.url(), ns=next(_names), now=clock)
-    elif request.param == "sqlite":
-        yield SqliteStorage(str(tmp_path / "jobs.db"), now=clock, synchronous="normal")
-    else:
-        schema = postgres.take_schema()
-        yield PostgresStorage(postgres.url_of(schema, timeout=60), now=clock)
-        postgres.give_back(schema)
+        return MemoryStorage(clock)
+    if request.param == "redis":
+        return RedisStorage(valkey.url(), ns=next(_names), now=clock)
+    return SqliteStorage(str(tmp_path / "jobs.db"), now=clock, synchronous="normal")
 
 
 @pytest.fixture

@@ -303,7 +303,7 @@ def most_in_any_window(starts: list[float], per: float) -> int:
     return max(sum(at <= each < at + per for each in starts) for at in starts)
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
 @pytest.mark.parametrize(
     ("rate", "per", "jobs"),
     [(5, 0.4, 20), pytest.param(5, 5.0, 60, marks=[pytest.mark.soak, pytest.mark.timeout(600)])],
