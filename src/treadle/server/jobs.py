@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
@@ -22,7 +21,7 @@ from treadle.server.faults import Refused, json
 from treadle.server.guard import allowed
 from treadle.server.operations import Call, Operation
 from treadle.server.settings import Settings
-from treadle.server.views import Id, JobAsked, JobsAsked, JobView, JobViews, Name, PageView, options_of, view
+from treadle.server.views import Id, JobAsked, JobsAsked, JobView, JobViews, Name, PageView, moment_of, options_of, view
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -55,7 +54,7 @@ class Listing(Struct, frozen=True, kw_only=True):
         if self.state is not None:
             found["state"] = tuple(each.strip() for each in self.state.split(","))
         if self.before is not None:
-            found["before"] = datetime.fromtimestamp(min(max(self.before, 0.0), 2.2e11), UTC)
+            found["before"] = moment_of(self.before)
         return {name: value for name, value in found.items() if value is not None}
 
 

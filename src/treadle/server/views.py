@@ -105,7 +105,7 @@ def options_of(asked: JobAsked) -> dict[str, Any]:
 
 def _option(name: str, value: Any) -> Any:
     if name in ("run_at", "deadline"):
-        return _moment(value)
+        return moment_of(value)
     if isinstance(value, KeyAsked):
         return Key(value.key, value.conflict, value.window, value.until, value.shared)
     if isinstance(value, RetryAsked):
@@ -115,7 +115,7 @@ def _option(name: str, value: Any) -> Any:
     return value
 
 
-def _moment(at: float) -> datetime:
+def moment_of(at: float) -> datetime:
     """A moment in range: what is before 1970 is past all the same, what is beyond the year 9000 is a mistake."""
     return datetime.fromtimestamp(min(max(at, 0.0), 2.2e11), UTC)
 
