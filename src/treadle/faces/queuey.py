@@ -172,22 +172,13 @@ class QueueFace:
         runner = (await body(request, ClaimAsked, self._settings.max_body)).runner_id.lower()
         ticket = f"{runner}#{request.headers.get('idempotency-key') or uuid.uuid4().hex}"
         wait = min(_number(request.query_params.get("wait", "0")), self._settings.max_wait, WAIT)
-        until = self._waiting.now() + wait
-        if wait <= 0:
-            row, _ = await self._claim(ticket)
-            return json(self._view(row)) if row is not None else Response(status_code=204)
-        async with self._waiting.bench([QUEUE]) as bench:
-            while True:
-                row, next_in = await self._claim(ticket)
-                if row is not None:
-                    bench.call_one()
-                    return json(self._view(row))
-                if self._waiting.now() >= until:
-                    return Response(status_code=204)
-                await bench.rest(next_in, until)
-                if await request.is_disconnected():
-                    bench.call_one()
-                    return Response(status_code=204)
+
+        async def look() -> tuple[Record | None, bool, float | None]:
+            row, next_in = await self._claim(ticket)
+            return row, row is not None, next_in
+
+        found = await self._waiting.until_found([QUEUE], wait, request, look)
+        return json(self._view(found)) if found is not None else Response(status_code=204)
 
     async def _claim(self, ticket: str) -> tuple[Record | None, float | None]:
         """The next job that is not given up; those that are, are ended on the way."""

@@ -6,7 +6,6 @@ runner in any language; docs/guides/runners.md is the page for those who write o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
@@ -84,20 +83,12 @@ class Verbs:
         ask, wait = asked.ask(), min(asked.wait, self._settings.max_wait)
         if not 0 <= ask.limit <= MOST or not ask.lease >= 0 or not asked.wait >= 0:
             raise Refused(422, "wrong_shape", f"expected limit 0 to {MOST:,}, lease and wait 0 or more")
-        if wait <= 0:
-            return await self._claim(ask, asked.max_lost)
-        until = asyncio.get_running_loop().time() + wait
-        async with self._waiting.bench(queues) as bench:
-            while True:
-                found = await self._claim(ask, asked.max_lost)
-                if found.records:
-                    bench.call_one()
-                if found.records or asyncio.get_running_loop().time() >= until:
-                    return found
-                await bench.rest(found.next_in, until)
-                if await call.request.is_disconnected():
-                    bench.call_one()
-                    raise Refused(400, "gone", "the runner went away while it waited")
+
+        async def look() -> tuple[Claimed, bool, float | None]:
+            found = await self._claim(ask, asked.max_lost)
+            return found, bool(found.records), found.next_in
+
+        return await self._waiting.until_found(queues, wait, call.request, look)
 
     async def _claim(self, ask: Claim, max_lost: int | None) -> Claimed:
         found = await self._app.storage.claim(ask)

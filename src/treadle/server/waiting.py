@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+from starlette.requests import Request
 
 from treadle import defaults
 from treadle.errors import StorageError
+from treadle.server.faults import Refused
 from treadle.storage.contract import Storage
+
+T = TypeVar("T")
+Look = Callable[[], Awaitable[tuple[T, bool, float | None]]]
 
 
 class Bench:
@@ -80,9 +87,27 @@ class Waiting:
                 self._benches.pop(names, None)
                 bench.watcher.cancel()
 
-    def now(self) -> float:
-        """The moment by the clock that `rest` goes by."""
-        return asyncio.get_running_loop().time()
+    async def until_found(self, queues: Sequence[str], wait: float, request: Request, look: Look[T]) -> T:
+        """Look for work until some is found or `wait` seconds are over; what the last look found.
+
+        look  answers what it found, whether that is something, and in how many seconds the next may be due
+        Raises Refused if whoever asks has gone away: work found for nobody would wait for a lease to run out.
+        """
+        if wait <= 0:
+            return (await look())[0]
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        async with self.bench(queues) as bench:
+            while True:
+                found, is_some, next_in = await look()
+                if is_some:
+                    bench.call_one()
+                if is_some or loop.time() >= until:
+                    return found
+                await bench.rest(next_in, until)
+                if await request.is_disconnected():
+                    bench.call_one()
+                    raise Refused(400, "gone", "the runner went away while it waited")
 
     def send_home(self) -> None:
         """The server stops: nobody waits any longer."""
