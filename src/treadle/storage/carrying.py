@@ -105,9 +105,16 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def digest(jobs: Iterable[Carried]) -> int:
-    """A number that two sets of jobs share only if they are the same, in whatever order: add those of the parts."""
+    """A number that two sets of jobs share only if they are the same, in whatever order: add those of the parts.
+
+    Whether one who stands aside has been let back in line is left out: a target that opens lets in whom a rate has room
+    for by then, so the two sides would differ as soon as the move is over.
+    """
     total = 0
     for each in jobs:
-        told = replace(each, record=handed_over(each.record), edges=tuple(sorted(each.edges, key=lambda edge: edge.up)))
+        record = handed_over(each.record)
+        if record.parked is not None:
+            record = replace(record, place=None)
+        told = replace(each, record=record, edges=tuple(sorted(each.edges, key=lambda edge: edge.up)))
         total += int.from_bytes(hashlib.blake2b(_encode(told), digest_size=16).digest())
     return total % 2**128

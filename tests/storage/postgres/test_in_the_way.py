@@ -14,7 +14,6 @@ from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
 from treadle.model import Claim, Hold, Limit, Presence, Record, Settled, State
 from treadle.storage.postgres import PostgresStorage
-from treadle.storage.postgres.vacuum import Sweeper
 
 MOST = 5.0  # s: far more than the one that a settle may wait, far less than a transaction may last
 
@@ -160,12 +159,14 @@ async def test_a_key_taken_in_an_open_transaction(
     assert [row.job.id for row in await other] == ["first"]
 
 
-async def test_dead_rows_are_swept_by_the_number_of_endings(
+async def test_dead_rows_are_swept_by_the_number_of_those_who_left_the_line(
     storage: PostgresStorage, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_sweeper", Sweeper(storage._pool, every=3))
-    for number in range(3):
-        await life(storage, f"j{number}")
+    """Claimed, or stepped aside."""
+    monkeypatch.setattr(storage._sweeper, "_most", 4)
+    await storage.set_limits([Limit("full", slots=0)])
+    await storage.enqueue([job(f"aside{number}", limits=(("full", 1),)) for number in range(3)])
+    await life(storage, "j")
     ask = "SELECT vacuum_count FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'job'"
     async with asyncio.timeout(30):
         while support.admin().execute(ask, (schema,)).fetchone() == (0,):  # noqa: ASYNC110 - the server tells it late

@@ -6,7 +6,7 @@ Without it no work is handed out. Who is next is decided in `functions/claim.sql
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from treadle.model import Claim, Claimed, Record
@@ -16,13 +16,14 @@ from treadle.storage.postgres.rows import record, text
 from treadle.storage.rules import rank
 
 AGAIN, UNFINISHED = 1, 2  # what the last row says of the claim
+Left = Callable[[int], None]  # told of each claim how many left the line by it: taken, or stepped aside
 CLAIM: Final = "SELECT * FROM {schema}.claim(%s::float8, %s::json)"
 TICKETS: Final = 64  # of one worker remembered
 
 
-async def claim(run: Runner, ask: Claim, now: float | None) -> Claimed:
+async def claim(run: Runner, ask: Claim, now: float | None, left: Left) -> Claimed:
     while True:
-        found = claimed(await run.run(CLAIM, [now, asked(ask)]), ask)
+        found = claimed(await run.run(CLAIM, [now, asked(ask)]), ask, left)
         if found is not None:
             return found
 
@@ -49,10 +50,11 @@ def asked(ask: Claim) -> str:
     return text(words)
 
 
-def claimed(rows: Sequence[Row], ask: Claim) -> Claimed | None:
+def claimed(rows: Sequence[Row], ask: Claim, left: Left) -> Claimed | None:
     """The last row tells of the claim, the others are its jobs. None: it met none yet and is to be made once more."""
     *found, head = rows
-    again, now, due_at = head[2], head[9], head[8]
+    again, aside, now, due_at = head[2], head[3], head[9], head[8]
+    left(len(found) + aside)
     if again == UNFINISHED and not found:
         return None
     records = [record(row) for row in found]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle.errors import StorageError
-from treadle.model import Claim, Claimed, Outcome, Settled
 from treadle.storage.carrying import Load, Mark
 from treadle.storage.hints import Hub
 from treadle.storage.postgres import address as urls
@@ -61,7 +60,7 @@ class PostgresStorage(Verbs):
         self._sweeper = Sweeper(self._pool)
         self._identity: str | None = None
         self._home = Home(self._address, self._statements, now, lambda: self._identity)
-        super().__init__(_Renewed(self._pool, self._address), now)
+        super().__init__(_Renewed(self._pool, self._address), now, self._sweeper.claimed)
 
     async def open(self) -> None:
         """Connect and migrate. Raises StorageUnavailable, NotADatabase, SchemaTooNew; StorageError if a right lacks."""
@@ -83,16 +82,6 @@ class PostgresStorage(Verbs):
             await ear.close()
         await self._sweeper.close()
         self._pool.close()
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        settled = await super().settle(outcomes)
-        self._sweeper.ended(len(settled))
-        return settled
-
-    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        answer = await super().settle_claim(outcomes, ask)
-        self._sweeper.ended(len(answer[0]))
-        return answer
 
     def within(self, session: Any) -> Inside:
         """The verbs inside an open transaction of the user's; see `storage.sessions` for what it may be."""

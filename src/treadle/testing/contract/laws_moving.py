@@ -190,6 +190,21 @@ async def test_more_a_load_may_be_repeated(storage: Storage, clock: HandClock, a
     assert digest(await everything(target)) == digest(await everything(storage))
 
 
+async def test_more_whom_a_rate_lets_in_meanwhile_is_the_same(
+    storage: Storage, clock: HandClock, another: Another
+) -> None:
+    """A target that opens calls in whom it has room for by then; the two still hold the same."""
+    movable(storage)
+    await storage.set_limits([Limit("pace", rate=1, per=60)])
+    await storage.enqueue(jobs("first second", limits=(("pace", 1),)))
+    assert await claim_ids(storage, 9) == ["first"]
+    clock.advance(61)
+    target = await another()
+    await carry(storage, target)
+    assert [(await row(each, "second")).place is None for each in (storage, target)] == [True, False]
+    assert digest(await everything(target)) == digest(await everything(storage))
+
+
 async def test_more_who_runs_is_ready_again_when_his_lease_is_over(
     storage: Storage, clock: HandClock, another: Another
 ) -> None:

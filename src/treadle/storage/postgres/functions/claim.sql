@@ -8,7 +8,7 @@
 -- ask: worker, name, slot, queues [[queue, share], ...], tasks [name, ...] or null, leases (of these, null: `lease`),
 -- rooms (of these, null: no bound) or null, limit, lease, ids, holds.
 -- -> the rows in the order of their turns; then one without a spec: `version` 1 if this ticket was asked before, 2 if
--- there is more to look at (see walk), `created_at` the moment, `due_at` the next one.
+-- there is more to look at (see walk), `attempt` how many stepped aside, `created_at` the moment, `due_at` the next one.
 CREATE FUNCTION claim(moment float8, ask json) RETURNS TABLE (
     spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
@@ -28,6 +28,7 @@ DECLARE
     ruled boolean;
     slow boolean;
     unfinished boolean;
+    aside int;
     turn record;
 BEGIN
     PERFORM enter(NULL);
@@ -41,7 +42,7 @@ BEGIN
             j.created_at, j.started_at, j.updated_at, more(j)
         FROM job j WHERE j.id = ANY (earlier) AND j.state = 2 AND j.worker = a.worker;
         IF FOUND THEN
-            RETURN QUERY SELECT * FROM claim_end(1, ask, t);
+            RETURN QUERY SELECT * FROM claim_end(1, 0, ask, t);
             RETURN;
         END IF;
     END IF;
@@ -59,11 +60,11 @@ BEGIN
         END LOOP;
     END IF;
     IF slow THEN
-        SELECT w.taken, w.unfinished INTO earlier, unfinished FROM walk(ask, ruled, t) AS w;
+        SELECT w.taken, w.unfinished, w.aside INTO earlier, unfinished, aside FROM walk(ask, ruled, t) AS w;
         RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
             j.created_at, j.started_at, j.updated_at, more(j)
         FROM unnest(earlier) WITH ORDINALITY AS w (id, n) JOIN job j ON j.id = w.id ORDER BY w.n;
-        RETURN QUERY SELECT * FROM claim_end(CASE WHEN unfinished THEN 2 ELSE 0 END, ask, t);
+        RETURN QUERY SELECT * FROM claim_end(CASE WHEN unfinished THEN 2 ELSE 0 END, aside, ask, t);
         RETURN;
     END IF;
     -- few of those it runs can be in line (they were lost), and only these are looked for along the line
@@ -106,7 +107,7 @@ BEGIN
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
     END LOOP;
-    RETURN QUERY SELECT * FROM claim_end(0, ask, t);
+    RETURN QUERY SELECT * FROM claim_end(0, 0, ask, t);
 END $$;
 
 -- Whether somebody in this line must be asked for one by one.
@@ -117,7 +118,7 @@ BEGIN
 END $$;
 
 -- The last row of an answer: the next moment anything here is due, or a rate lets the next of a line asked for start.
-CREATE FUNCTION claim_end(again int, ask json, t float8) RETURNS TABLE (
+CREATE FUNCTION claim_end(again int, aside int, ask json, t float8) RETURNS TABLE (
     spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql AS $$
@@ -138,6 +139,6 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
-    RETURN QUERY SELECT NULL::text, NULL::smallint, again, NULL::int, NULL::int, NULL::text, NULL::float8,
+    RETURN QUERY SELECT NULL::text, NULL::smallint, again, aside, NULL::int, NULL::text, NULL::float8,
         NULL::float8, least(leased, waits, opening), t, NULL::float8, NULL::float8, NULL::text;
 END $$;

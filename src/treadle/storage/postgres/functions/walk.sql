@@ -1,7 +1,8 @@
 -- A claim along lines where somebody has to be asked for one by one: whether its limits let it through, whether there is
 -- room for its task. After `most_aside` jobs have stepped aside it ends and says so, to be asked again: what has been
--- moved is committed, and nobody waits for it longer than that. -> the ids taken, in the order of their turns.
-CREATE FUNCTION walk(ask json, ruled boolean, t float8, OUT taken text[], OUT unfinished boolean)
+-- moved is committed, and nobody waits for it longer than that. -> the ids taken, in the order of their turns; how many
+-- stepped aside.
+CREATE FUNCTION walk(ask json, ruled boolean, t float8, OUT taken text[], OUT unfinished boolean, OUT aside int)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -20,9 +21,12 @@ DECLARE
     page text[];
     ranks smallint[];
     places float8[];
-    at_rank smallint;           -- the last that was passed over in this line
+    at_rank smallint;           -- the last that was looked at in this line: what is before it is not walked again
     at_place float8;
     at_id text;
+    past_rank smallint;         -- the last that was passed over
+    past_place float8;
+    past_id text;
     r job;
     task_at int;
     seen text[] := '{}';        -- limits looked at, and what of them is used: counted once, then added to
@@ -34,7 +38,6 @@ DECLARE
     blocked text;
     before text;
     spent text[] := '{}';
-    back boolean;
 BEGIN
     SELECT * INTO a FROM json_to_record(ask) AS x (worker text, name text, slot int, queues json, tasks text[],
         leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
@@ -59,7 +62,7 @@ BEGIN
         of_queue := CASE WHEN ruled THEN rule_of(own) END;
         shut := false;
         at_id := NULL;
-        back := false;
+        past_id := NULL;
         WHILE share > 0 AND left_aside > 0 LOOP
             SELECT array_agg(p.id), array_agg(p.rank), array_agg(p.place) INTO page, ranks, places
             FROM page_of(line, a.tasks, CASE WHEN named THEN a.ids END, shut, at_rank, at_place, at_id,
@@ -75,8 +78,10 @@ BEGIN
                     EXIT;       -- somebody counts for long: the rest of this line has to wait
                 END;
             END IF;
-            back := false;
             FOR k IN 1 .. cardinality(page) LOOP
+                at_rank := ranks[k];
+                at_place := places[k];
+                at_id := page[k];
                 SELECT * INTO r FROM job j WHERE j.id = page[k] AND j.place IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
                 task_at := array_position(a.tasks, r.task);
                 blocked := NULL;
@@ -109,9 +114,9 @@ BEGIN
                     limited := NULL;
                 END IF;
                 IF blocked = own THEN
-                    at_rank := ranks[k];
-                    at_place := places[k];
-                    at_id := page[k];
+                    past_rank := at_rank;
+                    past_place := at_place;
+                    past_id := at_id;
                     IF limited = own AND NOT shut AND NOT named THEN
                         shut := true;   -- nobody of this line moves but those who need nothing of it
                         EXIT;
@@ -130,8 +135,10 @@ BEGIN
                         IF pos IS NOT NULL THEN
                             seen[pos] := '';
                         END IF;
-                        back := true;
-                        EXIT;           -- somebody may have come back behind this spot
+                        at_rank := past_rank;   -- somebody may have come back before this spot
+                        at_place := past_place;
+                        at_id := past_id;
+                        EXIT;
                     END IF;
                 ELSE
                     IF ruled THEN
@@ -185,6 +192,7 @@ BEGIN
         SET ticket = excluded.ticket, at = excluded.at, jobs = excluded.jobs;
     END IF;
     unfinished := left_aside <= 0;
+    aside := most_aside - left_aside;
 END $$;
 
 -- The next of a line behind a spot: of these tasks, of these ids, or (it is shut) of those who may be exempt.
