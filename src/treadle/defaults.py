@@ -29,6 +29,7 @@ TRANSACTION: Final = 5.0  # s from the block to the end of the job; on SQLite ev
 
 OWN_QUEUE: Final = "treadle"  # where Treadle's own jobs stand, such as schedules; every worker serves it
 OWN_EVERY: Final = 0.1  # s between two looks at it while there is other work
+LEADER: Final = 5.0  # s of silence after which another worker leads
 OWN_LEASE: Final = 5.0  # s; their runs take a moment, and what they do must not wait long for another worker
 TICKS_STEP: Final = 500  # ticks one settle makes, of a schedule that catches up with all it missed
 

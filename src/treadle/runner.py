@@ -38,12 +38,14 @@ class OwnTask:
     One that fails was kept from its work by the storage or by a fault of ours; it is tried again without end.
     """
 
-    __slots__ = ("decide", "name", "serves")
+    __slots__ = ("decide", "name", "serves", "tends")
 
     def __init__(
-        self, name: str, decide: Callable[[Record, float], Awaitable[Outcome]], serves: str | None = None
-    ) -> None:
+        self, name: str, decide: Callable[[Record, float], Awaitable[Outcome]], serves: str | None = None,
+        tends: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.decide = name, decide
+        self.tends = tends  # one worker for all is enough: where there are roles, it is left to the leader
         self.serves = serves  # the task it works for: workers that run only others leave it alone
 
     retry = Retry(attempts=None)

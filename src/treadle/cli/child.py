@@ -44,7 +44,7 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
         raise Stop(USAGE, f"{orders.app!r} has no tasks: decorate a function with @app.task in the module you name")
     serve_main_names(app, orders.app)
     given = {
-        name: value for name in ("concurrency", "queues", "tasks", "grace", "lease", "poll")
+        name: value for name in ("concurrency", "queues", "tasks", "grace", "lease", "poll", "role")
         if (value := msgspec.structs.asdict(orders)[name]) is not None
     }  # fmt: skip
 

@@ -20,6 +20,7 @@ class Orders(Struct, kw_only=True):
     grace: float | None = None
     lease: float | None = None
     poll: float | None = None
+    role: str | None = None
     log_level: str = "info"
     log_json: bool = False
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treadle.cli.say import as_json, document, lasts, note, plural, table
 from treadle.cli.target import Target, targeted
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.model import Stats
 
 STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 
@@ -17,17 +21,28 @@ STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 @as_json
 def workers(target: Target, json_: bool) -> None:
     """The workers that were heard of lately."""
-    found = target.run(lambda app: app.queues.stats()).workers
+
+    async def look(app: App) -> tuple[Stats, str | None]:
+        from treadle.worker.lead import ID, leader_of
+
+        [row] = await app.storage.get([ID])
+        return await app.queues.stats(), leader_of(row)
+
+    seen, leader = target.run(look)
+    found = seen.workers
     if json_:
         document([
             {"worker": each.worker, "host": each.host, "pid": each.pid, "queues": list(each.queues),
-             "slots": each.slots, "running": each.running, "uptime": round(each.uptime, 3)}
+             "slots": each.slots, "running": each.running, "uptime": round(each.uptime, 3),
+             "leads": each.worker == leader}
             for each in found
         ])  # fmt: skip
         return
     rows = [
-        (each.worker, each.host, str(each.pid), ", ".join(each.queues), f"{each.running}/{each.slots}",
-         lasts(each.uptime))
+        (
+            f"{each.worker} (leads)" if each.worker == leader else each.worker, each.host, str(each.pid),
+            ", ".join(each.queues), f"{each.running}/{each.slots}", lasts(each.uptime),
+        )
         for each in found
     ]  # fmt: skip
     columns = ("worker", "host", "pid", "queues", "running", "up for")

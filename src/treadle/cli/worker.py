@@ -14,6 +14,8 @@ import click
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.say import USAGE, Stop, note, seconds
 
+ROLES = ("leader", "follower", "auto")
+
 
 def _queues(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int] | None:
     """`mail=3,bulk` -> {"mail": 3, "bulk": 1}."""
@@ -43,12 +45,20 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @click.option(
     "--poll", type=seconds, metavar="SECONDS", help="Seconds between looks for work where no hint arrives [1]."
 )
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    envvar="TREADLE_ROLE",
+    help="Who prunes, redrives and ticks schedules: the leader; a follower if that is silent for 5 s; auto: the first "
+    "one there. [each worker does]",
+)
 @click.option("--name", help="How the workers are called; a number and a random part are added.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
 def worker(
     app: str, concurrency: int | None, processes: int, queues: dict[str, int] | None, tasks: tuple[str, ...],
-    grace: float | None, lease: float | None, poll: float | None, name: str | None, log_level: str, log_json: bool,
+    grace: float | None, lease: float | None, poll: float | None, role: str | None, name: str | None, log_level: str,
+    log_json: bool,
 ) -> int:  # fmt: skip
     """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
 
@@ -57,7 +67,7 @@ def worker(
     """
     orders = Orders(
         app=app, name=name, concurrency=concurrency, queues=queues, tasks=_listed(tasks) or None, grace=grace,
-        lease=lease, poll=poll, log_level=log_level, log_json=log_json,
+        lease=lease, poll=poll, role=role, log_level=log_level, log_json=log_json,
     )  # fmt: skip
     if sys.platform == "win32":
         # No process groups, no signals to pass on: one worker, in this very process.

@@ -56,7 +56,7 @@ class Schedules:
         self._storage, self._send, self._new_id, self._handle = storage, send, new_id, handle
         self._declared: dict[str, Declared] = {}
         self._ticker = Ticker(storage, self._declared, tell)
-        self.tasks: dict[str, OwnTask] = {ticks.TASK: OwnTask(ticks.TASK, self._ticker.run)}
+        self.tasks: dict[str, OwnTask] = {ticks.TASK: OwnTask(ticks.TASK, self._ticker.run, tends=True)}
 
     # --- declaring
 
@@ -73,7 +73,7 @@ class Schedules:
         definition = Definition(found, timing, task.name, catch_up, overlap)
         self._declared[found] = Declared(definition, task, tuple(args), named, ask)
         own = ticks.task_name(found, declared=True)
-        self.tasks[own] = OwnTask(own, self._ticker.run, serves=task.name)
+        self.tasks[own] = OwnTask(own, self._ticker.run, serves=task.name, tends=True)
 
     async def store(self) -> None:
         """Store what was declared here, and take over what was declared differently before. Any number of workers

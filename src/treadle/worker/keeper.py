@@ -16,6 +16,7 @@ from treadle import defaults
 from treadle.events import Emitter
 from treadle.model import Hold, Presence
 from treadle.storage.contract import Storage
+from treadle.worker.lead import Lead
 from treadle.worker.lost import Lost
 from treadle.worker.slots import Run, Slots
 
@@ -106,11 +107,22 @@ class Keeper:
                 slots.hinted = True
                 slots.wake.set()
 
-    async def prune(self) -> None:
+    async def lead(self, lead: Lead) -> None:
+        """Hold on to the lead, or wait for it."""
+        while True:
+            again = await lead.look()
+            self._answered("lead")
+            await asyncio.sleep(again)
+
+    async def prune(self, tends: Callable[[], bool] = lambda: True) -> None:
         """A little at a time, and not at the same moment as every other worker."""
         while True:
             if self._pruned:  # else it failed, and is tried again at once
                 await asyncio.sleep(defaults.PRUNE_EVERY * random.uniform(0.5, 1.5))
+            if not tends():
+                self._pruned = True
+                self._answered("prune")
+                continue
             self._pruned, more = False, True
             while more:
                 more = await self._storage.prune(defaults.PRUNE_STEP) == defaults.PRUNE_STEP

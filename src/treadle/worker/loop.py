@@ -22,7 +22,7 @@ from treadle.ending import Ender
 from treadle.errors import BadOption, StorageError, StorageFull, StorageUnavailable, UnknownTask
 from treadle.events import Emitter, Event
 from treadle.judge import OnError
-from treadle.model import Claim, Record
+from treadle.model import Claim, Presence, Record
 from treadle.options import Sizes, name_of
 from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask, OwnTask, Runner
@@ -32,6 +32,7 @@ from treadle.worker.backlog import Alarm, Backlog
 from treadle.worker.batches import Batches
 from treadle.worker.home import DurableHome
 from treadle.worker.keeper import Keeper
+from treadle.worker.lead import Lead, Role, Tended, role_of
 from treadle.worker.outage import Outage
 from treadle.worker.pump import Pump
 from treadle.worker.redrive import Redrive, Redriver
@@ -79,6 +80,8 @@ class Worker:
     grace        s that running jobs get to end when the worker stops
     lease        s a claim holds without a heartbeat; renewed every third
     poll         s between looks for work, the net under lost hints
+    role         "leader", "follower" or "auto": one worker of the fleet prunes, redrives and ticks schedules, see
+                 `treadle.worker.lead`; None: this one does, whatever others do
     recovery     how long to wait before trying again when the storage is away
     """
 
@@ -90,7 +93,7 @@ class Worker:
         backlog_after: float | timedelta = defaults.BACKLOG_AFTER, backlog_every: float | timedelta | None = None,
         redrive: Redrive | None = None, grace: float | timedelta = defaults.GRACE,
         lease: float | timedelta = defaults.LEASE, poll: float | timedelta = defaults.POLL,
-        recovery: Retry = RECOVERY, name: str | None = None,
+        recovery: Retry = RECOVERY, name: str | None = None, role: Role | None = None,
     ) -> None:  # fmt: skip
         most: object = concurrency
         if isinstance(most, bool) or not isinstance(most, int) or concurrency < 1:
@@ -102,6 +105,7 @@ class Worker:
         self.name = name_of(name, "name") if name else f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._asked_queues = _weights(queues)
         self._asked_tasks = None if tasks is None else [task if isinstance(task, str) else task.name for task in tasks]
+        self.role = role_of(role)
         self._accept, self._throttle, self._recovery = accept, throttle, recovery.over(DEFAULT)
         self._on_backlog, self._backlog_after = on_backlog, seconds(backlog_after, "backlog_after")
         self._backlog_every = None if backlog_every is None else seconds(backlog_every, "backlog_every")
@@ -272,7 +276,8 @@ class _Running:
         self.timers = Timers(self.loop)
         self.queues = worker.queues()
         self.batches = Batches(self.slots, worker.threads, worker.patient)
-        self.asks = _Asks(worker, self.queues, self.slots, self.batches)
+        self.lead = Lead(worker.role, self.slots.ticket(), storage, self.presence, self.tended, self.changed)
+        self.asks = _Asks(worker, self.queues, self.slots, self.batches, self.lead, self.tasks)
         runner = Runner(
             app.layers, app.on_error, app.chance, app.now, app.sizes.result, worker.threads, worker.processes,
             self.batches,
@@ -281,7 +286,7 @@ class _Running:
         pumps = 1 if worker.concurrency == 1 else PUMPS
         share = -(-worker.concurrency // pumps)
         self.keeper = Keeper(
-            self.slots, storage, app.emitter, list(self.queues), worker.lease, worker.tasks, outage.answered
+            self.slots, storage, app.emitter, list(self.queues), worker.lease, self.tasks, outage.answered
         )
         home = DurableHome(self.slots, storage, self.keeper, app, worker.threads, outage)
         self.pumps = [
@@ -301,14 +306,37 @@ class _Running:
             self.slots.pause = keeper.UNASKED
         self.loops = [asyncio.create_task(self.supervise("pump", pump.run)) for pump in self.pumps]
         sides: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": keeper.beat, "listen": keeper.listen, "prune": keeper.prune,
+            "beat": keeper.beat, "listen": keeper.listen, "prune": lambda: keeper.prune(self.lead.tends),
         }  # fmt: skip
+        if self.worker.role is not None:
+            sides["lead"] = lambda: keeper.lead(self.lead)
         if throttle is not None:
             sides["throttle"] = lambda: keeper.throttle(throttle)
         sides |= self.extras()
         if isinstance(throttle, AIMD):
             throttle.attach(self.worker.app.emitter)
         self.beside = [asyncio.create_task(self.supervise(name, side)) for name, side in sides.items()]
+
+    # --- what one worker does for all
+
+    def tasks(self) -> dict[str, tuple[int | None, float | None]]:
+        """What this worker claims now: the tending tasks only if that is its part."""
+        own, lead = self.worker.app.own, self.lead
+        return {name: room for name, room in self.worker.tasks().items()
+                if name not in own or not own[name].tends or lead.ticks(name)}  # fmt: skip
+
+    def tended(self) -> Tended:
+        own, names = self.worker.app.own, tuple(self.worker.tasks())
+        ticks = tuple(name for name in names if name in own and own[name].tends)
+        return Tended(ticks, names if self.worker._redrive is not None else ())
+
+    def presence(self) -> Presence:
+        return self.keeper.presence()
+
+    def changed(self) -> None:
+        """Another worker leads: there may be other work for us."""
+        self.slots.hinted = True
+        self.slots.wake.set()
 
     def extras(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The loops that only some workers have."""
@@ -319,7 +347,12 @@ class _Running:
             ).run
         if worker._redrive is not None:
             found["redrive"] = Redriver(
-                worker._redrive, self.slots, self.storage, self.queues, worker.tasks, worker.app.now
+                worker._redrive,
+                self.slots,
+                self.storage,
+                self.queues,
+                lambda: self.lead.redrives(worker.tasks()),
+                worker.app.now,
             ).run
         return found
 
@@ -354,7 +387,7 @@ class _Running:
 
     async def claim_ids(self, ids: tuple[str, ...], room: int, tried: asyncio.Future[None]) -> None:
         ask = Claim(
-            worker=self.slots.ticket(), limit=room, ids=ids, lease=self.worker.lease, tasks=self.worker.tasks(),
+            worker=self.slots.ticket(), limit=room, ids=ids, lease=self.worker.lease, tasks=self.tasks(),
             holds=tuple(self.slots.running),
         )  # fmt: skip
         records: Sequence[Record] | None = None
@@ -408,6 +441,7 @@ class _Running:
             names = ", ".join(sorted({run.record.job.task for run in slots.running.values()}))
             log.warning("worker %s stops while %d jobs still run (%s); their leases will run out",
                         slots.name, len(slots.running), names)  # fmt: skip
+        await self.lead.leave()
         try:
             await self.keeper.beat_once(gone=True)
         except StorageError:
@@ -421,20 +455,25 @@ class _Running:
 class _Asks:
     """Builds the claim for so many slots: each queue's share by weight, the first one another each time."""
 
-    def __init__(self, worker: Worker, queues: dict[str, int], slots: Slots, batches: Batches) -> None:
+    def __init__(
+        self, worker: Worker, queues: dict[str, int], slots: Slots, batches: Batches, lead: Lead,
+        tasks: Callable[[], dict[str, tuple[int | None, float | None]]],
+    ) -> None:  # fmt: skip
+        self._lead, self._claimable = lead, tasks
         self._worker, self._slots, self._batches, self._turn = worker, slots, batches, 0
         self._gathered: list[BatchTask[Any, Any]] = []
         self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.OWN_QUEUE]
         self._total = sum(weight for _, weight in self._queues)
         self._tasks: dict[str, tuple[int | None, float | None]] = {}
-        self._known, self._own_at = -1, 0.0
+        self._known, self._own_at = (-1, -1), 0.0
         self._own = ((defaults.OWN_QUEUE, 1),) if queues else ()
         self._always = defaults.OWN_QUEUE in queues
 
     def __call__(self, room: int, pump: int) -> Claim:
         app, now = self._worker.app, self._slots.loop.time()
-        if self._known != len(app.tasks) + len(app.own):
-            self._tasks, self._known = self._worker.tasks(), len(app.tasks) + len(app.own)
+        known_now = len(app.tasks) + len(app.own), self._lead.turn
+        if self._known != known_now:
+            self._tasks, self._known = self._claimable(), known_now
             known = map(app.tasks.get, self._tasks)
             self._gathered = [task for task in known if isinstance(task, BatchTask)]
         if len(self._queues) > 1:
