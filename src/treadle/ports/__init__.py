@@ -1,0 +1,56 @@
+"""Three small interfaces for systems that Treadle does not know: a queue, publish and subscribe, keys and values.
+
+Without them somebody's own broker would have to become a whole storage. `App(ports=(queue, pubsub, store))` is one.
+The brokers that come along are modules of their own: `treadle.ports.redis`, `treadle.ports.sqs`, `treadle.ports.nats`.
+"""
+
+from treadle.ports.contract import (
+    CorruptQueue,
+    Counting,
+    Listener,
+    Ports,
+    PubSub,
+    Pulled,
+    Queue,
+    Store,
+    Timed,
+    three,
+)
+from treadle.ports.file import FileQueue, file_queue
+from treadle.ports.files import Files
+from treadle.ports.memory import (
+    Dead,
+    MemoryBackend,
+    MemoryPubSub,
+    MemoryQueue,
+    MemoryStore,
+    memory_backend,
+    memory_pubsub,
+    memory_queue,
+    memory_store,
+)
+
+__all__ = [
+    "CorruptQueue",
+    "Counting",
+    "Dead",
+    "FileQueue",
+    "Files",
+    "Listener",
+    "MemoryBackend",
+    "MemoryPubSub",
+    "MemoryQueue",
+    "MemoryStore",
+    "Ports",
+    "PubSub",
+    "Pulled",
+    "Queue",
+    "Store",
+    "Timed",
+    "file_queue",
+    "memory_backend",
+    "memory_pubsub",
+    "memory_queue",
+    "memory_store",
+    "three",
+]

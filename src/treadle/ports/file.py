@@ -1,0 +1,209 @@
+"""A queue in files beside the program: what was pushed survives the process, and each push costs the same.
+
+Without it a queue without a server could be had in memory only. One process at a time has it open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from treadle import clock as clocks
+from treadle.ports.contract import CorruptQueue, Pulled
+from treadle.ports.files import Disk, Files
+from treadle.ports.held import Held, Item, handle_of
+from treadle.ports.journal import SEGMENT, Journal
+from treadle.ports.memory import Dead
+
+T = TypeVar("T")
+Entries = list[Item | int]
+Change = Callable[[Held, float], tuple[Any, Entries]]
+
+
+class FileQueue:
+    """A queue in the files `<file>.0000000001` and so on; see `file_queue`."""
+
+    def __init__(
+        self, file: str | Path, *, clock: clocks.Clock = clocks.wall, fs: Files | None = None,
+        on_error: Callable[[Exception], None] | None = None, corrupt: Literal["refuse", "aside"] = "refuse",
+        segment: int = SEGMENT,
+    ) -> None:  # fmt: skip
+        self._path, self._now, self._files = Path(file), clock, fs or Disk()
+        self._tell, self._corrupt, self._segment = on_error, corrupt, segment
+        self._held: Held | None = None
+        self._journal = Journal(self._files, self._path, segment)
+        self._lock: int | None = None
+        self._name = ""
+        self._asked: list[tuple[Change, asyncio.Future[Any]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
+        def change(held: Held, now: float) -> tuple[None, Entries]:
+            if held.has_key(dedupe_key):
+                return None, []
+            item = Item(held.next_number(), body, now + delay if delay > 0 else 0.0, dedupe_key)
+            held.put(item)
+            return None, [item]
+
+        await self._do(change)
+
+    async def pop(self, limit: int, lease: float) -> list[Pulled]:
+        def change(held: Held, now: float) -> tuple[list[Pulled], Entries]:
+            taken = held.take(limit, lease, now, self._name)
+            return [Pulled(item.body, handle_of(item), item.attempt) for item in taken], [*taken]
+
+        pulled: list[Pulled] = await self._do(change)
+        return pulled
+
+    async def extend(self, handle: str, lease: float) -> bool:
+        def change(item: Item, held: Held, now: float) -> Entries:
+            item.until = now + lease
+            held.put(item)
+            return []  # leases do not outlive the process: there is nothing to write down
+
+        return await self._of(handle, change)
+
+    async def ack(self, handle: str) -> bool:
+        def change(item: Item, held: Held, now: float) -> Entries:
+            held.drop(item.number)
+            return [item.number]
+
+        return await self._of(handle, change)
+
+    async def release(self, handle: str, delay: float = 0.0) -> bool:
+        def change(item: Item, held: Held, now: float) -> Entries:
+            item.token, item.attempt = None, item.attempt - 1
+            item.at = now + delay if delay > 0 else 0.0
+            held.put(item)
+            return [item]
+
+        return await self._of(handle, change)
+
+    async def dead_letter(self, handle: str, reason: str) -> bool:
+        def change(item: Item, held: Held, now: float) -> Entries:
+            item.dead, item.token = reason, None
+            held.put(item)
+            return [item]
+
+        return await self._of(handle, change)
+
+    async def size(self) -> int:
+        return await self._do(lambda held, now: (len(held), []))
+
+    async def dead(self) -> list[Dead]:
+        """What was set aside, and why."""
+        found: list[Dead] = await self._do(
+            lambda held, now: ([Dead(item.body, item.dead or "") for item in held.dead.values()], [])
+        )
+        return found
+
+    async def close(self) -> None:
+        """Let another process have it. The next call opens it again."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+        self._let_go()
+
+    # --- one after the other, and the disk in a thread
+
+    async def _of(self, handle: str, change: Callable[[Item, Held, float], Entries]) -> bool:
+        def checked(held: Held, now: float) -> tuple[bool, Entries]:
+            item = held.of(handle)
+            return item is not None, [] if item is None else change(item, held, now)
+
+        return await self._do(checked)
+
+    async def _do(self, change: Callable[[Held, float], tuple[T, Entries]]) -> T:
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._asked.append((change, answer))
+        if self._running is None:
+            self._running = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        """All that is asked while one write is on its way goes into the next: one flush for many."""
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, []
+                try:
+                    answers = await self._step([change for change, _ in asked])
+                except Exception as error:
+                    for _, future in asked:
+                        if not future.done():
+                            future.set_exception(error)
+                            future.exception()  # whoever asked may be gone
+                    continue
+                for (_, future), answer in zip(asked, answers, strict=True):
+                    if not future.done():
+                        future.set_result(answer)
+        finally:
+            self._running = None
+
+    async def _step(self, changes: list[Change]) -> list[Any]:
+        if self._held is None:
+            self._held = await asyncio.to_thread(self._load)
+        now, entries, answers = self._now(), list[Item | int](), []
+        for change in changes:
+            answer, written = change(self._held, now)
+            answers.append(answer)
+            entries += written
+        if entries:
+            try:
+                await asyncio.to_thread(self._journal.write, entries, self._held)
+            except OSError as error:
+                # What reached the disk is not known; what is in memory is more than that. The disk decides.
+                self._let_go()
+                self._report(error)
+                raise
+        return answers
+
+    def _load(self) -> Held:
+        if self._lock is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = self._files.lock(self._path.with_name(f"{self._path.name}.lock"))
+        self._journal, held = Journal(self._files, self._path, self._segment), Held()
+        try:
+            self._journal.load(held)
+        except CorruptQueue as error:
+            if self._corrupt == "refuse":
+                raise
+            self._report(error)
+            for each in self._files.list(self._path):
+                self._files.rename(each, each.with_name(f"{each.name}.corrupt-{secrets.token_hex(4)}"))
+            self._journal, held = Journal(self._files, self._path, self._segment), Held()
+        for item in [item for item in held.items.values() if item.token is not None]:
+            item.token, item.at = None, 0.0
+            held.put(item)
+        self._name = secrets.token_hex(4)  # no lease of an earlier life is one of this
+        return held
+
+    def _let_go(self) -> None:
+        self._held = None
+        if self._lock is not None:
+            self._files.unlock(self._lock)
+            self._lock = None
+
+    def _report(self, error: Exception) -> None:
+        if self._tell is not None:
+            with contextlib.suppress(Exception):  # an observer must not stop the queue
+                self._tell(error)
+
+
+def file_queue(
+    file: str | Path, *, clock: clocks.Clock = clocks.wall, fs: Files | None = None,
+    on_error: Callable[[Exception], None] | None = None, corrupt: Literal["refuse", "aside"] = "refuse",
+) -> FileQueue:  # fmt: skip
+    """A queue in files beside each other: `file_queue("queue.log")` writes `queue.log.0000000001` and so on.
+
+    What was pushed, acked or set aside is on the disk when the call returns. Leases end with the process: what was
+    leased comes back at the next opening, its attempt counted. Opened at its first use, by one process at a time.
+
+    fs        what reads and writes, for tests
+    on_error  is handed what the disk said, beside the call that failed; and what was wrong with a file set aside
+    corrupt   "refuse": a file that no crash explains raises CorruptQueue, at each call; "aside": it is renamed to
+              `....corrupt-...` and the queue begins empty
+    """
+    return FileQueue(file, clock=clock, fs=fs, on_error=on_error, corrupt=corrupt)

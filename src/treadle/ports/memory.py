@@ -1,0 +1,189 @@
+"""The three ports in this process: for tests, for trying things out, and as what the contract of ports means.
+
+Without it nobody could run a fleet of Apps in one process, or say how a broker of their own should behave.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from treadle import clock as clocks
+from treadle.ports.contract import Listener, Pulled
+from treadle.ports.held import Held, Item, handle_of
+
+
+class Dead(NamedTuple):
+    """A message that was set aside, and why."""
+
+    body: str
+    reason: str
+
+
+class MemoryQueue:
+    """A queue in this process. `dead` lists what was set aside; `size()` counts the rest.
+
+    max_batch, max_delay, max_lease  bounds as real systems have them, to try out how one does with such
+    """
+
+    def __init__(
+        self, clock: clocks.Clock = clocks.wall, *, max_batch: int | None = None, max_delay: float | None = None,
+        max_lease: float | None = None,
+    ) -> None:  # fmt: skip
+        self._now, self._held = clock, Held()
+        self.max_batch, self.max_delay, self.max_lease = max_batch, max_delay, max_lease
+
+    @property
+    def dead(self) -> list[Dead]:
+        return [Dead(item.body, item.dead or "") for item in self._held.dead.values()]
+
+    async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
+        if not self._held.has_key(dedupe_key):
+            at = self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
+            self._held.put(Item(self._held.next_number(), body, at, dedupe_key))
+
+    async def pop(self, limit: int, lease: float) -> list[Pulled]:
+        most = limit if self.max_batch is None else min(limit, self.max_batch)
+        taken = self._held.take(most, _within(lease, self.max_lease), self._now(), "m")
+        return [Pulled(item.body, handle_of(item), item.attempt) for item in taken]
+
+    async def extend(self, handle: str, lease: float) -> bool:
+        item = self._held.of(handle)
+        if item is None:
+            return False
+        item.until = self._now() + _within(lease, self.max_lease)
+        self._held.put(item)
+        return True
+
+    async def ack(self, handle: str) -> bool:
+        item = self._held.of(handle)
+        if item is not None:
+            self._held.drop(item.number)
+        return item is not None
+
+    async def release(self, handle: str, delay: float = 0.0) -> bool:
+        item = self._held.of(handle)
+        if item is None:
+            return False
+        item.token, item.attempt = None, item.attempt - 1
+        item.at = self._now() + _within(delay, self.max_delay) if delay > 0 else 0.0
+        self._held.put(item)
+        return True
+
+    async def dead_letter(self, handle: str, reason: str) -> bool:
+        item = self._held.of(handle)
+        if item is None:
+            return False
+        item.dead, item.token = reason, None
+        self._held.put(item)
+        return True
+
+    async def size(self) -> int:
+        return len(self._held)
+
+
+class MemoryPubSub:
+    """Listeners in this process. A listener that fails is not told of, as nobody would be over a network."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, dict[int, Listener]] = defaultdict(dict)
+        self._numbers = itertools.count()
+
+    async def publish(self, channel: str, text: str) -> None:
+        for listener in list(self._listeners.get(channel, {}).values()):
+            listener(text)
+
+    async def subscribe(self, channel: str, listener: Listener) -> Callable[[], None]:
+        number = next(self._numbers)
+        self._listeners[channel][number] = listener
+
+        def end() -> None:
+            self._listeners[channel].pop(number, None)
+
+        return end
+
+
+class MemoryStore:
+    """Keys in this process; `len()` of it is how many there are."""
+
+    def __init__(self, clock: clocks.Clock = clocks.wall) -> None:
+        self._now = clock
+        self._values: dict[str, tuple[str, float | None]] = {}
+        self._ends: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        self._expire()
+        return len(self._values)
+
+    async def get(self, key: str) -> str | None:
+        return self._read(key)
+
+    async def set(self, key: str, value: str, ttl: float | None = None) -> None:
+        end = None if ttl is None else self._now() + ttl
+        self._values[key] = value, end
+        if end is not None:
+            heapq.heappush(self._ends, (end, key))
+
+    async def delete(self, key: str) -> None:
+        self._values.pop(key, None)
+
+    async def set_if_absent(self, key: str, value: str, ttl: float | None = None) -> bool:
+        if self._read(key) is not None:
+            return False
+        await self.set(key, value, ttl)
+        return True
+
+    async def increment(self, key: str, by: int = 1, ttl: float | None = None) -> int:
+        found = int(self._read(key) or 0) + by
+        await self.set(key, str(found), ttl)
+        return found
+
+    async def now(self) -> float:
+        return self._now()
+
+    def _read(self, key: str) -> str | None:
+        self._expire()
+        found = self._values.get(key)
+        return found[0] if found is not None else None
+
+    def _expire(self) -> None:
+        now = self._now()
+        while self._ends and self._ends[0][0] <= now:
+            end, key = heapq.heappop(self._ends)
+            if self._values.get(key, ("", None))[1] == end:
+                del self._values[key]
+
+
+class MemoryBackend(NamedTuple):
+    """All three, on one clock: hand it to `App(ports=...)`, and to as many Apps as the fleet is to have."""
+
+    queue: MemoryQueue
+    pubsub: MemoryPubSub
+    store: MemoryStore
+
+
+def memory_queue(clock: clocks.Clock = clocks.wall) -> MemoryQueue:
+    """A queue in this process; `dead` and `size()` look into it."""
+    return MemoryQueue(clock)
+
+
+def memory_pubsub() -> MemoryPubSub:
+    """Listeners in this process."""
+    return MemoryPubSub()
+
+
+def memory_store(clock: clocks.Clock = clocks.wall) -> MemoryStore:
+    """Keys in this process; what runs out does so by `clock`."""
+    return MemoryStore(clock)
+
+
+def memory_backend(clock: clocks.Clock = clocks.wall) -> MemoryBackend:
+    """All three on one clock, which a test moves by hand: `memory_backend(HandClock())`."""
+    return MemoryBackend(MemoryQueue(clock), MemoryPubSub(), MemoryStore(clock))
+
+
+def _within(seconds: float, most: float | None) -> float:
+    return seconds if most is None else min(seconds, most)

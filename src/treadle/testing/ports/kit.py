@@ -1,0 +1,94 @@
+"""How a check of a port becomes a test: the port from its fixture, a clock, an event loop of its own.
+
+Without it the checks would need a plugin for coroutines, and each its own opening and closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from treadle.testing.clock import HandClock
+
+LEASE = 2.0  # s; the shortest that systems which count in whole seconds keep
+PATIENCE = 30.0  # s to wait for what a system says may take a while
+
+Check = Callable[..., Awaitable[None]]
+
+
+class Desk:
+    """A port under test, and how to let time pass for it."""
+
+    def __init__(self, port: Any, make: Any, clock: HandClock, advance: Any) -> None:
+        self.port, self.make, self.clock, self._advance = port, make, clock, advance
+
+    async def advance(self, seconds: float) -> None:
+        if self._advance is not None:
+            await self._advance(seconds)
+        else:
+            self.clock.advance(seconds)
+
+    async def pop_all(self, count: int, lease: float = 60.0) -> list[Any]:
+        """So many messages, however many pops that takes."""
+        found: list[Any] = []
+        async with asyncio.timeout(PATIENCE):
+            while len(found) < count:
+                more = await self.port.pop(count - len(found), lease)
+                found += more
+                if not more:
+                    await asyncio.sleep(0.01 if self._advance is not None else 0)
+        return found
+
+    async def pop_one(self, lease: float = 60.0) -> Any:
+        [found] = await self.pop_all(1, lease)
+        return found
+
+
+def checks(kind: str) -> Callable[[Check], Callable[..., None]]:
+    def decorate(check: Check) -> Callable[..., None]:
+        make_name = f"make_{kind}"
+
+        @functools.wraps(check)
+        def test(**given: Any) -> None:
+            asyncio.run(_play(check, given[make_name], given["advance"]))
+
+        place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, place) for name in (make_name, "advance")]
+        )
+        return test
+
+    return decorate
+
+
+async def _play(check: Check, make: Any, advance: Any) -> None:
+    clock = HandClock()
+    made = await opened(make, clock)
+    desk = Desk(made, make, clock, advance)
+    try:
+        await check(desk)
+    finally:
+        await close(desk.port)
+
+
+async def opened(make: Any, clock: HandClock) -> Any:
+    made = make(clock)
+    return await made if inspect.isawaitable(made) else made
+
+
+async def close(port: Any) -> None:
+    closing = getattr(port, "close", None)
+    if closing is not None:
+        done = closing()
+        if inspect.isawaitable(done):
+            await done
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again: a server elsewhere tells nobody when it has caught up."""
+    async with asyncio.timeout(PATIENCE):
+        while not await holds():  # noqa: ASYNC110 - nobody sets an event
+            await asyncio.sleep(0.005)

@@ -1,0 +1,180 @@
+"""What a queue must do: see `treadle.testing.ports`. Without it each broker would lease in its own way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from treadle.testing.ports.kit import LEASE, Desk, checks, close, opened, until
+
+check = checks("queue")
+
+
+@pytest.fixture
+def advance() -> Any:
+    """None: the hand clock is the system's."""
+    return None
+
+
+@check
+async def test_queue_what_was_pushed_is_popped(desk: Desk) -> None:
+    await desk.port.push("a")
+    found = await desk.pop_one()
+    assert (found.body, found.attempt) == ("a", 1)
+
+
+@check
+async def test_queue_any_text_comes_back_as_it_was(desk: Desk) -> None:
+    text = '{"a": "ä \\u0001 \\" €𝄞"}\n\tx'
+    await desk.port.push(text)
+    assert (await desk.pop_one()).body == text
+
+
+@check
+async def test_queue_an_empty_one_answers_nothing(desk: Desk) -> None:
+    assert await desk.port.pop(5, 60.0) == []
+
+
+@check
+async def test_queue_no_more_than_asked_for(desk: Desk) -> None:
+    for n in range(5):
+        await desk.port.push(str(n))
+    assert len(await desk.port.pop(2, 60.0)) <= 2
+
+
+@check
+async def test_queue_a_leased_message_is_nobody_elses(desk: Desk) -> None:
+    for n in range(20):
+        await desk.port.push(str(n))
+    found = [await desk.pop_all(10), await desk.pop_all(10)]
+    assert sorted(int(one.body) for some in found for one in some) == list(range(20))
+    assert await desk.port.pop(10, 60.0) == []
+
+
+@check
+async def test_queue_many_readers_at_once_share_without_overlap(desk: Desk) -> None:
+    await asyncio.gather(*(desk.port.push(str(n)) for n in range(40)))
+    found = await asyncio.gather(*(desk.pop_all(10) for _ in range(4)))
+    assert sorted(int(one.body) for some in found for one in some) == list(range(40))
+
+
+@check
+async def test_queue_an_acked_message_is_gone(desk: Desk) -> None:
+    await desk.port.push("a")
+    found = await desk.pop_one(LEASE)
+    assert await desk.port.ack(found.handle) is True
+    await desk.advance(LEASE * 2)
+    assert await desk.port.pop(5, 60.0) == []
+
+
+@check
+async def test_queue_a_lapsed_lease_comes_back_and_its_attempt_is_counted(desk: Desk) -> None:
+    await desk.port.push("a")
+    first = await desk.pop_one(LEASE)
+    await desk.advance(LEASE + 1)
+    second = await desk.pop_one()
+    assert (second.body, second.attempt) == ("a", 2)
+    assert second.handle != first.handle
+
+
+@check
+async def test_queue_a_stale_reader_is_told_and_changes_nothing(desk: Desk) -> None:
+    await desk.port.push("a")
+    stale = await desk.pop_one(LEASE)
+    await desk.advance(LEASE + 1)
+    held = await desk.pop_one(60.0)
+    assert await desk.port.ack(stale.handle) is False
+    assert await desk.port.release(stale.handle) is False
+    assert await desk.port.extend(stale.handle, 1.0) is False
+    assert await desk.port.dead_letter(stale.handle, "no reason") is False
+    assert await desk.port.pop(5, 60.0) == []
+    assert await desk.port.ack(held.handle) is True
+
+
+@check
+async def test_queue_acking_twice_is_told(desk: Desk) -> None:
+    await desk.port.push("a")
+    found = await desk.pop_one()
+    assert await desk.port.ack(found.handle) is True
+    assert await desk.port.ack(found.handle) is False
+
+
+@check
+async def test_queue_an_extended_lease_holds_on(desk: Desk) -> None:
+    await desk.port.push("a")
+    found = await desk.pop_one(LEASE)
+    assert await desk.port.extend(found.handle, LEASE * 20) is True
+    await desk.advance(LEASE + 1)
+    assert await desk.port.pop(5, 60.0) == []
+    assert await desk.port.ack(found.handle) is True
+
+
+@check
+async def test_queue_a_released_message_is_there_at_once(desk: Desk) -> None:
+    await desk.port.push("a")
+    found = await desk.pop_one()
+    assert await desk.port.release(found.handle) is True
+    assert (await desk.pop_one()).body == "a"
+
+
+@check
+async def test_queue_a_message_released_with_a_delay_is_there_then(desk: Desk) -> None:
+    await desk.port.push("a")
+    found = await desk.pop_one()
+    assert await desk.port.release(found.handle, LEASE) is True
+    assert await desk.port.pop(5, 60.0) == []
+    await desk.advance(LEASE + 1)
+    assert (await desk.pop_one()).body == "a"
+
+
+@check
+async def test_queue_a_delayed_message_is_there_when_its_time_has_come(desk: Desk) -> None:
+    await desk.port.push("later", delay=LEASE)
+    await desk.port.push("now")
+    assert (await desk.pop_one()).body == "now"
+    assert await desk.port.pop(5, 60.0) == []
+    await desk.advance(LEASE + 1)
+    assert (await desk.pop_one()).body == "later"
+
+
+@check
+async def test_queue_a_message_set_aside_is_not_handed_out_again(desk: Desk) -> None:
+    await desk.port.push("a")
+    found = await desk.pop_one(LEASE)
+    assert await desk.port.dead_letter(found.handle, "cannot be read") is True
+    await desk.advance(LEASE + 1)
+    assert await desk.port.pop(5, 60.0) == []
+    assert await desk.port.ack(found.handle) is False
+
+
+@check
+async def test_queue_its_size_counts_visible_delayed_and_leased(desk: Desk) -> None:
+    await desk.port.push("a")
+    await desk.port.push("b")
+    await desk.port.push("c", delay=300)
+    await desk.pop_one()
+
+    async def is_three() -> bool:
+        return bool(await desk.port.size() == 3)
+
+    await until(is_three)
+
+
+@check
+async def test_queue_one_opened_again_has_what_was_pushed(desk: Desk) -> None:
+    reopen = getattr(desk.make, "reopen", None)
+    if reopen is None:
+        return  # nothing survives this one, as it says
+    await desk.port.push("a")
+    await desk.port.push("b")
+    held = await desk.pop_one()
+    await close(desk.port)
+    desk.port = await opened(reopen, desk.clock)
+    found = {one.body: one.attempt for one in await desk.pop_all(2)}
+    assert found == {"a": 2, "b": 1} if held.body == "a" else {"a": 1, "b": 2}
+    assert await desk.port.ack(held.handle) is False
+
+
+__all__ = ["advance", *(name for name in dir() if name.startswith("test_"))]  # noqa: PLE0604 - the names of the tests

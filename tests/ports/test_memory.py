@@ -1,0 +1,113 @@
+"""The ports in memory held to what ports must do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treadle.ports import MemoryPubSub, MemoryQueue, MemoryStore, memory_backend, memory_queue, three
+from treadle.ports.held import Held, Item
+from treadle.testing import HandClock
+from treadle.testing.ports.pubsub import *  # noqa: F403
+from treadle.testing.ports.queue import *  # noqa: F403
+from treadle.testing.ports.store import *  # noqa: F403
+
+
+@pytest.fixture
+def make_queue() -> Any:
+    return MemoryQueue
+
+
+@pytest.fixture
+def make_pubsub() -> Any:
+    return lambda clock: MemoryPubSub()
+
+
+@pytest.fixture
+def make_store() -> Any:
+    return MemoryStore
+
+
+async def test_dead_letters_keep_body_and_reason() -> None:
+    queue = memory_queue()
+    await queue.push("half a me")
+    [pulled] = await queue.pop(1, 30)
+    await queue.dead_letter(pulled.handle, "not JSON")
+    assert [tuple(dead) for dead in queue.dead] == [("half a me", "not JSON")]
+    assert await queue.size() == 0
+
+
+async def test_a_key_holds_its_message_back_only_while_the_first_is_there() -> None:
+    queue = memory_queue()
+    await queue.push("a", dedupe_key="k")
+    await queue.push("b", dedupe_key="k")
+    assert await queue.size() == 1
+    [pulled] = await queue.pop(5, 30)
+    await queue.push("c", dedupe_key="k")
+    assert await queue.size() == 1
+    await queue.ack(pulled.handle)
+    await queue.push("d", dedupe_key="k")
+    assert [one.body for one in await queue.pop(5, 30)] == ["d"]
+
+
+async def test_lapsed_leases_come_before_fresh_messages() -> None:
+    clock = HandClock()
+    queue = MemoryQueue(clock)
+    for body in "ab":
+        await queue.push(body)
+    await queue.pop(1, 10)
+    clock.advance(11)
+    assert [(one.body, one.attempt) for one in await queue.pop(2, 10)] == [("a", 2), ("b", 1)]
+
+
+async def test_a_released_message_keeps_its_turn_and_its_count() -> None:
+    queue = memory_queue()
+    for body in "ab":
+        await queue.push(body)
+    [first] = await queue.pop(1, 10)
+    await queue.release(first.handle)
+    assert [(one.body, one.attempt) for one in await queue.pop(2, 10)] == [("a", 1), ("b", 1)]
+
+
+async def test_bounds_are_kept_as_real_systems_keep_them() -> None:
+    clock = HandClock()
+    queue = MemoryQueue(clock, max_batch=2, max_delay=10, max_lease=5)
+    for body in "abc":
+        await queue.push(body, delay=100)
+    clock.advance(10)
+    assert len(await queue.pop(10, 100)) == 2
+    clock.advance(5)
+    assert [one.attempt for one in await queue.pop(10, 100)] == [2, 2]
+
+
+async def test_one_clock_moves_all_three() -> None:
+    clock = HandClock()
+    queue, _, store = backend = memory_backend(clock)
+    await queue.push("a", delay=5)
+    await store.set("k", "v", ttl=5)
+    clock.advance(5)
+    assert [one.body for one in await queue.pop(1, 1)] == ["a"]
+    assert await store.get("k") is None
+    assert len(store) == 0
+    assert three(backend).store is store
+
+
+@pytest.mark.parametrize("given", [None, (), (1, 2), "queue"])
+def test_fewer_than_three_are_refused_with_the_reason(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected \(queue, pubsub, store\).*private one"):
+        three(given)
+
+
+def test_a_port_without_its_methods_is_refused_by_what_it_lacks() -> None:
+    queue, pubsub, _ = memory_backend()
+    with pytest.raises(ValueError, match="a store with get, set, delete, set_if_absent"):
+        three((queue, pubsub, object()))
+
+
+def test_taking_from_a_long_queue_does_not_look_at_all_of_it() -> None:
+    held = Held()
+    for number in range(1, 10_001):
+        held.put(Item(number, "x"))
+    taken = [held.take(1, 10, 0.0, "t")[0].number for _ in range(100)]
+    assert taken == list(range(1, 101))
