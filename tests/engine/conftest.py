@@ -1,43 +1,5 @@
-"""An app on each storage, with a clock that only moves by hand and chance that is always 0."""
+"""The engine by a clock that only moves by hand, on every storage."""
 
-from __future__ import annotations
+from tests.engine.fixtures import app, clock, spy, storage, told
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
-from tests.engine.kit import Spy, Told
-from treadle import App
-from treadle.storage.contract import Storage
-from treadle.storage.memory import MemoryStorage
-from treadle.storage.sqlite import SqliteStorage
-from treadle.testing import HandClock
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> Storage:
-    if request.param == "memory":
-        return MemoryStorage(clock)
-    return SqliteStorage(str(tmp_path / "jobs.db"), now=clock, synchronous="normal")
-
-
-@pytest.fixture
-def spy(storage: Storage) -> Spy:
-    return Spy(storage)
-
-
-@pytest.fixture
-async def app(spy: Spy, clock: HandClock) -> AsyncIterator[App]:
-    async with App(storage=spy, clock=clock, random=lambda: 0.0) as app:
-        yield app
-
-
-@pytest.fixture
-def told(app: App) -> Told:
-    return Told(app)
+__all__ = ["app", "clock", "spy", "storage", "told"]

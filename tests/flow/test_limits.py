@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.fixtures import KINDS, a_url
 from tests.engine.kit import Spy, Told, work
 from treadle import App, BadOption, Defer, Limit, Retry
 from treadle.model import State
@@ -303,7 +304,7 @@ def most_in_any_window(starts: list[float], per: float) -> int:
     return max(sum(at <= each < at + per for each in starts) for at in starts)
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("rate", "per", "jobs"),
     [(5, 0.4, 20), pytest.param(5, 5.0, 60, marks=[pytest.mark.soak, pytest.mark.timeout(600)])],
@@ -311,10 +312,9 @@ def most_in_any_window(starts: list[float], per: float) -> int:
 async def test_no_window_has_one_start_too_many(
     tmp_path: Any, kind: str, rate: int, per: float, jobs: int, request: pytest.FixtureRequest
 ) -> None:
-    from tests.flow.conftest import real_url
-
-    async with App(real_url(kind, tmp_path)) as app:
-        found = await starts_of(app, app.storage, 10, rate, per, jobs)
+    with a_url(kind, tmp_path) as url:
+        async with App(url) as app:
+            found = await starts_of(app, app.storage, 10, rate, per, jobs)
     for starts in found.values():
         assert len(starts) == jobs
         assert most_in_any_window(starts, per) <= rate
