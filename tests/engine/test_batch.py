@@ -310,7 +310,7 @@ async def test_cancelled_while_it_waits_an_item_leaves(app: App, told: Told) -> 
         await told_to_stop(worker, first[0])
         second = await it.sent(app, 1, 2)
         assert [await job.result(10) for job in second] == [2, 4]
-    assert it.calls == [[1, 2]]
+    assert [sorted(call) for call in it.calls] == [[1, 2]]
     with pytest.raises(JobCancelled):
         await first[0].result(0)
 

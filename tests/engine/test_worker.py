@@ -455,7 +455,8 @@ async def test_a_stalled_worker_past_its_lease_writes_nothing(app: App, told: To
         await told.until("lost")
         [event] = told.of("lost")
         assert event.worker == "stalled"
-        assert len(told.of("succeeded")) == 1
+        await told.until("succeeded")
+    assert len(told.of("succeeded")) == 1
     await stalled.stop()
     assert (await app.jobs.get(job)).state is State.SUCCEEDED
 

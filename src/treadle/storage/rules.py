@@ -5,8 +5,13 @@ Without it two storages would disagree on when a key is free, a row may go, or a
 
 from __future__ import annotations
 
+from typing import Final
+
 from treadle import defaults
 from treadle.model import NewJob, Outcome, Record, State
+
+# Jobs that step aside in one step of a claim: nobody else writes meanwhile (memory 5 ms, SQLite 15 ms).
+ASIDE_MOST: Final = 500
 
 
 def rank(job: NewJob) -> int:

@@ -489,8 +489,14 @@ class _Asks:
         holds = (*self._slots.running, *(run.record.job.id for run in self._slots.unsettled(but=pump)))
         tasks = self._tasks
         if self._gathered:
-            tasks = tasks | {task.name: (self._batches.room(task), task.lease) for task in self._gathered}
+            # By one pump only: two claims under way at once would each fill the room there is.
+            room_of = self._batches.room if pump == 0 else _none
+            tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._gathered}
         return Claim(worker="", queues=queues, tasks=tasks, limit=max(1, room), lease=self._worker.lease, holds=holds)
+
+
+def _none(task: BatchTask[Any, Any]) -> int:
+    return 0
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -1,11 +1,13 @@
 """The verbs, one after the other, as the contract words them.
 
 Without it the contract would have no reference: the property test holds every other storage to these answers.
-Nothing survives the process. No method awaits before it is done, so each is one step by construction.
+Nothing survives the process. No step awaits before it is done, so each is atomic by construction; a claim that passes
+very many blocked jobs is several.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import Sequence
 
@@ -33,14 +35,15 @@ from treadle.model import (
     Stats,
 )  # fmt: skip
 from treadle.storage import looking
-from treadle.storage.admit import Admission, opens_at, rule_for, slots_fit
+from treadle.storage.admit import opens_at, rule_for, slots_fit
 from treadle.storage.carrying import SHUT, Load, Mark, gone, refusal
 from treadle.storage.hints import Hub
 from treadle.storage.memory import carry
 from treadle.storage.memory.book import Book, spot_of
 from treadle.storage.memory.endings import READY, RUNNING, WAITING, Edge, Endings
 from treadle.storage.memory.reopen import after_the_end
-from treadle.storage.rules import costs, first_moment, keeps_key, needed, repeats
+from treadle.storage.memory.taking import Taking
+from treadle.storage.rules import costs, first_moment, needed, repeats
 
 
 class MemoryStorage:
@@ -174,9 +177,17 @@ class MemoryStorage:
     # --- claim
 
     async def claim(self, ask: Claim) -> Claimed:
-        self._refuse("closing")
-        if self._shut():
-            return Claimed()
+        while True:
+            self._refuse("closing")
+            if self._shut():
+                return Claimed()
+            claimed = self._claim(ask)
+            if claimed is not None:
+                return claimed
+            await asyncio.sleep(0)  # many have stepped aside: somebody else's turn, then the next step
+
+    def _claim(self, ask: Claim) -> Claimed | None:
+        """One step of a claim. None: it met nobody who may start yet, and there is more to look at."""
         now = self._now()
         taken = [self._jobs[id] for id in self._book.held.get(ask.worker, ())]
         if taken:
@@ -184,7 +195,12 @@ class MemoryStorage:
             taken.sort(key=lambda row: (order.get(row.job.queue, 1), spot_of(row)))
         else:
             self._tend(now)
-            taken = self._take(ask, now)
+            taking = Taking(self._book, self._ends, ask, now)
+            taking.run()
+            taken = taking.taken
+            if taking.unfinished and not taken:
+                self._speak()
+                return None
         self._speak()
         moment = first_moment(self._book.next_moment(), self._next_of_queues(ask, now))
         return Claimed(tuple(taken), None if moment is None else max(0.0, moment - now))
@@ -200,70 +216,6 @@ class MemoryStorage:
             if rule is not None:
                 found.append(opens_at(rule, book.used(f"queue:{queue}"), 1, now))
         return first_moment(*found)
-
-    def _take(self, ask: Claim, now: float) -> list[Record]:
-        book, taken = self._book, list[Record]()
-        gate = Admission(book.rules, book.used, now)
-        room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
-        holds = frozenset(ask.holds)
-        queues = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
-        if ask.ids:
-            named = dict.fromkeys(self._jobs[id].job.queue for id in ask.ids if id in self._jobs)
-            queues = [(queue, ask.limit) for queue in named]
-        for queue, share in queues:
-            share, line, at = min(share, ask.limit - len(taken)), book.line[queue], 0
-            while share > 0 and at < len(line):
-                row = self._jobs[line[at][2]]
-                if self._wanted(row, ask, room, holds) and self._admit(gate, row, now):
-                    taken.append(self._lease(row, ask, now))
-                    share -= 1
-                    if row.job.task in room:
-                        room[row.job.task] -= 1
-                if at < len(line) and line[at][2] == row.job.id:
-                    at += 1
-        for key in gate.spent:
-            book.set_opening(gate, key)
-        return taken
-
-    @staticmethod
-    def _wanted(row: Record, ask: Claim, room: dict[str, int], holds: frozenset[str]) -> bool:
-        id, task = row.job.id, row.job.task
-        return (
-            id not in holds
-            and (not ask.ids or id in ask.ids)
-            and (ask.tasks is None or task in ask.tasks)
-            and room.get(task, 1) > 0
-        )
-
-    def _admit(self, gate: Admission, row: Record, now: float) -> bool:
-        """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
-        kept = self._book.kept(row)
-        if row.ran:
-            gate.let_pass(costs(row.job), kept)
-            return True
-        of_queue = ((f"queue:{row.job.queue}", 1),)
-        if gate.blocked_by(of_queue, kept):
-            return False
-        shut = gate.blocked_by(row.job.limits, kept)
-        if shut is None:
-            gate.admit(costs(row.job), kept)
-            return True
-        self._book.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
-        self._book.set_opening(gate, shut)
-        if row.parked is not None and row.parked != shut:
-            self._book.call_in_for(row.parked, now)
-        return False
-
-    def _lease(self, row: Record, ask: Claim, now: float) -> Record:
-        of_task = ask.tasks[row.job.task][1] if ask.tasks is not None else None
-        leased = replace(
-            row, version=row.version + 1, state=RUNNING, place=None, parked=None, worker=ask.worker,
-            due_at=now + (row.job.lease or of_task or ask.lease), started_at=now, updated_at=now,
-        )  # fmt: skip
-        self._book.put(leased)
-        if row.job.key_until == "started" and not keeps_key(row, now):
-            self._ends.drop_key(row)
-        return leased
 
     # --- heartbeat
 

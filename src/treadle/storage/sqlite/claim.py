@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admit import Admission, opens_at, rule_for
-from treadle.storage.rules import costs, first_moment, keeps_key, rank
+from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, rank
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.rows import MORE, SLOW_CLAIM, decode, from_json, text
 from treadle.storage.sqlite.statements import load
@@ -30,7 +30,8 @@ CAREFUL = SLOW_CLAIM | MORE
 Cursor = tuple[int, float, str]  # rank, place, id
 
 
-def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed]:
+def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed | None]:
+    """One step of a claim. None: it met nobody who may start yet, and there is more to look at."""
     desk.refuse("closing")
     if desk.shut():
         return Claimed()
@@ -46,6 +47,9 @@ def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed]:
         taking = Taking(desk, ask, bool(rules))
         yield from taking.run()
         taken = taking.taken
+        if taking.unfinished and not taken:
+            desk.sync()
+            return None
         if taken:
             seqs = taking.seqs
             if earlier:
@@ -97,7 +101,13 @@ class Taking:
         self._met_shut: set[str] = set()
         self._cursor: Cursor | None = None  # the last that was passed over in this line
         self._closed = False  # this line is shut: only those exempt are read on
+        self._aside = 0
         self._tasks: str | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether so many have stepped aside that the others are to be let in before it goes on."""
+        return self._aside >= ASIDE_MOST
 
     def run(self) -> Generator[None, None, None]:
         ask = self.ask
@@ -145,19 +155,19 @@ class Taking:
         ruled = self._rules and rule_for(self.desk.rules, f"queue:{queue}") is not None
         self._cursor, self._closed = None, False
         slow, first = ruled, True
-        while share > 0:
+        while share > 0 and not self.unfinished:
             if not first:
                 yield
+            size = min(share, SLOW_PAGE if slow else PAGE) if first or not slow else SLOW_PAGE
             first = False
-            size = min(share, SLOW_PAGE if slow else PAGE)
             page = self._page(queue, size)
             if ruled or self._holds or self._room or any(row[1] & CAREFUL for row in page):
                 before, slow = len(self.taken), True
                 through = self._meet_all(page, share, ruled)
                 share -= len(self.taken) - before
             else:
-                self._take_plain(page)
-                share, through, slow = share - len(page), True, False
+                self._take_plain(page[:share])
+                share, through, slow = max(0, share - len(page)), True, False
             if through and len(page) < size:
                 return
 
@@ -175,7 +185,7 @@ class Taking:
                 if ruled and not self._closed and self._shut(job.queue):
                     self._closed = True
                     return False
-            if not share or self.desk.came_back:
+            if not share or self.desk.came_back or self.unfinished:
                 return False
         return True
 
@@ -256,6 +266,7 @@ class Taking:
         if shut is None:
             gate.admit(costs(row.job), kept)
             return True
+        self._aside += 1
         desk.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
         self._met_shut.add(shut)
         if row.parked is not None and row.parked != shut:

@@ -99,8 +99,10 @@ class SqliteStorage:
         return answers
 
     async def claim(self, ask: Claim) -> Claimed:
-        claimed: Claimed = await self._file.submit(lambda desk: claim(desk, ask), ask.limit)
-        return claimed
+        while True:  # each step is a transaction, and others have theirs in between
+            claimed: Claimed | None = await self._file.submit(lambda desk: claim(desk, ask), ask.limit)
+            if claimed is not None:
+                return claimed
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
         found = self._file.submit(lambda desk: heartbeat(desk, worker, holds, lease), 1 + len(holds))
@@ -117,8 +119,8 @@ class SqliteStorage:
         """Both in one transaction."""
         work = max(len(outcomes), ask.limit)
         found = self._file.submit(lambda desk: _settle_claim(desk, outcomes, ask), work)
-        both: tuple[list[Settled], Claimed] = await found
-        return both
+        settled, claimed = await found
+        return settled, claimed if claimed is not None else await self.claim(ask)
 
     # --- looking
 
@@ -221,7 +223,7 @@ def _merged(desk: Desk, calls: Sequence[Sequence[NewJob]]) -> Generator[None, No
 
 def _settle_claim(
     desk: Desk, outcomes: Sequence[Outcome], ask: Claim
-) -> Generator[None, None, tuple[list[Settled], Claimed]]:
+) -> Generator[None, None, tuple[list[Settled], Claimed | None]]:
     settled = (yield from settle(desk, outcomes)) if outcomes else []
     desk = desk.again()
     if outcomes and desk.shut():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -789,3 +790,28 @@ async def test_law08_very_many_blocked_at_the_head_hide_nobody(storage: Storage)
     assert [row.job.id for row in await claim(storage, 5)] == ["open"]
     counts = (await storage.stats()).counts
     assert sum(each.parked for each in counts) == 1_100
+
+
+async def test_law08_a_claim_that_passes_very_many_lets_others_in_between(storage: Storage) -> None:
+    """It looks past as many as there are, but in steps: whoever else asks is not kept until it is through."""
+    await storage.set_limits([Limit("full", slots=1)])
+    await storage.enqueue([job(f"b{n:04}", limits=(("full", 1),)) for n in range(3_001)])
+    await storage.enqueue([job("open", priority=-1)])
+    await asyncio.gather(claim(storage, 1), storage.get(["b0000"]))  # and the connections are there
+    claiming = asyncio.create_task(claim(storage, 2))
+    await asyncio.sleep(0)
+    answered = 0
+    while not claiming.done():
+        await storage.enqueue([job(f"late{answered}", priority=-2)])
+        answered += not claiming.done()
+        await asyncio.sleep(0)  # the memory storage answers without
+    assert [row.job.id for row in await claiming][0] == "open"
+    assert answered > 0
+
+
+async def test_law08_a_claim_of_few_behind_many_takes_no_more_than_asked(storage: Storage) -> None:
+    await storage.set_limits([Limit("full", slots=1)])
+    await storage.enqueue([job(f"b{n:03}", limits=(("full", 1),)) for n in range(200)])
+    await storage.enqueue([job(f"d{n:03}", priority=-1) for n in range(100)])
+    assert [row.job.id for row in await claim(storage, 3)] == ["b000", "d000", "d001"]
+    assert [row.job.id for row in await claim(storage, 2)] == ["d002", "d003"]

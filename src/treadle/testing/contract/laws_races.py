@@ -253,3 +253,28 @@ async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) 
     retried = [each for each in (await storage.find(Query(limit=500))).records if runs[each.job.id] > 2]
     assert retried == []
     assert sum(id.endswith("-then") for id in runs) == len(set(ids(first)))
+
+
+@pytest.mark.parametrize("what", ["limit", "queue"])
+async def test_law08_a_rule_holds_for_what_is_sent_after_it(storage: Storage, connect: Connect, what: str) -> None:
+    """Also with a claim that was on its way already."""
+    storages, going = await peers(storage, connect), True
+    taken: Counter[str] = Counter()
+
+    async def take(own: Storage, n: int) -> None:
+        while going:
+            for each in await claim(own, 9, *(f"q{round_}" for round_ in range(20)), worker=f"w{n}"):
+                taken[each.job.queue] += 1
+            await asyncio.sleep(0)
+
+    workers = [asyncio.create_task(take(each, n)) for n, each in enumerate(storages[1:])]
+    try:
+        for n in range(20):
+            name = f"l{n}" if what == "limit" else f"queue:q{n}"
+            limits = ((f"l{n}", 1),) if what == "limit" else ()
+            await storage.set_limits([Limit(name, slots=1)])
+            await storage.enqueue([job(f"j{n}-{each}", queue=f"q{n}", limits=limits) for each in range(6)])
+    finally:
+        going = False
+        await asyncio.gather(*workers)
+    assert set(taken.values()) <= {1}

@@ -2,8 +2,9 @@
 -- task, have to be asked, see walk.sql.
 --
 -- By ctid, which is found by a subquery that runs once: a join would let the planner take too many. A row that somebody
--- else changed in between is left for the next claim, so a short answer does not mean an empty line. The planner is
--- told what to use, for without statistics it would read and sort the whole line.
+-- else changed in between is left for the next claim, so a short answer does not mean an empty line. Each statement sees
+-- what was committed before it: jobs with limits, and a rule for this line, that came after the road was chosen are left
+-- for the next claim, too. The planner is told what to use, for without statistics it would read and sort the whole line.
 --
 -- ask: worker, name, slot, queues [[queue, share], ...], tasks [name, ...] or null, leases (of these, null: `lease`),
 -- rooms (of these, null: no bound) or null, limit, lease, ids, holds.
@@ -85,7 +86,8 @@ BEGIN
                 key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END
             WHERE ctid = ANY (ARRAY(
                 SELECT ctid FROM job j
-                WHERE j.queue = turn.queue AND j.place IS NOT NULL
+                WHERE j.queue = turn.queue AND j.place IS NOT NULL AND j.limits IS NULL
+                    AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || turn.queue))
                     AND (a.tasks IS NULL OR j.task = ANY (a.tasks))
                     AND (held IS NULL OR j.id <> ALL (held))
                 ORDER BY j.rank DESC, j.place, j.id LIMIT least(turn.share, most)

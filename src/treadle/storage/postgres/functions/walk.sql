@@ -68,6 +68,9 @@ BEGIN
             FROM page_of(line, a.tasks, CASE WHEN named THEN a.ids END, shut, at_rank, at_place, at_id,
                 least(greatest(share, 8), 64)) AS p;
             EXIT WHEN page IS NULL;
+            -- rules after the page: one that was set before a job of it was sent is seen
+            ruled := ruled OR EXISTS (SELECT 1 FROM rule);
+            of_queue := CASE WHEN ruled THEN rule_of(own) END;
             -- gates before rows, all of a page and in their order: two claims do not lock each other out
             IF ruled THEN
                 BEGIN

@@ -1,0 +1,94 @@
+"""Leasing the first in line that every limit lets through.
+
+Without it no work is handed out. One step lets a bounded number step aside: nobody else gets a turn meanwhile.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from treadle.model import Claim, Record, State
+from treadle.storage.admit import Admission
+from treadle.storage.memory.book import Book
+from treadle.storage.memory.endings import Endings
+from treadle.storage.rules import ASIDE_MOST, costs, keeps_key
+
+
+class Taking:
+    """One step of a claim along the lines. `unfinished`: there may be more behind those who stepped aside."""
+
+    def __init__(self, book: Book, ends: Endings, ask: Claim, now: float) -> None:
+        self._book, self._ends, self._ask, self._now = book, ends, ask, now
+        self._gate = Admission(book.rules, book.used, now)
+        self._room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
+        self._holds = frozenset(ask.holds)
+        self._aside = 0
+        self.taken: list[Record] = []
+
+    @property
+    def unfinished(self) -> bool:
+        return self._aside >= ASIDE_MOST
+
+    def run(self) -> None:
+        ask, jobs = self._ask, self._book.jobs
+        queues = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
+        if ask.ids:
+            named = dict.fromkeys(jobs[id].job.queue for id in ask.ids if id in jobs)
+            queues = [(queue, ask.limit) for queue in named]
+        for queue, share in queues:
+            self._walk(queue, min(share, ask.limit - len(self.taken)))
+        for key in self._gate.spent:
+            self._book.set_opening(self._gate, key)
+
+    def _walk(self, queue: str, share: int) -> None:
+        line, at = self._book.line[queue], 0
+        while share > 0 and at < len(line) and not self.unfinished:
+            row = self._book.jobs[line[at][2]]
+            if self._wanted(row) and self._admit(row):
+                self.taken.append(self._lease(row))
+                share -= 1
+                if row.job.task in self._room:
+                    self._room[row.job.task] -= 1
+            if at < len(line) and line[at][2] == row.job.id:
+                at += 1
+
+    def _wanted(self, row: Record) -> bool:
+        ask, id, task = self._ask, row.job.id, row.job.task
+        return (
+            id not in self._holds
+            and (not ask.ids or id in ask.ids)
+            and (ask.tasks is None or task in ask.tasks)
+            and self._room.get(task, 1) > 0
+        )
+
+    def _admit(self, row: Record) -> bool:
+        """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
+        book, gate, kept = self._book, self._gate, self._book.kept(row)
+        if row.ran:
+            gate.let_pass(costs(row.job), kept)
+            return True
+        of_queue = ((f"queue:{row.job.queue}", 1),)
+        if gate.blocked_by(of_queue, kept):
+            return False
+        shut = gate.blocked_by(row.job.limits, kept)
+        if shut is None:
+            gate.admit(costs(row.job), kept)
+            return True
+        self._aside += 1
+        book.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
+        book.set_opening(gate, shut)
+        if row.parked is not None and row.parked != shut:
+            book.call_in_for(row.parked, self._now)
+        return False
+
+    def _lease(self, row: Record) -> Record:
+        ask, now = self._ask, self._now
+        of_task = ask.tasks[row.job.task][1] if ask.tasks is not None else None
+        leased = replace(
+            row, version=row.version + 1, state=State.RUNNING, place=None, parked=None, worker=ask.worker,
+            due_at=now + (row.job.lease or of_task or ask.lease), started_at=now, updated_at=now,
+        )  # fmt: skip
+        self._book.put(leased)
+        if row.job.key_until == "started" and not keeps_key(row, now):
+            self._ends.drop_key(row)
+        return leased
