@@ -83,8 +83,8 @@ class Storage(Protocol):
     async def claim(self, ask: Claim) -> Claimed:
         """Lease the first jobs in line that are asked for and that every limit lets through.
 
-        Past very many who are blocked it goes in steps, each of them atomic, with others let in between. It answers none
-        only when none can start, but may answer fewer than could.
+        Past very many who are blocked it goes in steps, each of them atomic, with others let in between. It answers
+        none only when none can start, but may answer fewer than could.
         """
         ...
 
