@@ -24,6 +24,7 @@ from treadle import (
     at_least,
     chain,
     current,
+    defaults,
     flow,
     gather,
 )  # fmt: skip
@@ -108,6 +109,25 @@ async def test_a_value_of_its_own_is_there_as_soon_as_the_run_is_over(app: App, 
         assert await job.workflow.result(timeout=20) == 7
         assert await job.result(timeout=20) == "begun"
         assert await (await app.jobs.handle(job)).workflow.result(timeout=20) == 7
+
+
+async def test_who_waits_for_a_value_of_its_own_is_woken(
+    app: App, site: Site, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not found at the next look: that is made to be an hour away."""
+    monkeypatch.setattr(defaults, "RESULT_POLL", 3600.0)
+    go = asyncio.Event()
+
+    @app.task
+    async def parent() -> Flow[str, int]:
+        await go.wait()
+        return flow(site.number.options(delay=3600).job(7)).value("begun")
+
+    async with work(app):
+        waiting = asyncio.create_task((await parent.enqueue()).result(timeout=30))
+        await told.until("started")  # it has looked by now, and listens
+        go.set()
+        assert await waiting == "begun"
 
 
 async def test_then_waits_for_all_that_came_of_those_before(app: App, site: Site) -> None:

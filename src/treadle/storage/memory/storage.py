@@ -301,6 +301,8 @@ class MemoryStorage:
             self._ends.end(row, out.state, now, out.reason, out.error, out.keep)
             self._store_all(out.then, answers, now)
             return
+        if out.result is not None:
+            self._book.topics.add(f"job:{row.job.id}")
         self._book.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
         born = self._store_all(out.then, answers, now, parent=out.id)
         if out.state is READY and out.delay <= 0:

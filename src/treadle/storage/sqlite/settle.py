@@ -171,6 +171,8 @@ def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan) -> Generat
         endings.end(desk, row, out.state, out.reason, out.error, out.keep)
         yield from enqueue.store_all(desk, plan)
         return
+    if out.result is not None:
+        desk.topics.add(f"job:{row.job.id}")
     desk.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
     born = yield from enqueue.store_all(desk, plan, parent=old.job.id)
     if out.state is READY and out.delay <= 0:

@@ -14,6 +14,7 @@ from treadle.testing.contract.kit import (
     CANCELLED,
     FAILED,
     SUCCEEDED,
+    WAITING,
     back,
     beat,
     cancelled,
@@ -128,6 +129,15 @@ async def test_law11_endings_by_the_storage_are_heard(storage: Storage, clock: H
     assert await heard(storage, ("job:c",), lambda: storage.enqueue(replacing)) == {"job:c"}
     clock.advance(5)
     assert await heard(storage, ("job:d",), lambda: tend(storage)) == {"job:d"}
+
+
+async def test_law11_a_result_before_the_ending_is_heard(storage: Storage, speaks: bool) -> None:
+    """A parent whose own result stands while its children run."""
+    only_if(speaks)
+    await storage.enqueue(jobs("a"))
+    a = await claim_one(storage)
+    goes_on = out(a, WAITING, result="1", ran=True, then=(job("b"),), after=("b",))
+    assert await heard(storage, ("job:a",), lambda: storage.settle([goes_on])) == {"job:a"}
 
 
 async def test_law11_a_note_is_heard(storage: Storage, speaks: bool) -> None:

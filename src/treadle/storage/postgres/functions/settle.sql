@@ -159,6 +159,9 @@ BEGIN
         PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, ARRAY[named], ARRAY[to_state::int]);
         RETURN;
     END IF;
+    IF result IS NOT NULL THEN
+        PERFORM speak('job:' || named);
+    END IF;
     r.version := r.version + 1;
     r.worker := NULL;
     r.place := NULL;

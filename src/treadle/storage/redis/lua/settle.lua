@@ -152,6 +152,7 @@ local function apply(r, out, jobs, answers)
     E.store_all(jobs, answers)
     return
   end
+  if r.result then B.topics['job:' .. r.id] = true end
   r.version, r.worker, r.place, r.parked, r.due_at, r.state = r.version + 1, nil, nil, nil, nil, WAITING
   B.put(r)
   local born = E.store_all(jobs, answers, r.id)
