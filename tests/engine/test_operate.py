@@ -473,6 +473,8 @@ async def test_explain_has_a_sentence_for_every_state(app: App, clock: HandClock
         await began.wait()
         assert "It runs at w1 since" in await says(first)
         second, third = await t.enqueue(), await t.enqueue()
+        while not (await app.storage.stats()).workers:  # noqa: ASYNC110  # it tells of itself at its heartbeat
+            await asyncio.sleep(0.005)
         assert "all slots of the 1 workers" in await says(second)
         assert "behind 1 jobs" in await says(third)
         await app.limits.set(Limit("smtp", slots=0))

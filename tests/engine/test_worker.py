@@ -64,7 +64,7 @@ async def test_it_claims_only_what_it_has_slots_for(app: App) -> None:
             await gate.began.get()
         states = [(await app.jobs.get(job)).state for job in jobs]
         assert states == [State.RUNNING] * 2 + [State.READY] * 3
-        assert [row.job.id for row in worker.running] == [job.id for job in jobs[:2]]
+        assert {row.job.id for row in worker.running} == {job.id for job in jobs[:2]}  # by two claims at once, perhaps
         gate.go.set()
         assert await asyncio.gather(*(job.result(timeout=10) for job in jobs)) == [0, 1, 2, 3, 4]
 

@@ -49,7 +49,8 @@ Exactly:
 * **Versions** rise by claim, settle and every ending, not by a lost lease, nor when only `keep` is assigned. The same
   outcome again (its version one transition old, state, attempt, result, value, error and reason equal) is "applied".
 * **Topics** of watch: "queue:<name>" when its line may have grown, "job:<id>" when that job ended, was settled with a
-  result of its own before that, or its note changed, "worker:<name>" when a job it runs was settled with the reason "asked" or "superseded".
+  result of its own before that, or its note changed, "worker:<name>" when a job it runs was settled with the reason
+  "asked" or "superseded".
 """
 
 from __future__ import annotations
