@@ -89,7 +89,11 @@ class _Plan:
         self.simple = more is None and not self.needed
         self.loose = tuple((i, p) for i, p in enumerate(positional) if p.shape.loose)
         self.read: Callable[[str], Any] | None = None
-        if self.simple and positional:
+        self.fixed = self.simple and self.low == self.high > 0
+        if self.fixed:  # straight to a tuple: 0.25 us less than by a Struct
+            wires = tuple(param.shape.wire for param in positional)
+            self.read = msgspec.json.Decoder(tuple.__class_getitem__(wires), dec_hook=dec_hook).decode
+        elif self.simple and positional:
             fields = [
                 (f"p{i}", p.shape.wire) if p.required else (f"p{i}", p.shape.wire, UNSET)
                 for i, p in enumerate(positional)
@@ -192,8 +196,7 @@ class Signature:
     def encode_result(self, value: object) -> str:
         """The text of what the function returned. Raises BadResult if it does not match the return annotation, or,
         without one, cannot be stored."""
-        self._ready()
-        return self._encode(self._returns().shape, value)
+        return self._encode((self._result or self._returns()).shape, value)
 
     def encode_value(self, value: object) -> str:
         """The text of what its children's results were folded to, as `encode_result`."""
@@ -225,7 +228,6 @@ class Signature:
     def decode_result(self, text: str) -> object:
         """The value `encode_result` was given, or the one another worker wrote in the JSON form of the return
         annotation. Raises BadResult for any other text."""
-        self._ready()
         return self._decode(self._returns(), text)
 
     def decode_value(self, text: str) -> object:
@@ -294,6 +296,7 @@ class Signature:
         return self._rest
 
     def _returns(self) -> _Param:
+        self._ready()
         return typing.cast("_Param", self._result)
 
     def _only_later(self, kwargs: Mapping[str, object]) -> None:
@@ -349,7 +352,7 @@ class Signature:
 
     def _whole(self, plan: _Plan, read: Callable[[str], Any], text: str) -> tuple[object, ...]:
         """All the positional arguments in one pass of the prebuilt decoder."""
-        values: tuple[Any, ...] = astuple(read(text))
+        values: tuple[Any, ...] = read(text) if plan.fixed else astuple(read(text))
         if values[-1] is UNSET:
             values = tuple(value for value in values if value is not UNSET)
         if plan.loose:

@@ -64,6 +64,11 @@ class Emitter:
             if not found:
                 del self._listeners[name]
 
+    @property
+    def silent(self) -> bool:
+        """Nobody listens to anything."""
+        return not self._listeners
+
     def wants(self, name: str) -> bool:
         return name in self._listeners or "*" in self._listeners
 
@@ -72,7 +77,7 @@ class Emitter:
         for listener in (*self._listeners.get(event.name, ()), *self._listeners.get("*", ())):
             try:
                 answer = listener(event)
-                if inspect.isawaitable(answer):
+                if answer is not None and inspect.isawaitable(answer):
                     task = asyncio.ensure_future(self._finish(answer, event.name))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)

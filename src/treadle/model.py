@@ -26,12 +26,12 @@ class State(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    @property
-    def final(self) -> bool:
-        return self in FINAL
+    final: bool  # succeeded, failed or cancelled
 
 
 FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+for _state in State:
+    _state.final = _state in FINAL  # a fact, not a property: it is asked for several times a job
 
 Pairs = tuple[tuple[str, str], ...]
 

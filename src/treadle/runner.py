@@ -107,11 +107,15 @@ class Runner:
         """
         # The storage's clock decides; ours may be wrong, so only how far it has moved since the claim counts.
         began = context.began = self._now()
-        if task.kind == "async":
-            context.place = asyncio.current_task()
         enter(context)
         try:
-            text = await self._result(task, context, rules)
+            if self._layers or task.kind != "async" or rules.pass_result:
+                text = await self._result(task, context, rules)
+            else:
+                args, kwargs = task.signature.decode_call(context.record.job.payload)
+                text = self._encode(task, await task.function(*args, **kwargs))
+            if isinstance(text, str) and len(text) * 4 > self._result_limit:
+                self._check_size(task, text)
         except asyncio.CancelledError as error:
             return self._stopped(task, context, rules, error, began)
         except KeyboardInterrupt:
@@ -145,19 +149,17 @@ class Runner:
         if rules.pass_result:
             first = await _passed(task, context, rules.pass_result)
         if self._layers or task.kind == "process":
-            text = await self._wrapped(task, context, first)
+            return await self._wrapped(task, context, first)
+        args, kwargs = task.signature.decode_call(context.record.job.payload, first=first)
+        if task.kind == "async":
+            value = await task.function(*args, **kwargs)
         else:
-            args, kwargs = task.signature.decode_call(context.record.job.payload, first=first)
-            if task.kind == "async":
-                value = await task.function(*args, **kwargs)
-            else:
-                value = await self._elsewhere(task, context, args, kwargs)
-            text = self._encode(task, value)
-        if isinstance(text, Next):
-            return text
-        if len(text) * 4 > self._result_limit and (size := len(text.encode())) > self._result_limit:
+            value = await self._elsewhere(task, context, args, kwargs)
+        return self._encode(task, value)
+
+    def _check_size(self, task: AnyTask, text: str) -> None:
+        if (size := len(text.encode())) > self._result_limit:
             raise TooLarge(f"the result of {task.name}", size, self._result_limit)
-        return text
 
     def _encode(self, task: AnyTask, value: object) -> str | Next:
         if isinstance(value, Continuation):

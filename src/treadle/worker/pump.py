@@ -216,7 +216,7 @@ class Pump:
         if sys.version_info >= (3, 12):
             run.handle = asyncio.Task(work, loop=loop, eager_start=True)
         else:
-            run.handle = loop.create_task(work)
+            run.handle = asyncio.Task(work, loop=loop)  # `create_task` does no more, and takes 0.6 us for it
 
     async def _work(self, run: Run) -> None:
         outcome: Outcome | None = None
@@ -228,11 +228,13 @@ class Pump:
                 outcome = judge.lost_too_often(run.record, run.rules)
             if isinstance(run.task, OwnTask):
                 outcome = await self._runner.run_own(run.task, run.context, run.rules)
-            if outcome is None and self._accept is not None and not await self._accepts(run):
+            elif outcome is None and self._accept is not None and not await self._accepts(run):
                 outcome = judge.handed_back(run.record, self._poll)
-            if outcome is None and not isinstance(run.task, OwnTask):
+            elif outcome is None:
                 if self._emitter.wants("started"):
                     self._emitter.emit(_event("started", run, self._slots.name))
+                if run.task.kind == "async":
+                    run.context.place = run.handle or asyncio.current_task()
                 outcome = await self._runner.run(run.task, run.context, run.rules)
                 if outcome is not None and run.context.durable is not None:
                     outcome = await run.context.durable.concluded(outcome)
@@ -257,11 +259,14 @@ class Pump:
             return None
 
     def _tell(self, run: Run, outcome: Outcome) -> None:
+        emitter, final = self._emitter, outcome.state.final
+        if emitter.silent:
+            return
         name = _name(run.record, outcome)
-        if self._emitter.wants(name) and not (run.record.ran and not outcome.state.final):
-            self._emitter.emit(_event(name, run, self._slots.name, outcome))
-        if outcome.state.final and run.record.job.root is None and self._emitter.wants("workflow.ended"):
-            self._emitter.emit(_event("workflow.ended", run, self._slots.name, outcome))
+        if emitter.wants(name) and not (run.record.ran and not final):
+            emitter.emit(_event(name, run, self._slots.name, outcome))
+        if final and run.record.job.root is None and emitter.wants("workflow.ended"):
+            emitter.emit(_event("workflow.ended", run, self._slots.name, outcome))
 
     async def _end(self, run: Run, max_lost: int) -> None:
         """A job that has run and waited: only its ending is left."""
@@ -312,10 +317,10 @@ class Pump:
     ) -> None:
         """Tell what became of what; an outcome the storage cannot keep is a failed attempt."""
         for (run, outcome), answer in zip(outs, settled, strict=True):
-            back = answer.status == "stale" and (
-                _came_back(outcome, claimed) or self._slots.came_back(outcome.id, outcome.version)
-            )
-            if answer.status == "applied" or back:
+            if answer.status == "applied" or (
+                answer.status == "stale"
+                and (_came_back(outcome, claimed) or self._slots.came_back(outcome.id, outcome.version))
+            ):
                 self._tell(run, outcome)
             elif answer.status == "stale":
                 log.info(

@@ -15,7 +15,7 @@ from treadle.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admit import Admission, opens_at, rule_for
 from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, rank
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.rows import MORE, SLOW_CLAIM, decode, from_json, text
+from treadle.storage.sqlite.rows import MORE, SLOW_CLAIM, decode_all, from_json, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.tend import tend
 
@@ -161,19 +161,22 @@ class Taking:
             size = min(share, SLOW_PAGE if slow else PAGE) if first or not slow else SLOW_PAGE
             first = False
             page = self._page(queue, size)
-            if ruled or self._holds or self._room or any(row[1] & CAREFUL for row in page):
+            jobs = decode_all(row[7] for row in page)
+            if ruled or self._room or any(row[1] & CAREFUL for row in page) or self._holds_any(jobs):
                 before, slow = len(self.taken), True
-                through = self._meet_all(page, share, ruled)
+                through = self._meet_all(page, jobs, share, ruled)
                 share -= len(self.taken) - before
             else:
-                self._take_plain(page[:share])
+                self._take_plain(page[:share], jobs[:share])
                 share, through, slow = max(0, share - len(page)), True, False
             if through and len(page) < size:
                 return
 
-    def _meet_all(self, page: Sequence[Any], share: int, ruled: bool) -> bool:
+    def _holds_any(self, jobs: Sequence[NewJob]) -> bool:
+        return bool(self._holds) and not self._holds.isdisjoint([job.id for job in jobs])
+
+    def _meet_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
         """One after the other -> False if the line has to be read anew before the end of the page."""
-        jobs = [decode(row[7]) for row in page]
         self.desk.read(job.id for job, row in zip(jobs, page, strict=True) if ruled or row[1] & CAREFUL)
         self.desk.came_back = False
         for job, found in zip(jobs, page, strict=True):
@@ -192,12 +195,11 @@ class Taking:
     def _shut(self, queue: str) -> bool:
         return self.gate.blocked_by(((f"queue:{queue}", 1),)) is not None
 
-    def _take_plain(self, page: Sequence[Any]) -> None:
+    def _take_plain(self, page: Sequence[Any], jobs: Sequence[NewJob]) -> None:
         """All of a page: rows that nothing holds back."""
         now, worker, tasks, lease = self.desk.now, self.ask.worker, self.ask.tasks, self.ask.lease
         plain, taken = self._plain, self.taken
-        for seq, _, version, attempt, lost, place, created_at, body in page:
-            job = decode(body)
+        for (seq, _, version, attempt, lost, place, created_at, _), job in zip(page, jobs, strict=True):
             until = now + (job.lease or (tasks[job.task][1] if tasks is not None else None) or lease)
             taken.append(Record(
                 job=job, version=version + 1, state=RUNNING, attempt=attempt, lost=lost, joined_at=place,
@@ -235,7 +237,7 @@ class Taking:
             self.taken.append(row)
             self.seqs.append(seq)
         else:
-            self._take_plain([found])
+            self._take_plain([found], [job])
         if bounded:
             self._room[job.task] -= 1
             if self._room[job.task] <= 0:

@@ -44,14 +44,15 @@ def settle(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, lis
 
 
 def _some(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
-    plain = [out for out in outcomes if _is_plain(out)]
+    wins, ends, others = list[Outcome](), list[Outcome](), list[Outcome]()
+    for out in outcomes:
+        (wins if _is_success(out) else ends if _is_plain(out) else others).append(out)
     settled: dict[int, Settled] = {}
-    if len({out.id for out in outcomes}) == len(outcomes) and plain:
-        left = _end_plain(desk, plain)
-        if not left and len(plain) == len(outcomes):
-            return [APPLIED] * len(plain)
-        rest = {id(out) for out in left}
-        rest.update(id(out) for out in outcomes if not _is_plain(out))
+    if (wins or ends) and len({out.id for out in outcomes}) == len(outcomes):
+        left = _end_plain(desk, wins, ends)
+        if not left and not others:
+            return [APPLIED] * len(outcomes)
+        rest = {id(out) for out in (*left, *others)}
         slow = [number for number, out in enumerate(outcomes) if id(out) in rest]
     else:
         slow = list(range(len(outcomes)))
@@ -78,26 +79,25 @@ def _is_plain(out: Outcome) -> bool:
 
 
 def _is_success(out: Outcome) -> bool:
+    """The commonest plain ending of all: it brings a result, or not even that."""
     return (
-        out.state is SUCCEEDED and out.value is None and out.error is None and out.reason is None
-        and out.note is None and out.keep is None
+        out.state is SUCCEEDED and not out.then and not out.memo and not out.ran and out.value is None
+        and out.error is None and out.reason is None and out.note is None and out.keep is None
+        and (out.result is None or "\0" not in out.result)
     )  # fmt: skip
 
 
-def _end_plain(desk: Desk, outs: Sequence[Outcome]) -> Sequence[Outcome]:
+def _end_plain(desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome]) -> Sequence[Outcome]:
     """End those whose row is plain too, and runs under the version named -> the others."""
     groups: dict[tuple[int, int], dict[str, str | None]] = {}
-    others = []
-    for out in outs:
-        if _is_success(out):
-            group = groups.get((out.version, out.attempt))
-            if group is None:
-                group = groups[out.version, out.attempt] = {}
-            group[out.id] = out.result
-        else:
-            others.append(out)
+    for out in wins:
+        group = groups.get((out.version, out.attempt))
+        if group is None:
+            group = groups[out.version, out.attempt] = {}
+        group[out.id] = out.result
+    outs, others = (*wins, *ends), ends
     if len(groups) > GROUPS:
-        groups, others = {}, list(outs)
+        groups, others = {}, outs
     done = sum(_succeed(desk, version, attempt, group) for (version, attempt), group in groups.items())
     if others:
         rows = [
