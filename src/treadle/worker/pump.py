@@ -209,7 +209,7 @@ class Pump:
         self._begin(run, self._work(run))
 
     def _begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
-        slots, loop = self._slots, asyncio.get_running_loop()
+        slots, loop = self._slots, self._slots.loop
         slots.begin(run)
         if run.lease and run.lease / 3 < slots.beat_every:
             slots.beat_now.set()
