@@ -111,6 +111,29 @@ async def test_an_answer_is_cut_in_its_middle(echo: Echo) -> None:
     assert b"ABC".startswith(got)  # a reset may overtake what came before it
 
 
+async def test_an_answer_that_nobody_waits_for(echo: Echo) -> None:
+    """Who says good-bye gets no answer that could be lost; whoever waits for the cut is not left waiting."""
+    client = await echo.link()
+    cut = echo.proxy.lose_answer(b"bye")
+    client.writer.write(b"bye")  # no line yet, so the server has nothing to say
+    await client.writer.drain()
+    client.writer.close()
+    async with asyncio.timeout(30):
+        await cut.happened()
+
+
+async def test_two_answers_that_are_lost_together(echo: Echo) -> None:
+    client = await echo.link()
+    cuts = [echo.proxy.lose_answer(b"one"), echo.proxy.lose_answer(b"two")]
+    client.writer.write(b"one")
+    await client.writer.drain()
+    await asyncio.sleep(0.02)  # a packet of its own
+    with pytest.raises(ConnectionResetError):
+        await client.ask(" and two")
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(cut.happened() for cut in cuts))
+
+
 async def test_what_is_looked_for_may_come_in_two_pieces(echo: Echo) -> None:
     client = await echo.link()
     cut = echo.proxy.lose_request(b"needle")

@@ -44,9 +44,13 @@ async def _with(url: str, act: Callable[[PostgresStorage], Awaitable[T]]) -> T:
 
 async def checks(url: str) -> AsyncIterator[Check]:
     """What can be seen of the server. Raises StorageError."""
-    found = await _with(url, lambda storage: storage.health())
-    for check in (*_server(found), *_promise(found), *_horizon(found), *_tables(found.tables)):
+    for check in judged(await _with(url, lambda storage: storage.health())):
         yield check
+
+
+def judged(found: Health) -> tuple[Check, ...]:
+    """What to say of it."""
+    return (*_server(found), *_promise(found), *_horizon(found), *_tables(found.tables))
 
 
 def _server(found: Health) -> Iterator[Check]:

@@ -42,7 +42,8 @@ class Cut:
     """What is to happen to one request, once.
 
     how       "request": it is not delivered, and the connection ends
-              "answer": it is delivered; the connection ends when `after` bytes of the answer have come through
+              "answer": it is delivered; the connection ends when `after` bytes of the answer have come through, or
+              with its client, who may have said good-bye and wait for none
               "silence": it is delivered, and nothing comes back over that connection any more
     matching  bytes that the request contains; b"": any request
     call      the how manieth such request from now on; 1 is the next
@@ -84,6 +85,7 @@ class Link:
         self._proxy, self._reader, self._writer = proxy, reader, writer
         self._beyond: asyncio.StreamWriter | None = None
         self._cut: Cut | None = None  # what happens to the answer that is on its way
+        self._met: list[Cut] = []  # those that have met a request here; with the connection they are over
         self._let_through = 0
         self.silent = False
 
@@ -108,6 +110,8 @@ class Link:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
+            for cut in self._met:
+                cut.finish()
             for writer in (self._beyond, self._writer):
                 with contextlib.suppress(OSError, RuntimeError):
                     writer.close()
@@ -123,7 +127,9 @@ class Link:
                 if cut.how == "request":
                     cut.finish()
                     return self.reset()
-                self._cut, self._let_through = cut, cut.after
+                self._met.append(cut)
+                if self._cut is None:
+                    self._cut, self._let_through = cut, cut.after
                 if cut.how == "silence":
                     self.silent = True
                     cut.finish()
@@ -146,7 +152,7 @@ class Link:
                 self._writer.write(data)
                 await self._writer.drain()
             if cut is not None and not self._let_through:
-                cut.finish()
+                cut.finish()  # before its client hears of it
                 return self.reset()
         return None
 

@@ -1,0 +1,144 @@
+"""Deadlocks, real ones, between a call of ours and a user's transaction: ours gives way and is made again, unheard.
+
+The other transaction holds what our call needs second, and then asks for what our call holds already. Whoever began to
+wait first is undone by the server; that is made to be us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from tests.faults.stages import PostgresStage, staged
+from tests.faults.test_outages import WITHIN, Shop
+from treadle import Event, current
+
+ATTEMPTS = 40  # the server has to find the deadlock before our call has waited for its second: chance, under load
+FIND: tuple[LiteralString, ...] = (
+    "ALTER ROLE postgres SET deadlock_timeout = '200ms'",
+    "ALTER ROLE postgres RESET deadlock_timeout",
+)
+LATER: LiteralString = "SET deadlock_timeout = '20s'"  # the user's: not the one who is undone
+
+
+@asynccontextmanager
+async def shop() -> AsyncIterator[tuple[Shop, PostgresStage]]:
+    async with staged(PostgresStage) as stage:
+        await asyncio.to_thread(stage._do, FIND[0])
+        try:
+            yield Shop(stage.url, WITHIN), stage
+        finally:
+            await asyncio.to_thread(stage._do, FIND[1])
+
+
+def undone(stage: PostgresStage, verb: str) -> int:
+    """How often the server has undone a call of this verb of ours because of a deadlock."""
+    log = Path(stage.server.folder, "log").read_text(errors="replace")
+    return len(re.findall(rf"ERROR:  deadlock detected(?:(?!ERROR:).)*STATEMENT: [^\n]*\.{verb}_", log, re.DOTALL))
+
+
+async def until_it_waits(looking: psycopg.AsyncConnection[Any], verb: str) -> None:
+    ask = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ %s AND datname = current_database()"
+    async with asyncio.timeout(WITHIN):
+        while not (await looking.execute(ask, (rf"\.{verb}_",))).rowcount:
+            await asyncio.sleep(0.005)
+
+
+async def deadlock(
+    stage: PostgresStage,
+    verb: str,
+    first: Callable[[Any], Awaitable[Any]],
+    ours: Callable[[], Awaitable[Any]],
+    second: Callable[[Any], Awaitable[Any]],
+) -> Any:
+    """The user does the first thing, then we begin, then he does the second and commits -> our answer."""
+    async with (
+        await psycopg.AsyncConnection.connect(stage.direct, autocommit=True) as looking,
+        await psycopg.AsyncConnection.connect(stage.direct) as theirs,
+    ):
+        await theirs.execute(LATER)
+        await first(theirs)
+        call = asyncio.ensure_future(ours())
+        await until_it_waits(looking, verb)
+        await second(theirs)
+        await theirs.commit()
+    async with asyncio.timeout(WITHIN):
+        return await call
+
+
+async def test_two_who_enqueue_with_the_same_keys() -> None:
+    """Both answers are the user's jobs, who was first; no error is heard."""
+    async with shop() as (it, stage), it.app, it.worker():
+        for attempt in range(ATTEMPTS):
+            low, high = (it.sell.options(key=f"{attempt} {name}") for name in ("a", "b"))
+            stored = []
+
+            async def one(theirs: Any, task: Any, kept: list[str] = stored) -> None:
+                kept.append((await it.app.enqueue(task.job(1), within=theirs)).id)
+
+            answers = await deadlock(
+                stage, "enqueue_any",
+                lambda theirs: one(theirs, high),
+                lambda: it.app.enqueue([low.job(2), high.job(2)]),
+                lambda theirs: one(theirs, low),
+            )  # fmt: skip
+            assert [job.id for job in answers] == stored[::-1]
+            it.stored.update(stored)
+            if undone(stage, "enqueue_any"):
+                break
+        else:
+            pytest.fail("no deadlock came about")
+        await it.all_ended()
+        await it.nothing_lost_nothing_twice(stage.direct)
+        assert it.outages == []
+
+
+async def test_endings_of_jobs_that_somebody_begins_to_wait_for() -> None:
+    """A worker settles two jobs; the user's transaction waits for the one, and then for the other."""
+    async with shop() as (it, stage):
+        ends, running = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def hold() -> None:
+            it.runs[current().id] += 1
+            running.release()
+            await ends.wait()
+
+        task, lost = it.app.task(name="hold")(hold), list[Event]()
+        it.app.on("lost")(lost.append)
+        async with it.app, it.worker():
+            for _ in range(ATTEMPTS):
+                ends.clear()
+                jobs = await it.app.enqueue([task.job(), task.job()])
+                low, high = sorted(job.id for job in jobs)
+                for _ in jobs:
+                    await running.acquire()
+
+                async def wait_for(theirs: Any, id: str) -> None:
+                    waiting = await it.app.enqueue(it.sell.options(after=[id]).job(1), within=theirs)
+                    it.stored.add(waiting.id)
+
+                async def ends_both() -> None:
+                    ends.set()
+                    await it.all_ended()
+
+                it.stored.update((low, high))
+                await deadlock(
+                    stage, "settle\\w*",
+                    lambda theirs, high=high: wait_for(theirs, high),  # type: ignore[misc]
+                    ends_both,
+                    lambda theirs, low=low: wait_for(theirs, low),  # type: ignore[misc]
+                )  # fmt: skip
+                if undone(stage, "settle\\w*"):
+                    break
+            else:
+                pytest.fail("no deadlock came about")
+            await it.all_ended()
+            await it.nothing_lost_nothing_twice(stage.direct)
+            assert (it.outages, lost) == ([], [])
