@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -47,16 +48,16 @@ def undone(stage: PostgresStage, verb: str) -> int:
 async def until_it_waits(looking: psycopg.AsyncConnection[Any], verb: str) -> None:
     ask = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ %s AND datname = current_database()"
     async with asyncio.timeout(WITHIN):
-        while not (await looking.execute(ask, (rf"\.{verb}_",))).rowcount:
+        while not (await looking.execute(ask, (rf"\.{verb}_",))).rowcount:  # noqa: ASYNC110 - nothing says so
             await asyncio.sleep(0.005)
 
 
 async def deadlock(
     stage: PostgresStage,
     verb: str,
-    first: Callable[[Any], Awaitable[Any]],
+    first: Callable[..., Awaitable[Any]],
     ours: Callable[[], Awaitable[Any]],
-    second: Callable[[Any], Awaitable[Any]],
+    second: Callable[..., Awaitable[Any]],
 ) -> Any:
     """The user does the first thing, then we begin, then he does the second and commits -> our answer."""
     async with (
@@ -64,10 +65,10 @@ async def deadlock(
         await psycopg.AsyncConnection.connect(stage.direct) as theirs,
     ):
         await theirs.execute(LATER)
-        await first(theirs)
+        await first(within=theirs)
         call = asyncio.ensure_future(ours())
         await until_it_waits(looking, verb)
-        await second(theirs)
+        await second(within=theirs)
         await theirs.commit()
     async with asyncio.timeout(WITHIN):
         return await call
@@ -78,19 +79,14 @@ async def test_two_who_enqueue_with_the_same_keys() -> None:
     async with shop() as (it, stage), it.app, it.worker():
         for attempt in range(ATTEMPTS):
             low, high = (it.sell.options(key=f"{attempt} {name}") for name in ("a", "b"))
-            stored = []
-
-            async def one(theirs: Any, task: Any, kept: list[str] = stored) -> None:
-                kept.append((await it.app.enqueue(task.job(1), within=theirs)).id)
-
+            first, second = high.job(1), low.job(1)
             answers = await deadlock(
                 stage, "enqueue_any",
-                lambda theirs: one(theirs, high),
-                lambda: it.app.enqueue([low.job(2), high.job(2)]),
-                lambda theirs: one(theirs, low),
+                partial(it.app.enqueue, first), partial(it.app.enqueue, [low.job(2), high.job(2)]),
+                partial(it.app.enqueue, second),
             )  # fmt: skip
-            assert [job.id for job in answers] == stored[::-1]
-            it.stored.update(stored)
+            assert [job.id for job in answers] == [second.id, first.id]
+            it.stored.update(job.id for job in answers)
             if undone(stage, "enqueue_any"):
                 break
         else:
@@ -110,6 +106,10 @@ async def test_endings_of_jobs_that_somebody_begins_to_wait_for() -> None:
             running.release()
             await ends.wait()
 
+        async def ends_both() -> None:
+            ends.set()
+            await it.all_ended()
+
         task, lost = it.app.task(name="hold")(hold), list[Event]()
         it.app.on("lost")(lost.append)
         async with it.app, it.worker():
@@ -120,21 +120,10 @@ async def test_endings_of_jobs_that_somebody_begins_to_wait_for() -> None:
                 for _ in jobs:
                     await running.acquire()
 
-                async def wait_for(theirs: Any, id: str) -> None:
-                    waiting = await it.app.enqueue(it.sell.options(after=[id]).job(1), within=theirs)
-                    it.stored.add(waiting.id)
-
-                async def ends_both() -> None:
-                    ends.set()
-                    await it.all_ended()
-
-                it.stored.update((low, high))
-                await deadlock(
-                    stage, "settle\\w*",
-                    lambda theirs, high=high: wait_for(theirs, high),  # type: ignore[misc]
-                    ends_both,
-                    lambda theirs, low=low: wait_for(theirs, low),  # type: ignore[misc]
-                )  # fmt: skip
+                waiting = [it.sell.options(after=[id]).job(1) for id in (high, low)]
+                it.stored.update((low, high, *(spec.id for spec in waiting)))
+                first, second = (partial(it.app.enqueue, spec) for spec in waiting)
+                await deadlock(stage, "settle\\w*", first, ends_both, second)
                 if undone(stage, "settle\\w*"):
                     break
             else:

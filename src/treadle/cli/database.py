@@ -65,8 +65,9 @@ def _server(found: Health) -> Iterator[Check]:
     else:
         yield ok("connections", used)
     if found.isolation != "read committed":
-        yield ok("isolation", f"the default is {found.isolation}; Treadle sets read committed where it may (not with "
-                 "prepare=off: there, set it for the role)")  # fmt: skip
+        yield warn("isolation", f"the default is {found.isolation}, and jobs need read committed (with prepare=off "
+                   "Treadle sets nothing itself)",
+                   "ALTER ROLE ... SET default_transaction_isolation = 'read committed'")  # fmt: skip
 
 
 def _promise(found: Health) -> Iterator[Check]:

@@ -1,0 +1,249 @@
+"""`treadle doctor` and `treadle migrate` on PostgreSQL: what they say, when they fail, and what they leave alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from tests.servers.process import free_port
+from tests.storage.postgres import support
+from treadle.cli import database as words
+from treadle.cli import root
+from treadle.storage.postgres import Health, PostgresStorage, Table, migrate
+
+
+class Said(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run(*parts: str) -> Said:
+    """A command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = root.run(parts)
+    return Said(code, out.getvalue(), err.getvalue())
+
+
+def doctor(url: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    """Exit code; name -> (verdict, text), the worst of each name."""
+    ran = run("doctor", "--url", url, "--json")
+    found: dict[str, tuple[str, str]] = {}
+    for check in json.loads(ran.stdout):
+        if found.get(check["name"], ("ok",))[0] == "ok":
+            found[check["name"]] = (check["verdict"], check["text"])
+    return ran.exit_code, found
+
+
+def execute(url: str, *texts: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for text in texts:
+            connection.execute(text.encode())
+
+
+@pytest.fixture
+def url() -> str:
+    """A database of this test alone, and empty."""
+    return support.postgres.database()
+
+
+@pytest.fixture
+def role() -> str:
+    name = "r" + support.take_schema()
+    execute(support.postgres.url(), f"CREATE ROLE {name} LOGIN")
+    return name
+
+
+# --- doctor
+
+
+def test_what_is_well(url: str) -> None:
+    """The tests' own server is not durable, and that is a failure; all else is well."""
+    code, found = doctor(url)
+    assert code == 1
+    assert found.pop("durability") == ("fail", "fsync is off: a crash of the machine may destroy the database")
+    assert {verdict for verdict, _ in found.values()} == {"ok"}
+    assert found["server"][1].startswith(support.postgres.version())
+    assert "answers" in found["storage"][1]
+    assert "connections in use" in found["connections"][1]
+
+
+def test_it_is_said_for_people_too(url: str) -> None:
+    said = run("doctor", "--url", url).stdout
+    assert "fail  durability   fsync is off" in said
+    assert "-> set fsync = on" in said
+    assert "ok    transactions" in said
+
+
+@pytest.mark.parametrize(
+    ("done", "name", "says"),
+    [
+        ("ALTER TABLE treadle.job SET (autovacuum_enabled = off)", "autovacuum", "it is off for job"),
+        ("BEGIN; INSERT INTO treadle.meta VALUES ('x', 'y'); PREPARE TRANSACTION 'forgotten'", "prepared",
+         "1 transaction prepared and never finished"),
+    ],
+)  # fmt: skip
+def test_what_somebody_has_done(url: str, done: str, name: str, says: str) -> None:
+    run("migrate", "--url", url)
+    try:
+        execute(url, *done.split("; "))
+        assert doctor(url)[1][name] == ("warn", says)
+    finally:
+        if name == "prepared":
+            execute(url, "ROLLBACK PREPARED 'forgotten'")
+
+
+def test_a_transaction_somebody_forgot(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "OLD", 0.0)
+    with psycopg.connect(url, autocommit=False) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute("SELECT count(*) FROM pg_class")
+        verdict, said = doctor(url)[1]["transactions"]
+        assert verdict == "warn"
+        assert "cannot be cleaned up" in said
+        other.rollback()
+    assert doctor(url)[1]["transactions"][0] == "ok"
+
+
+def test_a_role_that_owns_nothing(url: str, role: str) -> None:
+    """It works, and is told what it cannot do."""
+    run("migrate", "--url", url)
+    execute(url, f"GRANT USAGE ON SCHEMA treadle TO {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}")  # fmt: skip
+    verdict, said = doctor(url.replace("postgres@", f"{role}@"))[1]["rights"]
+    assert verdict == "warn"
+    assert "cannot vacuum when that is due, nor migrate" in said
+
+
+def test_what_the_url_asks_for(url: str) -> None:
+    """Where nothing is set in the session, its defaults are what there is."""
+    other = f"options={quote('-c default_transaction_isolation=serializable -c synchronous_commit=off')}"
+    assert "isolation" not in doctor(f"{url}?{other}")[1]
+    verdict, said = doctor(f"{url}?{other}&prepare=off")[1]["isolation"]
+    assert (verdict, "the default is serializable" in said) == ("warn", True)
+
+
+@pytest.mark.parametrize("how", ["away", "no such database", "newer", "somebody else's"])
+def test_what_cannot_be_opened(url: str, how: str) -> None:
+    where = {
+        "away": f"postgresql://postgres@127.0.0.1:{free_port()}/postgres",
+        "no such database": f"{url}_not",
+        "newer": url,
+        "somebody else's": f"{url}?schema=public",
+    }[how]
+    says = {
+        "away": "refused",
+        "no such database": "create the database first",
+        "newer": "9999",
+        "somebody else's": "orders",
+    }[how]
+    if how == "newer":
+        run("migrate", "--url", url)
+        execute(url, "INSERT INTO treadle.migration (number, name) VALUES (9999, 'later')")
+    if how == "somebody else's":
+        execute(url, "CREATE TABLE public.orders (id int)")
+    code, found = doctor(where)
+    assert (code, found.keys(), found["storage"][0]) == (1, {"storage"}, "fail")
+    assert says in found["storage"][1].lower()
+    migrated = run("migrate", "--url", where)
+    assert migrated.exit_code == 3
+    assert says in migrated.stderr.lower()
+
+
+WELL = Health(
+    version="18.0", fsync=True, full_page_writes=True, synchronous_commit="on", autovacuum=True,
+    isolation="read committed", standby=False, oldest=None, prepared=0, idle_slots=0, connections=5,
+    max_connections=100, tables=(Table("job", 8_192, 10, 10, False, True),),
+)  # fmt: skip
+
+
+def test_a_server_as_it_should_be() -> None:
+    found = words.judged(WELL)
+    assert {check.verdict for check in found} == {"ok"}
+    assert any("each standby that is waited for" in check.text for check in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "verdict", "says"),
+    [
+        ({"standby": True}, "server", "fail", "a standby"),
+        ({"full_page_writes": False}, "durability", "fail", "full_page_writes is off"),
+        ({"synchronous_commit": "off"}, "durability", "warn", "the last moments"),
+        ({"synchronous_commit": "local"}, "durability", "ok", "on the disk here"),
+        ({"synchronous_commit": "remote_apply"}, "durability", "ok", "applied by the standbys"),
+        ({"isolation": "repeatable read"}, "isolation", "warn", "the default is repeatable read"),
+        ({"connections": 95}, "connections", "warn", "95 of 100 connections"),
+        ({"autovacuum": False}, "autovacuum", "warn", "it is off"),
+        ({"oldest": 7_200.0}, "transactions", "warn", "open for 2"),
+        ({"idle_slots": 2}, "slots", "warn", "2 replication slots"),
+        ({"tables": (Table("job", 8_192, 1_000, 900_000, False, True),)}, "dead rows", "warn", "900,000 beside 1,000"),
+        ({"tables": (Table("job", 8_192, 1_000_000, 900_000, False, True),)}, "tables", "ok", "8"),
+    ],
+)  # fmt: skip
+def test_what_a_server_may_say(changes: dict[str, Any], name: str, verdict: str, says: str) -> None:
+    """Also what cannot be had from a server here; every warning says what to do."""
+    found = {check.name: check for check in words.judged(replace(WELL, **changes))}
+    assert (found[name].verdict, says in found[name].text) == (verdict, True)
+    assert all(check.advice for check in found.values() if check.verdict != "ok")
+    assert {check.verdict for check in found.values() if check.name != name} == {"ok"}
+
+
+# --- migrate
+
+
+def test_made_and_there(url: str) -> None:
+    newest = migrate.known()[-1][0]
+    first, second = run("migrate", "--url", url), run("migrate", "--url", url)
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert f"made, with schema {newest}" in first.stdout
+    assert f"has schema {newest} already" in second.stdout
+
+
+def test_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brought to the new one by its owner, and with what is in it; one who may not is told, and changes nothing."""
+    run("migrate", "--url", url)
+    run("enqueue", "greet", "Ada", "--url", url)
+    execute(url, f"GRANT USAGE ON SCHEMA treadle TO {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}")  # fmt: skip
+    newest = migrate.known()[-1][0]
+    numbers = (*migrate.known(), (newest + 1, "later", "ALTER TABLE job ADD COLUMN later int; "
+                                                       "ALTER TABLE ended ADD COLUMN later int"))  # fmt: skip
+    monkeypatch.setattr(migrate, "known", lambda: numbers)
+    refused = run("migrate", "--url", url.replace("postgres@", f"{role}@"))
+    assert refused.exit_code == 1
+    assert "must be owner" in refused.stderr
+    assert asyncio.run(PostgresStorage(url).schema()) == newest
+    done = run("migrate", "--url", url)
+    assert done.exit_code == 0
+    assert f"migrated from schema {newest} to {newest + 1}" in done.stdout
+    assert "greet" in run("jobs", "list", "--url", url).stdout
+
+
+@pytest.mark.parametrize("before", ["nothing", "functions of another version"])
+def test_several_processes_migrate_at_once(url: str, before: str) -> None:
+    """As at a deploy: all of them succeed, and it is done once."""
+    if before != "nothing":
+        run("migrate", "--url", url)
+        run("enqueue", "greet", "Ada", "--url", url)
+        execute(url, "DELETE FROM treadle.function_set", "INSERT INTO treadle.function_set VALUES ('0123abcd')")
+    command = [sys.executable, "-m", "treadle", "migrate", "--url", url]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    told = [(*child.communicate(timeout=120), child.returncode) for child in running]
+    assert [code for _, _, code in told] == [0, 0, 0], told
+    with psycopg.connect(url) as connection:
+        sets = connection.execute("SELECT count(*) FROM treadle.function_set").fetchone()
+        numbers = connection.execute("SELECT count(*) FROM treadle.migration").fetchone()
+    assert (sets, numbers) == ((1 if before == "nothing" else 2,), (len(migrate.known()),))
+    if before != "nothing":
+        assert "greet" in run("jobs", "list", "--url", url).stdout
