@@ -171,7 +171,10 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "check": (lambda args: summary(checks()), "style, types and layers only"),
     "lint": (lint, "repair style and format in place"),
     "docs": (docs, "build the documentation into site/, with the reference from the docstrings"),
-    "bench": (lambda args: call(tool("benchmarks", *args))[0], "run the benchmarks"),
+    "bench": (
+        lambda args: call(tool("benchmarks", *args))[0],
+        "measure Treadle beside its peers; `bench engine`: Treadle alone",
+    ),
     "soak": (lambda args: call(tool("pytest", "-msoak", "-n0", "-s", "--timeout=0", *args))[0], "run the long tests"),
     "licenses": (lambda args: call(tool("piplicenses", *args))[0], "list the licences of all that is installed"),
     "changelog": (

@@ -1,0 +1,308 @@
+"""What all adapters share: what is asked of them, the marks that jobs leave, and the two processes they become.
+
+An adapter is a module that defines
+
+    ABOUT       an `About`: what the system can, and how one sees that all its jobs are settled
+    producer()  an async context manager that yields a `Producer`
+    worker()    runs jobs until SIGTERM
+    setup()     makes tables and the like; may be missing; plain or async
+
+and ends with `main(sys.modules[__name__])`. The harness runs it as `python -m benchmarks.adapters.NAME COMMAND` in the
+system's environment, with what is asked as JSON in the variable BENCH.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import inspect
+import itertools
+import json
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NAP = 0.005  # s that a job of the kind "nap" waits
+SPIN = 0.001  # s of CPU that a job of the kind "spin" uses
+PRODUCERS = 100  # coroutines that enqueue at the same time
+MARK = struct.Struct("dd")  # when the body ran, when it was sent (0: nobody asks); CLOCK_MONOTONIC
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is measured, for the adapter to set itself up by.
+
+    concurrency  jobs at once in one worker process; None: what the system's documentation advises
+    feature      "results", "limits", "lanes", "fanin" or ""
+    kind         what the body does: "noop", "nap" or "spin"
+    ballast      bytes of text that each job carries
+    processes    worker processes there are
+    """
+
+    url: str = ""
+    storage: str = ""
+    variant: str = ""
+    concurrency: int | None = None
+    feature: str = ""
+    kind: str = "noop"
+    ballast: int = 0
+    processes: int = 1
+    marks: str = "."
+    capacity: int = 100_000
+
+    @property
+    def results(self) -> bool:
+        return self.feature in ("results", "fanin")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a system is.
+
+    packages  whose versions are recorded
+    settled   how many jobs are not settled yet: one SQL query, or commands whose answers are added up. Empty: the
+              system keeps nothing of a job it has handed out, so a job counts when its body has run
+    worker    what becomes of running jobs when a worker is killed, in the setting measured
+    server    what a crash of the server loses, in the setting measured
+    notes     how it is set up, in a few words
+    can       of "results", "limits", "lanes", "fanin", "processes"; what is missing is "-" in the tables
+    """
+
+    packages: Sequence[str]
+    worker: str
+    server: str
+    notes: str
+    settled: str | Sequence[Sequence[str]] = ()
+    can: Sequence[str] = ()
+    forks: bool = False  # whether its one worker makes the processes itself
+
+
+@dataclass(frozen=True)
+class Producer:
+    """How jobs are sent. Each may be plain or async; what the system lacks is None.
+
+    one     one job, with the moment it was sent
+    many    so many by the bulk call
+    result  one job, and its result waited for
+    fan     a fan-in of so many, with the one job that follows them
+    """
+
+    one: Callable[[float], Any]
+    many: Callable[[int], Any] | None = None
+    result: Callable[[], Any] | None = None
+    fan: Callable[[int], Any] | None = None
+    done: Callable[[], Any] | None = field(default=None)  # waits until all `one` has handed over is stored
+
+
+ASK = Ask(**json.loads(os.environ.get("BENCH", "{}")))
+BALLAST = "x" * ASK.ballast
+VALUE = 1 if ASK.results else None  # what a job returns
+
+
+class Tape:
+    """The marks of this process, in a mapped file of its own: a mark costs a fraction of a write."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.file: mmap.mmap | None = None
+        self.numbers = itertools.count()
+
+    def open(self) -> mmap.mmap:
+        descriptor = os.open(os.path.join(ASK.marks, f"{os.getpid()}.marks"), os.O_RDWR | os.O_CREAT)
+        os.ftruncate(descriptor, ASK.capacity * MARK.size)
+        self.file = mmap.mmap(descriptor, ASK.capacity * MARK.size)
+        os.close(descriptor)
+        return self.file
+
+
+tape = Tape()
+os.register_at_fork(after_in_child=tape.begin)  # a fork has a file of its own
+
+
+def mark(sent: float = 0.0) -> None:
+    """A body has run. Threads take numbers of one counter."""
+    MARK.pack_into(tape.file or tape.open(), next(tape.numbers) * MARK.size, time.monotonic(), sent)
+
+
+def spin() -> None:
+    end = time.thread_time() + SPIN
+    while time.thread_time() < end:
+        pass
+
+
+async def _nap(sent: float) -> None:
+    await asyncio.sleep(NAP)
+    mark(sent)
+
+
+async def _spin(sent: float) -> None:
+    spin()
+    mark(sent)
+
+
+async def _noop(sent: float) -> None:
+    mark(sent)
+
+
+def _nap_plain(sent: float) -> None:
+    time.sleep(NAP)
+    mark(sent)
+
+
+def _spin_plain(sent: float) -> None:
+    spin()
+    mark(sent)
+
+
+body = {"noop": _noop, "nap": _nap, "spin": _spin}[ASK.kind]  # of an async job
+body_plain = {"noop": mark, "nap": _nap_plain, "spin": _spin_plain}[ASK.kind]  # of one that is a plain function
+
+
+def run(coroutine: Any, uvloop: bool = False) -> Any:
+    if uvloop:
+        import uvloop as loops
+
+        return loops.run(coroutine)
+    return asyncio.run(coroutine)
+
+
+async def _called(function: Callable[..., Any], *args: Any) -> Any:
+    answer = function(*args)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _one(producer: Producer, seconds: float, most: int) -> int:
+    end, sent = time.monotonic() + seconds, 0
+    plain = not inspect.iscoroutinefunction(producer.one)
+    while sent < most and time.monotonic() < end:
+        if plain:
+            producer.one(0.0)
+        else:
+            await producer.one(0.0)
+        sent += 1
+    return sent
+
+
+async def _together(producer: Producer, seconds: float, most: int) -> int:
+    """From many coroutines; a plain call goes to the threads of the loop, as an async program would have to do."""
+    end, left, sent = time.monotonic() + seconds, most, 0
+    plain = not inspect.iscoroutinefunction(producer.one)
+
+    async def send() -> None:
+        nonlocal left, sent
+        while left > 0 and time.monotonic() < end:
+            left -= 1
+            await (asyncio.to_thread(producer.one, 0.0) if plain else producer.one(0.0))
+            sent += 1
+
+    await asyncio.gather(*(send() for _ in range(PRODUCERS)))
+    return sent
+
+
+async def _many(producer: Producer, seconds: float, most: int) -> int:
+    assert producer.many is not None
+    end, sent = time.monotonic() + seconds, 0
+    while sent < most and time.monotonic() < end:
+        await _called(producer.many, min(1_000, most - sent))
+        sent += min(1_000, most - sent)
+    return sent
+
+
+async def _steady(producer: Producer, count: int, every: float) -> int:
+    due = time.monotonic()
+    for _ in range(count):
+        due += every
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        await _called(producer.one, time.monotonic())
+    return count
+
+
+async def _results(producer: Producer, count: int, seconds: float) -> list[float]:
+    assert producer.result is not None
+    took: list[float] = []
+    end = time.monotonic() + seconds
+    while len(took) < count and time.monotonic() < end:
+        begun = time.monotonic()
+        await _called(producer.result)
+        took.append(time.monotonic() - begun)
+    return took
+
+
+async def _answer(producer: Producer, order: dict[str, Any]) -> dict[str, Any]:
+    kind, seconds, most = order["do"], order.get("seconds", 1e9), order.get("n", 10**9)
+    ways = {"one": _one, "together": _together, "many": _many}
+    if kind == "has":
+        return {"has": [name for name in ("many", "result", "fan") if getattr(producer, name) is not None]}
+    begun = time.monotonic()
+    if kind in ways:
+        sent = await ways[kind](producer, seconds, most)
+        if producer.done is not None:
+            await _called(producer.done)
+        return {"n": sent, "begin": begun, "end": time.monotonic()}
+    if kind == "steady":
+        return {"n": await _steady(producer, most, order["every"]), "begin": begun, "end": time.monotonic()}
+    if kind == "result":
+        return {"took": await _results(producer, most, seconds)}
+    if kind == "fan":
+        assert producer.fan is not None
+        await _called(producer.fan, most)
+        return {"n": most + 1, "begin": begun, "end": time.monotonic()}
+    raise ValueError(f"expected an order that this frame knows, found {kind!r}")
+
+
+def say(what: dict[str, Any]) -> None:
+    """One answer to the harness; libraries may print what they like beside it."""
+    sys.stdout.write(f"\nBENCH {json.dumps(what)}\n")
+    sys.stdout.flush()
+
+
+async def _produce(module: Any) -> None:
+    loop = asyncio.get_running_loop()
+    async with module.producer() as producer:
+        say({"ready": True})
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            try:
+                say(await _answer(producer, json.loads(line)))
+            except Exception as error:
+                say({"error": f"{type(error).__name__}: {error}"})
+
+
+def _about(about: About) -> dict[str, Any]:
+    versions = {name: importlib.metadata.version(name) for name in about.packages}
+    return {
+        "versions": versions, "python": sys.version.split()[0], "settled": about.settled, "worker": about.worker,
+        "server": about.server, "notes": " ".join(about.notes.split()), "can": list(about.can), "forks": about.forks,
+    }  # fmt: skip
+
+
+def _leave_with(parent: int) -> None:
+    """When the harness is gone, however that came, so are we."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def main(module: Any) -> None:
+    """The command line of an adapter."""
+    command, uvloop = sys.argv[1], getattr(module, "UVLOOP", False)
+    threading.Thread(target=_leave_with, args=(int(os.environ.get("BENCH_PARENT", os.getppid())),), daemon=True).start()
+    if command == "about":
+        say(_about(module.ABOUT))
+    elif command == "setup":
+        made: Awaitable[None] | None = module.setup() if hasattr(module, "setup") else None
+        if inspect.isawaitable(made):
+            run(made, uvloop)
+    elif command == "worker":
+        module.worker()
+    elif command == "produce":
+        run(_produce(module), uvloop)
+    else:
+        sys.exit(f"expected about, setup, worker or produce, found {command!r}")

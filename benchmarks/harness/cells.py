@@ -1,0 +1,277 @@
+"""What is measured in one go, and how: a cell is one of these for one system in one round.
+
+A cell answers {figure: number}. What a system has no such thing for is left out, and "-" in the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.harness.places import Place
+from benchmarks.harness.session import ROOT, CellFailed, Drained, Session, opened
+from benchmarks.harness.systems import System
+
+Figures = dict[str, float]
+RATE: Final = 50.0  # jobs/s of the measure of pick-up
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured: of a quick run, or of a full one.
+
+    seconds   of draining, by the pace a system is known for
+    sending   s that each way of enqueueing gets
+    latency   jobs of the pick-up measure
+    results   round trips
+    most      jobs of an ordinary drain, at most; least: at least
+    limit     s for one cell
+    fan       jobs of the fan-in
+    deepest   jobs of a backlog, at most
+    patience  s that working off a backlog may take, by the pace; longer ones are left out
+    """
+
+    seconds: float
+    sending: float
+    latency: int
+    results: int
+    most: int
+    least: int
+    limit: float
+    fan: int
+    deepest: int
+    patience: float
+
+
+QUICK: Final = Size(1.2, 0.5, 100, 100, 20_000, 300, 60.0, 1_000, 1_000_000, 10.0)
+FULL: Final = Size(5.0, 2.0, 400, 300, 20_000, 1_000, 600.0, 1_000, 1_000_000, 240.0)
+TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9)  # to try the harness out, not to measure
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell about to be measured."""
+
+    system: System
+    place: Place
+    python: str
+    about: dict[str, Any]
+    size: Size
+
+    def jobs(self, share: float = 1.0) -> int:
+        wanted = int(self.system.pace * self.size.seconds * share)
+        return max(self.size.least, min(self.size.most, wanted))
+
+    def session(self, expected: int, **ask: Any) -> Session:
+        return Session(self.system, self.place, self.python, self.about, self.size.limit, expected, **ask)
+
+
+def fill(session: Session, jobs: int) -> None:
+    """So many in the queue, by the fastest way there is."""
+    has = session.order("has")["has"]
+    while session.sent < jobs:
+        session.order("many" if "many" in has else "together", n=jobs - session.sent)
+
+
+def percentile(times: list[float], share: float) -> float:
+    """The smallest of them that at least this share of all does not exceed."""
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, max(0, -int(-len(ordered) * share // 1) - 1))]
+
+
+def core(work: Work) -> Figures:
+    """Enqueue in all ways, drain, memory, bytes; then an idle worker's pick-up."""
+    jobs, size = work.jobs(), work.size
+    figures: Figures = {}
+    with opened(work.session(3 * jobs + size.latency)) as session:
+        has = session.order("has")["has"]
+        session.order("one", n=5)  # connections and scripts are there
+        held, wrote = work.place.stored(), work.place.written(session.pids)
+        for way, name in (
+            ("one", "enqueue one at a time, jobs/s"),
+            ("together", "enqueue from 100 coroutines, jobs/s"),
+        ):
+            sent = session.order(way, seconds=size.sending, n=jobs)
+            figures[name] = _rate(sent)
+        if "many" in has:
+            sent = session.order("many", seconds=4 * size.sending, n=max(jobs, 1_000))
+            figures["enqueue in bulk, jobs/s"] = _rate(sent)
+        stored = session.sent - 5
+        figures["stored, bytes a job"] = (work.place.stored() - held) / stored
+        session.start_workers()
+        drained = session.finish(session.sent)
+        figures |= _drained(drained, "drain")
+        figures["drained, jobs"] = drained.jobs
+        figures["worker memory, MB"] = _memory(session)
+        now = work.place.written(session.pids)
+        if now is not None and wrote is not None:
+            figures["written, bytes a job"] = (now - wrote) / stored
+        session.quiet()
+        before = session.marks.look()
+        session.order("steady", n=size.latency, every=1 / RATE)
+        late = [(ran - sent) * 1e3 for ran, sent in session.finish(size.latency, before).marks if sent]
+        figures["pick-up p50, ms"] = statistics.median(late)
+        figures["pick-up p99, ms"] = percentile(late, 0.99)
+    return figures
+
+
+def _rate(sent: dict[str, Any]) -> float:
+    return float(sent["n"]) / max(1e-6, sent["end"] - sent["begin"])
+
+
+def _memory(session: Session) -> float:
+    from benchmarks.harness import procs
+
+    return procs.memory(session.worker_pids) / max(1, len(session.worker_pids))
+
+
+def _drained(drained: Drained, name: str) -> Figures:
+    figures = {f"{name}, jobs/s": drained.rate}
+    if drained.worker_cpu is not None:
+        figures[f"{name}: CPU of the worker, s per 10,000 jobs"] = drained.worker_cpu * 1e4
+    if drained.server_cpu:
+        figures[f"{name}: CPU of the server, s per 10,000 jobs"] = drained.server_cpu * 1e4
+    return figures
+
+
+def drain(name: str, share: float = 1.0, most: int | None = None, **ask: Any) -> Callable[[Work], Figures]:
+    """A drain with something different about it."""
+
+    def measure(work: Work) -> Figures:
+        jobs = work.jobs(share) if most is None else min(most, work.jobs(share))
+        with opened(work.session(jobs, **ask)) as session:
+            fill(session, jobs)
+            session.start_workers()
+            return _drained(session.finish(session.sent), name)
+
+    return measure
+
+
+def results(work: Work) -> Figures:
+    """A drain with results stored, then how long one job and its result take."""
+    jobs = work.jobs()
+    with opened(work.session(jobs + work.size.results, feature="results")) as session:
+        fill(session, jobs)
+        session.start_workers()
+        figures = _drained(session.finish(session.sent), "drain with results")
+        if "result" in session.order("has")["has"]:
+            session.quiet(0.3)
+            took = session.order("result", n=work.size.results, seconds=3.0)["took"]
+            figures["enqueue to result p50, ms"] = statistics.median(took) * 1e3
+            figures["enqueue to result p99, ms"] = percentile(took, 0.99) * 1e3
+    return figures
+
+
+def both(work: Work) -> Figures:
+    """Enqueue and work at the same time: from the first enqueue to the last settled."""
+    jobs = work.jobs()
+    with opened(work.session(jobs + 1)) as session:
+        session.start_workers()
+        session.order("one", n=1)
+        session.finish(1)
+        session.quiet(0.3)
+        before, begun, session.sent = session.marks.look(), time.monotonic(), 0
+        fill(session, jobs)
+        settled = session.finish(session.sent, before).settled
+        return {"enqueue and drain together, jobs/s": session.sent / (settled - begun)}
+
+
+def fan_in(work: Work) -> Figures:
+    """So many jobs and one that follows them all; from the call to the last settled, an idle worker."""
+    with opened(work.session(work.size.fan + 1, feature="fanin")) as session:
+        session.start_workers()
+        session.order("one", n=1)
+        session.finish(1)
+        session.quiet(0.3)
+        if "fan" not in session.order("has")["has"]:
+            return {}
+        before, begun = session.marks.look(), time.monotonic()
+        session.order("fan", n=work.size.fan)
+        settled = session.finish(work.size.fan + 1, before).settled
+        return {f"fan-in of {work.size.fan:,}, s": settled - begun}
+
+
+def backlog(jobs: int) -> Callable[[Work], Figures]:
+    def measure(work: Work) -> Figures:
+        if jobs / work.system.pace > work.size.patience:
+            return {}
+        deep = min(jobs, work.size.deepest)
+        with opened(work.session(deep)) as session:
+            fill(session, deep)
+            session.start_workers()
+            drained = session.finish(session.sent)
+            tenth = drained.marks[-max(2, deep // 10) :]
+            return {
+                f"drain of {jobs:,}, jobs/s": drained.rate,
+                f"drain of {jobs:,}: the last tenth, jobs/s": len(tenth) / max(1e-6, tenth[-1][0] - tenth[0][0]),
+            }
+
+    return measure
+
+
+def hold(work: Work) -> Figures:
+    """Ours only: the longest time the event loop was held while jobs drained."""
+    if not work.system.ours:
+        return {}
+    work.place.reset()
+    url = work.place.url
+    if url.startswith("sqlite"):
+        url += f"?synchronous={work.system.storage.removeprefix('sqlite-')}"
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "engine", "--child", "hold", url, str(work.jobs())],
+        capture_output=True, text=True, cwd=ROOT, timeout=work.size.limit, check=False,
+    )  # fmt: skip
+    if ran.returncode:
+        raise CellFailed(ran.stderr.strip()[-300:])
+    found: Figures = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A measure, as `--measures` names it.
+
+    needs  what the system must be able to do, else it is "-"
+    quick  in a quick run: "all", "ours" or ""
+    guess  s it takes, for the first estimate of the time left
+    """
+
+    name: str
+    measure: Callable[[Work], Figures]
+    quick: str = ""
+    guess: float = 5.0
+    needs: str = ""
+    says: str = ""
+
+
+def _cells() -> dict[str, Cell]:
+    made = [
+        Cell("core", core, "all", 8.0, says="enqueue, drain, CPU, memory, bytes, pick-up"),
+        Cell("results", results, "all", 6.0, "results", "results stored, and the round trip"),
+        Cell("concurrency-16", drain("drain at concurrency 16", concurrency=16), "ours", 4.0),
+        Cell("limits", drain("drain with limits", feature="limits"), "ours", 4.0, "limits"),
+        Cell("lanes", drain("drain with lanes", feature="lanes"), "ours", 4.0, "lanes"),
+        Cell("fan-in", fan_in, "ours", 5.0, "fanin"),
+        Cell("hold", hold, "ours", 3.0),
+        Cell("both", both, "", 5.0),
+        Cell("concurrency-64", drain("drain at concurrency 64", concurrency=64), "", 4.0),
+        Cell("concurrency-256", drain("drain at concurrency 256", concurrency=256), "", 4.0),
+        Cell("nap", drain("drain of jobs that wait 5 ms", 0.5, kind="nap"), "", 6.0),
+        Cell("spin", drain("drain of jobs that use 1 ms of CPU", most=2_000, kind="spin"), "", 6.0),
+        Cell("1KB", drain("drain of jobs with 1 KB", ballast=1_000), "", 5.0),
+        Cell("100KB", drain("drain of jobs with 100 KB", 0.2, 2_000, ballast=100_000), "", 8.0),
+        Cell("processes-2", drain("drain with 2 processes", processes=2), "", 5.0, "processes"),
+        Cell("processes-4", drain("drain with 4 processes", processes=4), "", 5.0, "processes"),
+    ]
+    for jobs, how in ((100_000, "all"), (1_000_000, "")):
+        made.append(Cell(f"backlog-{jobs}", backlog(jobs), how, 12.0 if jobs == 100_000 else 120.0))
+    return {cell.name: cell for cell in made}
+
+
+CELLS: Final = _cells()

@@ -1,0 +1,173 @@
+"""What the benchmark must show: each goal with the figure that was measured, the one it is held against, and whether it
+is reached. A goal says how it is computed in one line, so that nobody has to trust a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.harness.keep import Results
+from benchmarks.harness.systems import SYSTEMS
+
+DRAIN: Final = "drain, jobs/s"
+KEPT: Final = "drain with results, jobs/s"
+BULK: Final = "enqueue in bulk, jobs/s"
+TOGETHER: Final = "enqueue from 100 coroutines, jobs/s"
+ONE: Final = "enqueue one at a time, jobs/s"
+PICK: Final = "pick-up p99, ms"
+CPU: Final = "CPU of the worker, s per 10,000 jobs"
+SIXTEEN: Final = "drain at concurrency 16, jobs/s"
+HOLD: Final = "longest hold of the loop, ms"
+PROBE: Final = "claim 256 and settle the last 256, rows kept"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the table. `figure` None: not measured; `against` None: an absolute goal."""
+
+    what: str
+    goal: str
+    figure: float | None
+    against: float | None
+    needed: float  # the ratio, or the figure itself, that is the goal
+    lower: bool = False  # whether less is better
+    whom: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        if self.figure is None or (self.whom and not self.against):
+            return None
+        return self.figure / self.against if self.against else self.figure
+
+    @property
+    def reached(self) -> bool | None:
+        ratio = self.ratio
+        if ratio is None:
+            return None
+        return ratio <= self.needed if self.lower else ratio >= self.needed
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Ours on a storage, against what somebody else has; `against` answers the figure and whose it is."""
+
+    what: str
+    storage: str
+    figure: str
+    needed: float
+    against: Callable[[Results], tuple[float | None, str]] | None = None
+    says: str = ""
+    lower: bool = False
+
+    def judge(self, results: Results) -> Verdict:
+        mine = results.median(f"treadle@{self.storage}", self.figure)
+        other, whom = self.against(results) if self.against else (None, "")
+        return Verdict(f"{self.what}, {self.storage}", self.says, mine, other, self.needed, self.lower, whom)
+
+
+Against = Callable[[Results], tuple[float | None, str]]
+
+
+def of(system: str, figure: str) -> Against:
+    return lambda results: (results.median(system, figure), system)
+
+
+def best(storages: Sequence[str], figure: str, lower: bool = False, only: Iterable[str] = ()) -> Against:
+    """The best peer on these storages."""
+
+    def look(results: Results) -> tuple[float | None, str]:
+        peers = [it for it in SYSTEMS if not it.ours and it.storage in storages and (not only or it.peer in only)]
+        found = [(value, it.name) for it in peers if (value := results.median(it.name, figure)) is not None]
+        if not found:
+            return None, f"a peer on {' or '.join(storages)}"
+        return min(found) if lower else max(found)
+
+    return look
+
+
+def probe(storage: str, what: str) -> Against:
+    return lambda results: (results.machine.get("probes", {}).get(storage, {}).get(what), "the raw loop")
+
+
+def own(storage: str, figure: str) -> Against:
+    return of(f"treadle@{storage}", figure)
+
+
+def _goals() -> list[Goal]:
+    pg, redis, aof = "postgres", "redis", "redis-aof"
+    normal, full = "sqlite-normal", "sqlite-full"
+    deep = "drain of 100,000, jobs/s"
+    made = [
+        Goal("drain", pg, DRAIN, 1.5, of("pgqueuer@postgres", DRAIN), ">= 1.5 x pgqueuer"),
+        Goal("drain of 100,000", pg, deep, 3.0, of("pgqueuer@postgres", deep), ">= 3 x pgqueuer"),
+        Goal("drain", pg, DRAIN, 8.0, of("oban@postgres", DRAIN), ">= 8 x oban"),
+        Goal("drain, kept", pg, KEPT, 0.6, probe(pg, PROBE), ">= 60 % of a raw batched claim and settle"),
+        Goal("drain", redis, DRAIN, 10.0, best([redis], DRAIN), ">= 10 x the best peer"),
+        Goal("drain, kept", aof, KEPT, 8.0, best([aof], KEPT), ">= 8 x the best peer"),
+        Goal("drain", normal, DRAIN, 4.0, of("huey@sqlite-off", DRAIN), ">= 4 x huey without fsync"),
+        Goal("drain", full, DRAIN, 2.0, of("huey@sqlite-off", DRAIN), ">= 2 x huey without fsync"),
+    ]
+    made += [
+        Goal("drain at concurrency 16", storage, SIXTEEN, 0.5, own(storage, DRAIN), ">= 50 % of 256")
+        for storage in (pg, redis, normal)
+    ]
+    made += [
+        Goal("drain at concurrency 16", full, SIXTEEN, 1.0, of("huey@sqlite-off", SIXTEEN), ">= huey without fsync"),
+        Goal("bulk enqueue", pg, BULK, 1.4, of("pgqueuer@postgres", BULK), ">= 1.4 x pgqueuer"),
+        Goal("bulk enqueue", redis, BULK, 7.0, best([redis], BULK), ">= 7 x the best peer"),
+        Goal("bulk enqueue", normal, BULK, 120_000, says=">= 120,000/s"),
+        Goal("bulk enqueue", full, BULK, 120_000, says=">= 120,000/s"),
+        Goal("enqueue from 100 coroutines", redis, TOGETHER, 60_000, says=">= 60,000/s"),
+        Goal("enqueue from 100 coroutines", normal, TOGETHER, 60_000, says=">= 60,000/s"),
+        Goal("enqueue from 100 coroutines", pg, TOGETHER, 20_000, says=">= 20,000/s"),
+        Goal("enqueue one at a time", redis, ONE, 1.0, of("saq@redis", ONE), ">= saq"),
+        Goal("enqueue one at a time", pg, ONE, 1.0, of("pgqueuer@postgres", ONE), ">= pgqueuer"),
+        Goal("enqueue one at a time", normal, ONE, 12_000, says=">= 12,000/s"),
+        Goal("pick-up p99, ms", redis, PICK, 1.0, best([redis], PICK, lower=True), "<= the best peer", lower=True),
+        Goal("pick-up p99, ms", pg, PICK, 1.0, best([pg], PICK, lower=True), "<= the best peer", lower=True),
+        Goal("pick-up p99, ms", normal, PICK, 3.0, says="<= 3 ms", lower=True),
+        Goal("pick-up p99, ms", full, PICK, 3.0, says="<= 3 ms", lower=True),
+    ]
+    for storage in (pg, redis, normal, full):
+        made.append(Goal("worker CPU, s per 10,000", storage, f"drain: {CPU}", 0.15, says="<= 0.15 s", lower=True))
+    for storage in (pg, redis, normal, full):
+        name = f"drain with results: {CPU}"
+        made.append(Goal("worker CPU, kept, s per 10,000", storage, name, 0.25, says="<= 0.25 s", lower=True))
+    for feature in ("limits", "lanes", "results"):
+        for storage in (pg, redis, normal):
+            figure = f"drain with {feature}, jobs/s"
+            made.append(Goal(f"with {feature}", storage, figure, 0.6, own(storage, DRAIN), ">= 60 % of plain"))
+    for storage in (pg, redis, normal):
+        million = "drain of 1,000,000, jobs/s"
+        made.append(Goal("backlog of 1,000,000", storage, million, 0.85, own(storage, DRAIN), ">= 85 % of 20,000"))
+    for storage in (pg, redis, normal, full):
+        made.append(Goal("longest hold of the loop, ms", storage, HOLD, 5.0, says="<= 5 ms", lower=True))
+    return made
+
+
+GOALS: Final = _goals()
+
+
+def judged(results: Results) -> list[Verdict]:
+    return [goal.judge(results) for goal in GOALS]
+
+
+def number(value: float | None) -> str:
+    """As a table shows it: three digits are enough to compare."""
+    if value is None:
+        return "-"
+    if abs(value) >= 1_000:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}"
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    lines = ["| | goal | Treadle | against | ratio | |", "|---|---|---|---|---|---|"]
+    for it in verdicts:
+        whom = f"{number(it.against)} ({it.whom})" if it.whom else "-"
+        ratio = "-" if it.ratio is None or not it.whom else f"{it.ratio:.2f}"
+        word = {True: "reached", False: "**not reached**", None: "not measured"}[it.reached]
+        lines.append(f"| {it.what} | {it.goal} | {number(it.figure)} | {whom} | {ratio} | {word} |")
+    return "\n".join(lines)

@@ -1,0 +1,184 @@
+"""docs/benchmarks.md: the parts between marks are written by the command, and nothing else on the page is touched.
+
+Without it figures would be copied by hand, and would be wrong by the next change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.harness import goals, plots
+from benchmarks.harness.goals import number
+from benchmarks.harness.keep import Results
+from benchmarks.harness.plots import Bar, Panel
+from benchmarks.harness.systems import SYSTEMS, System
+
+PART: Final = ("<!-- peers: written by `dev.py bench` -->\n", "<!-- /peers -->")
+TITLES: Final = {
+    "postgres": "PostgreSQL", "redis": "Redis, nothing written to disk", "redis-aof": "Redis, appendfsync everysec",
+    "sqlite": "SQLite",
+}  # fmt: skip
+PICTURES: Final = (  # file, figure, title, unit, whether less is better
+    ("drain", goals.DRAIN, "Drain of no-op jobs", "jobs/s, counted to the last one settled; longer is better", False),
+    (
+        "bulk",
+        goals.BULK,
+        "Enqueue in bulk",
+        "jobs/s; longer is better; systems without a bulk call are left out",
+        False,
+    ),
+    ("pick-up", goals.PICK, "Pick-up by an idle worker, p99", "ms at 50 jobs/s; shorter is better", True),
+    ("cpu", f"drain: {goals.CPU}", "CPU of the worker", "s for 10,000 no-op jobs; shorter is better", True),
+)
+NOISY: Final = 0.3  # cores that others kept busy, from which a figure is marked
+
+
+def groups() -> Iterable[tuple[str, list[System]]]:
+    for group, title in TITLES.items():
+        yield title, [it for it in SYSTEMS if it.group == group]
+
+
+def label(system: System) -> str:
+    """As a column or a bar is called: the storage is said above it, but for SQLite's durability."""
+    own = system.storage.removeprefix("sqlite-")
+    return f"{system.peer} ({own})" if system.group == "sqlite" else system.peer
+
+
+def cell(results: Results, system: System, figure: str) -> str:
+    found = results.figure(system.name, figure)
+    if found is None:
+        return "-"
+    spread = f" ±{found.spread * 50:.0f} %" if found.rounds > 1 else ""
+    return f"{number(found.median)}{spread}"
+
+
+def rows(results: Results, systems: Sequence[System]) -> list[str]:
+    """All figures anybody here has, in the order in which they were measured."""
+    names = {it.name for it in systems}
+    found: dict[str, None] = {}
+    for kept in results.cells.values():
+        if kept["system"] in names:
+            found |= dict.fromkeys(kept.get("figures", ()))
+    return list(found)
+
+
+def table(results: Results, systems: Sequence[System]) -> str:
+    seen = [it for it in systems if any(kept["system"] == it.name for kept in results.cells.values())]
+    if not seen:
+        return "Not measured."
+    lines = [f"| | {' | '.join(label(it) for it in seen)} |", f"|---|{'---|' * len(seen)}"]
+    for figure in rows(results, seen):
+        cells = [cell(results, it, figure) for it in seen]
+        lines.append(f"| {figure} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def failures(results: Results) -> str:
+    found: dict[str, None] = {}
+    for kept in results.cells.values():
+        if "error" in kept:
+            words = kept["error"].replace("|", "/").replace("<", "&lt;")
+            found[f"* {kept['system']}, {kept['cell']}: {words}"] = None
+    return "\n".join(found) if found else "None."
+
+
+def noisy(results: Results) -> str:
+    marked = [kept for kept in results.cells.values() if kept.get("others", 0.0) > NOISY]
+    if not marked:
+        return "At no time did other processes keep more than 0.3 cores busy."
+    systems = sorted({kept["system"] for kept in marked})
+    return (
+        f"**In {len(marked)} of {len(results.cells)} cells other processes kept more than 0.3 cores busy** "
+        f"({max(kept['others'] for kept in marked):.1f} at most); distrust the figures of {', '.join(systems)}."
+    )
+
+
+def about(results: Results) -> str:
+    lines = [
+        "| | versions | how it is set up | a killed worker | a crash of the server |",
+        "|---|---|---|---|---|",
+    ]
+    for system in SYSTEMS:
+        said = results.about.get(system.name)
+        if said:
+            versions = ", ".join(f"{name} {version}" for name, version in said["versions"].items())
+            lines.append(
+                f"| {system.name} | {versions}; Python {said['python']} | {said['notes']} | {said['worker']} | "
+                f"{said['server']} |"
+            )
+    return "\n".join(lines)
+
+
+def probed(results: Results) -> str:
+    found = results.machine.get("probes", {})
+    lines = ["| | | jobs/s |", "|---|---|---|"]
+    for storage, rates in found.items():
+        lines += [f"| {storage} | {what} | {number(value)} |" for what, value in rates.items()]
+    return "\n".join(lines) if found else "Not measured."
+
+
+def pictures(results: Results, folder: Path) -> list[str]:
+    """Writes them -> their lines in the page."""
+    lines = []
+    for name, figure, title, unit, lower in PICTURES:
+        panels = []
+        for heading, systems in groups():
+            found = [Bar(label(it), value, it.ours) for it in systems if (value := results.figure(it.name, figure))]
+            if found:
+                found.sort(key=lambda bar: bar.figure.median, reverse=not lower)
+                panels.append(Panel(heading, found))
+        if panels:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}.svg").write_text(plots.bars(title, unit, panels))
+            lines.append(f"![{title}]({folder.name}/{name}.svg)")
+    return lines
+
+
+def head(results: Results) -> str:
+    machine = results.machine
+    kept = [it for it in results.cells.values() if "figures" in it]
+    if not kept:
+        return "Not measured."
+    first, last = min(it["at"] for it in kept), max(it["at"] for it in kept)
+    commits = sorted({it["commit"] for it in kept if it["commit"]})
+    rounds = max(it["round"] for it in kept)
+    places = "; ".join(machine.get("places", {}).values())
+    return (
+        f"{first} to {last[-5:] if first[:10] == last[:10] else last} (UTC), {machine['cores']} cores "
+        f"({machine['model']}, {machine['system']}), CPython {machine['python']}, files on {machine['disk']}; "
+        f"Treadle at {', '.join(commits) or 'an unknown commit'}. {places}. A `{machine['size']}` run, {rounds} "
+        f"round{'s' if rounds > 1 else ''}: medians, ± half the distance from the lowest to the highest. "
+        f"{noisy(results)}"
+    )
+
+
+def text(results: Results, folder: Path) -> str:
+    verdicts = goals.judged(results)
+    known = [it for it in verdicts if it.reached is not None]
+    parts = [
+        head(results),
+        f"### What it must show\n\n{sum(bool(it.reached) for it in known)} of {len(known)} reached, "
+        f"{len(verdicts) - len(known)} not measured.\n\n{goals.table(verdicts)}",
+        *pictures(results, folder),
+        *(f"### On {title}\n\n{table(results, systems)}" for title, systems in groups()),
+        f"### The floor\n\nRaw loops without any job library, the better of two passes.\n\n{probed(results)}",
+        f"### Who takes part\n\n{about(results)}",
+        f"### What failed\n\n{failures(results)}",
+    ]
+    return "\n\n".join(parts)
+
+
+def write(results: Results, target: Path) -> str:
+    """Puts the figures into the page, and answers the table of goals for the terminal."""
+    words = text(results, target.parent / "plots")
+    start, end = PART
+    old = target.read_text() if target.exists() else ""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if start in old and end in old:
+        before, rest = old.split(start, 1)
+        target.write_text(f"{before}{start}\n{words}\n\n{end}{rest.split(end, 1)[1]}")
+    else:
+        target.write_text(f"{old}{start}\n{words}\n\n{end}\n")
+    return goals.table(goals.judged(results))

@@ -1,0 +1,227 @@
+"""`python3 dev.py bench`: measures Treadle and its peers side by side, and writes docs/benchmarks.md.
+
+    python3 dev.py bench --quick                       everybody, the core measures, about a quarter of an hour
+    python3 dev.py bench                               everybody, everything: hours, on a quiet machine
+    python3 dev.py bench --peers treadle pgqueuer --storages postgres --measures core backlog-100000
+    python3 dev.py bench --resume                      goes on with what is missing; failures are tried again
+    python3 dev.py bench --report                      only writes the page again, from what was measured
+
+Systems take turns, round by round. Results are kept in .bench-cache; Ctrl-C loses only the cell that is running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.harness import environments, page, probes, procs
+from benchmarks.harness.cells import CELLS, FULL, QUICK, TINY, Cell, Size, Work
+from benchmarks.harness.environments import CACHE, ROOT, Unavailable
+from benchmarks.harness.keep import Results
+from benchmarks.harness.places import Places
+from benchmarks.harness.session import CellFailed, about
+from benchmarks.harness.systems import STORAGES, NoSuch, System, chosen
+
+SIZES: Final = {"quick": QUICK, "full": FULL, "tiny": TINY}
+ROUNDS: Final = {"quick": 2, "full": 3, "tiny": 1}
+Step = tuple[int, Cell, System]  # the round, what, of whom
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="dev.py bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peers", nargs="+", default=[], metavar="NAME", help="or NAME@STORAGE; default: all")
+    parser.add_argument("--storages", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(STORAGES)}")
+    names = [*CELLS, "probes"]
+    parser.add_argument(
+        "--measures", nargs="+", default=[], choices=names, metavar="NAME", help=f"of {', '.join(names)}"
+    )
+    parser.add_argument("--rounds", type=int, help="how often each cell is measured; default: 3, quick 2")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", dest="size", action="store_const", const="quick", default="full", help="core measures")
+    size.add_argument(
+        "--tiny", dest="size", action="store_const", const="tiny", help="a rehearsal; its figures mean nothing"
+    )
+    parser.add_argument("--resume", action="store_true", help="leave out what was measured before")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--report", action="store_true", help="measure nothing, only write the page")
+    parser.add_argument("--page", type=Path, help="default: docs/benchmarks.md; a rehearsal writes beside its results")
+    args = parser.parse_args(words)
+    if args.rounds is not None and args.rounds < 1:
+        parser.error(f"--rounds: found {args.rounds}, expected 1 or more")
+    return args
+
+
+def plan(systems: Sequence[System], measures: Sequence[str], rounds: int, size: str) -> list[Step]:
+    """Round by round, measure by measure, the systems in turn: what changes on the machine changes for all."""
+    named = [CELLS[name] for name in measures if name in CELLS]
+    steps = []
+    for turn in range(1, rounds + 1):
+        for cell in named or CELLS.values():
+            for system in systems:
+                if not named and size != "full" and not _quick(cell, system):
+                    continue
+                if cell.name == "hold" and not system.ours:
+                    continue
+                steps.append((turn, cell, system))
+    return steps
+
+
+def _quick(cell: Cell, system: System) -> bool:
+    if cell.name == "concurrency-16" and system.name == "huey@sqlite-off":
+        return True  # one goal compares the two
+    return system.quick and (cell.quick == "all" or (cell.quick == "ours" and system.ours))
+
+
+class Progress:
+    """What is under way, and how long the rest will take, by what each cell took when it was last measured."""
+
+    def __init__(self, steps: Sequence[Step], results: Results) -> None:
+        self.steps, self.results, self.begun = steps, results, time.monotonic()
+
+    def guess(self, at: int) -> float:
+        return sum(self.results.took(system.name, cell.name) or cell.guess for _, cell, system in self.steps[at:])
+
+    def say(self, at: int) -> None:
+        turn, cell, system = self.steps[at]
+        rest = self.guess(at)
+        left = f"{rest / 60:.0f} min" if rest > 90 else f"{rest:.0f} s"
+        print(
+            f"[{at + 1}/{len(self.steps)}, about {left} left] round {turn}: {cell.name} of {system.name}",
+            end=" ", file=sys.stderr, flush=True,
+        )  # fmt: skip
+
+
+def commit() -> str:
+    """What is measured of ours, with "+" if the checkout was changed since."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return said.stdout.strip() or "unknown"
+
+
+def machine(size: str) -> dict[str, Any]:
+    from benchmarks.harness import places
+
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "cores": os.cpu_count(), "model": model, "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(), "python": platform.python_version(), "size": size,
+        "disk": places.filesystem(),
+    }  # fmt: skip
+
+
+class Runner:
+    """Measures the steps one after the other; a cell that fails is noted, and the run goes on."""
+
+    def __init__(self, results: Results, size: Size, places: Places) -> None:
+        self.results, self.size, self.places = results, size, places
+        self._pythons: dict[str, str] = {}
+        self._known: dict[str, dict[str, Any] | str] = {}  # system -> what it says of itself, or why it cannot run
+
+    def about(self, system: System) -> dict[str, Any]:
+        """Raises CellFailed, the second time at once."""
+        if system.name not in self._known:
+            try:
+                if system.environment not in self._pythons:
+                    self._pythons[system.environment] = environments.python(system.environment)
+                found = about(system, self._pythons[system.environment], self.places.of(system.storage).url)
+                self._known[system.name] = found
+                self.results.about[system.name] = found
+            except (CellFailed, Unavailable, subprocess.TimeoutExpired) as error:
+                self._known[system.name] = str(error)
+        known = self._known[system.name]
+        if isinstance(known, str):
+            raise CellFailed(known)
+        return known
+
+    def measure(self, cell: Cell, system: System) -> dict[str, Any]:
+        begun = time.monotonic()
+        kept: dict[str, Any] = {"at": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", "commit": commit() if system.ours else ""}
+        try:
+            said = self.about(system)
+            if cell.needs and cell.needs not in said["can"]:
+                return kept | {"absent": True, "took": 0.0}
+            place = self.places.of(system.storage)
+            work = Work(system, place, self._pythons[system.environment], said, self.size)
+            with procs.Others() as others:
+                figures = cell.measure(work)
+            kept |= {"figures": figures} if figures else {"absent": True}
+            kept["others"] = round(others.cores, 2)
+        except CellFailed as error:
+            kept["error"] = " ".join(str(error).split())
+        except Exception as error:  # of one cell; it must not end a run of hours
+            kept["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return kept | {"took": round(time.monotonic() - begun, 1)}
+
+    def run(self, steps: Sequence[Step]) -> None:
+        progress = Progress(steps, self.results)
+        for at, (turn, cell, system) in enumerate(steps):
+            progress.say(at)
+            kept = self.measure(cell, system)
+            self.results.put(system.name, cell.name, turn, kept)
+            print(_outcome(kept), file=sys.stderr, flush=True)
+
+
+def _outcome(kept: dict[str, Any]) -> str:
+    if "error" in kept:
+        return f"FAILED: {kept['error'][:200]}"
+    if "absent" in kept:
+        return "-"
+    name, value = next(
+        ((n, v) for n, v in kept["figures"].items() if "drain" in n), next(iter(kept["figures"].items()))
+    )
+    return f"{name} {value:,.4g} ({kept['took']:.0f} s)"
+
+
+def measured(args: argparse.Namespace, results: Results) -> None:
+    systems = [it for it in chosen(args.peers, args.storages) if args.size == "full" or it.quick or args.peers]
+    steps = plan(systems, args.measures, args.rounds or ROUNDS[args.size], args.size)
+    if args.measures == ["probes"]:
+        steps = []
+    if args.resume:
+        steps = [step for step in steps if not results.has(step[2].name, step[1].name, step[0])]
+    results.machine |= machine(args.size)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the servers end with us
+    with Places() as places:
+        if "probes" in args.measures or not (args.peers or args.measures):
+            print("the floor: raw servers and loops", file=sys.stderr, flush=True)
+            results.machine["probes"] = probes.measured(places, args.storages or STORAGES, args.size)
+            results.save()
+        Runner(results, SIZES[args.size], places).run(steps)
+        results.machine["places"] = {**results.machine.get("places", {}), **places.says()}
+        results.save()
+
+
+def main(words: Sequence[str]) -> int:
+    args = parse(words)
+    path = CACHE / f"{args.size}.json"
+    if args.fresh:
+        path.unlink(missing_ok=True)
+    results = Results(path)
+    try:
+        if not args.report:
+            measured(args, results)
+    except NoSuch as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; what was measured is kept, `--resume` goes on", file=sys.stderr)
+        return 130
+    target = args.page or (ROOT / "docs/benchmarks.md" if args.size != "tiny" else CACHE / "tiny/benchmarks.md")
+    print(page.write(results, target))
+    print(f"-> {target}", file=sys.stderr)
+    return 0

@@ -1,0 +1,292 @@
+"""The benchmark's own arithmetic, and our own adapter with a handful of jobs: figures nobody can trust are worse than
+none."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.harness import cells, goals, page, plots, procs, run
+from benchmarks.harness.cells import CELLS, TINY, Work, percentile
+from benchmarks.harness.environments import PEERS, needs
+from benchmarks.harness.goals import Verdict
+from benchmarks.harness.keep import Figure, Results
+from benchmarks.harness.places import SqlitePlace
+from benchmarks.harness.session import CellFailed, Marks, about, opened
+from benchmarks.harness.systems import SYSTEMS, NoSuch, chosen
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = next(it for it in SYSTEMS if it.name == "treadle@sqlite-normal")
+
+
+# --- arithmetic
+
+
+def test_a_percentile_is_a_value_that_was_measured() -> None:
+    times = [float(n) for n in range(1, 101)]
+    assert percentile(times, 0.99) == 99.0
+    assert percentile(times, 0.5) == 50.0
+    assert percentile(times, 1.0) == 100.0
+    assert percentile([7.0], 0.99) == 7.0
+    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
+
+
+def test_a_figure_is_the_median_and_how_far_the_rounds_lie_apart() -> None:
+    figure = Figure.of([120.0, 100.0, 90.0])
+    assert (figure.median, figure.low, figure.high, figure.rounds) == (100.0, 90.0, 120.0, 3)
+    assert figure.spread == pytest.approx(0.3)
+    assert Figure.of([0.0]).spread == 0.0
+
+
+@pytest.mark.parametrize(
+    ("figure", "against", "needed", "lower", "reached"),
+    [
+        (150.0, 100.0, 1.5, False, True),
+        (149.0, 100.0, 1.5, False, False),
+        (1.2, 1.3, 1.0, True, True),
+        (1.4, 1.3, 1.0, True, False),
+        (None, 100.0, 1.5, False, None),
+        (100.0, None, 1.5, False, None),
+    ],
+)
+def test_a_goal_is_reached_missed_or_unknown(
+    figure: float | None, against: float | None, needed: float, lower: bool, reached: bool | None
+) -> None:
+    assert Verdict("drain", "", figure, against, needed, lower, whom="somebody").reached is reached
+
+
+def test_a_goal_without_anybody_to_compare_with_is_a_figure() -> None:
+    assert Verdict("enqueue", "", 70_000.0, None, 60_000.0).reached is True
+    assert Verdict("pick-up", "", 3.5, None, 3.0, lower=True).reached is False
+    assert Verdict("pick-up", "", None, None, 3.0, lower=True).reached is None
+
+
+def test_numbers_have_three_digits() -> None:
+    assert [goals.number(it) for it in (None, 0.03412, 12.345, 999.0, 1234.0, 117_654.0)] == [
+        "-", "0.0341", "12.3", "999", "1,230", "118,000",
+    ]  # fmt: skip
+
+
+# --- who and what
+
+
+def test_systems_are_chosen_by_peer_storage_or_both() -> None:
+    assert {it.name for it in chosen(["huey"], ["sqlite"])} == {"huey@sqlite-off", "huey@sqlite-full"}
+    assert [it.name for it in chosen(["huey@redis"], [])] == ["huey@redis"]
+    assert {it.storage for it in chosen(["treadle"], [])} == {
+        "postgres", "redis", "redis-aof", "sqlite-normal", "sqlite-full",
+    }  # fmt: skip
+    with pytest.raises(NoSuch, match="there are arq, celery"):
+        chosen(["huye"], [])
+    with pytest.raises(NoSuch, match="expected some of postgres"):
+        chosen([], ["mysql"])
+
+
+def test_systems_take_turns_within_a_measure_and_measures_within_a_round() -> None:
+    pair = chosen(["treadle@redis", "saq@redis"], [])
+    steps = [(turn, cell.name, system.peer) for turn, cell, system in run.plan(pair, ["core", "both"], 2, "full")]
+    assert steps == [
+        (turn, cell, peer) for turn in (1, 2) for cell in ("core", "both") for peer in ("treadle", "saq")
+    ]  # fmt: skip
+
+
+def test_every_system_has_an_adapter_and_pins_with_hashes_and_without_an_index() -> None:
+    for system in SYSTEMS:
+        assert (ROOT / f"benchmarks/adapters/{system.adapter}.py").exists(), system
+        if system.environment:
+            pins = (PEERS / f"{system.environment}.txt").read_text()
+            assert "--hash=sha256:" in pins, system
+            assert "://" not in "".join(line for line in pins.splitlines() if not line.lstrip().startswith("#")), system
+            assert needs(system.environment) >= (3, 11)
+
+
+def test_goals_name_figures_that_are_measured() -> None:
+    names = {system.name for system in SYSTEMS}
+    for goal in goals.GOALS:
+        assert f"treadle@{goal.storage}" in names, goal
+        assert not goal.says.endswith("/s") or goal.needed >= 1_000, goal
+
+
+# --- what is kept, and the page
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    found = Results(tmp_path / "tiny.json")
+    found.machine = run.machine("tiny") | {"places": {"redis": "Valkey 9"}, "probes": {"postgres": {"insert": 1e5}}}
+    common = {"at": "2026-11-21 12:00", "commit": "abc", "others": 0.1, "took": 2.0}
+    for turn, ours, theirs in ((1, 40_000.0, 4_000.0), (2, 44_000.0, 3_800.0)):
+        found.put("treadle@redis", "core", turn, {**common, "figures": {goals.DRAIN: ours}})
+        found.put("huey@redis", "core", turn, {**common, "figures": {goals.DRAIN: theirs}})
+    found.put("saq@redis", "core", 1, {**common, "error": "gave up after 60 s | 3 jobs had run"})
+    found.put("saq@redis", "limits", 1, {**common, "absent": True})
+    return found
+
+
+def test_what_was_measured_is_found_again_and_failures_are_tried_again(results: Results) -> None:
+    again = Results(results.path)
+    assert again.median("treadle@redis", goals.DRAIN) == 42_000.0
+    assert again.has("treadle@redis", "core", 2)
+    assert not again.has("treadle@redis", "core", 3)
+    assert not again.has("saq@redis", "core", 1)
+    assert again.has("saq@redis", "limits", 1)
+
+
+def test_a_goal_is_judged_by_the_best_peer(results: Results) -> None:
+    verdict = next(it for it in goals.judged(results) if it.what == "drain, redis")
+    assert verdict.whom == "huey@redis"
+    assert verdict.ratio == pytest.approx(42_000 / 3_900)
+    assert verdict.reached is True
+
+
+def test_the_page_changes_between_its_marks_only(results: Results, tmp_path: Path) -> None:
+    target = tmp_path / "docs/benchmarks.md"
+    target.parent.mkdir()
+    start, end = page.PART
+    target.write_text(f"# By hand\n\n{start}old\n{end}\n\nmore by hand\n")
+    for _ in range(2):
+        page.write(results, target)
+    words = target.read_text()
+    assert words.startswith("# By hand\n")
+    assert words.endswith(f"{end}\n\nmore by hand\n")
+    assert words.count(start) == 1
+    assert "| drain, jobs/s | 42,000 ±5 % | 3,900 ±3 % |" in words
+    assert "* saq@redis, core: gave up after 60 s / 3 jobs had run" in words
+    assert "![Drain of no-op jobs](plots/drain.svg)" in words
+    ElementTree.parse(target.parent / "plots/drain.svg")
+
+
+def test_the_page_of_the_documentation_has_the_marks() -> None:
+    words = (ROOT / "docs/benchmarks.md").read_text()
+    assert all(words.count(mark) == 1 for mark in page.PART)
+
+
+def test_bars_are_as_long_as_their_figures() -> None:
+    found = [plots.Bar("a", Figure.of([100.0]), True), plots.Bar("<b>", Figure.of([25.0]), False)]
+    root = ElementTree.fromstring(plots.bars("Title", "jobs/s", [plots.Panel("here", found)]))
+    rects = [float(it.attrib["width"]) for it in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert rects[0] == pytest.approx(4 * rects[1], rel=0.01)
+
+
+# --- marks and sessions
+
+
+def test_marks_are_counted_as_they_come_from_several_processes(tmp_path: Path) -> None:
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    marks = Marks(folder)
+    (folder / "1.marks").write_bytes(struct.pack("dd", 5.0, 0.0) + bytes(160))
+    assert marks.look() == 1
+    (folder / "2.marks").write_bytes(struct.pack("dddd", 6.0, 1.0, 7.0, 2.0) + bytes(160))
+    with (folder / "1.marks").open("r+b") as file:
+        file.write(struct.pack("dddd", 5.0, 0.0, 8.0, 0.0))
+    assert marks.look() == 4
+    assert sorted(marks.found) == [(5.0, 0.0), (6.0, 1.0), (7.0, 2.0), (8.0, 0.0)]
+    marks.close()
+
+
+@pytest.mark.skipif(not procs.known(), reason="there is no /proc here")
+def test_what_a_process_uses_is_seen_from_outside() -> None:
+    begun, spent = procs.cpu([os.getpid()]), time.process_time()
+    while time.process_time() < spent + 0.2:
+        pass
+    assert procs.cpu([os.getpid()]) - begun >= 0.15
+    assert procs.memory([os.getpid()]) > 10
+    assert os.getpid() in procs.tree([os.getppid()])
+
+
+@pytest.fixture
+def place() -> Iterator[SqlitePlace]:
+    found = SqlitePlace("sqlite-normal")
+    yield found
+    found.close()
+
+
+@functools.cache
+def of_ours() -> dict[str, Any]:
+    return about(OURS, sys.executable, "sqlite:///not-opened.db")
+
+
+def work(place: SqlitePlace) -> Work:
+    return Work(OURS, place, sys.executable, of_ours(), TINY)
+
+
+def test_our_own_adapter_is_measured_whole(place: SqlitePlace) -> None:
+    figures = cells.core(work(place))
+    assert {goals.ONE, goals.TOGETHER, goals.BULK, goals.DRAIN, goals.PICK, "stored, bytes a job"} <= figures.keys()
+    assert all(value > 0 for value in figures.values()), figures
+
+
+@pytest.mark.parametrize("name", ["results", "fan-in"])
+def test_our_own_adapter_has_the_features(place: SqlitePlace, name: str) -> None:
+    assert CELLS[name].needs in of_ours()["can"]
+    assert CELLS[name].measure(work(place))
+
+
+def test_a_drain_ends_when_nothing_is_left_in_the_storage_and_is_given_up_otherwise(place: SqlitePlace) -> None:
+    ours = work(place)
+    with opened(ours.session(50)) as session:
+        cells.fill(session, 50)
+        assert place.left(ours.about["settled"]) == 50
+        session.start_workers()
+        drained = session.finish(50)
+        assert place.left(ours.about["settled"]) == 0
+        assert drained.settled >= max(ran for ran, _ in drained.marks)
+        assert drained.rate == pytest.approx(50 / (drained.settled - drained.first))
+        session.about = {**ours.about, "settled": "SELECT 3"}  # as if three never settled
+        session.end = time.monotonic() + 0.1
+        with pytest.raises(CellFailed, match="waiting for 3 jobs to be settled"):
+            session.finish(50)
+
+
+def test_a_worker_that_ends_is_a_failure_with_its_last_words(place: SqlitePlace) -> None:
+    ours = work(place)
+    session = ours.session(10)
+    with opened(session):
+        cells.fill(session, 10)
+        session.environment["BENCH"] = json.dumps({"kind": "nonsense"})
+        session.start_workers()
+        with pytest.raises(CellFailed, match=r"a worker ended with exit code 1: .*nonsense"):
+            session.finish(10)
+
+
+def test_processes_leave_when_the_harness_is_gone(place: SqlitePlace, tmp_path: Path) -> None:
+    """A worker whose parent is killed ends by itself, also one that would run for ever."""
+    place.reset()
+    words = {"url": place.url, "storage": "sqlite-normal", "marks": str(tmp_path)}
+    start = "import os, subprocess, sys, time; os.environ['BENCH_PARENT'] = str(os.getpid()); "
+    start += "print(subprocess.Popen(sys.argv[1:]).pid, flush=True); time.sleep(60)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", start, sys.executable, "-m", "benchmarks.adapters.treadle", "worker"],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "BENCH": json.dumps(words), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 60
+    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
+        assert time.monotonic() < end, "it is still there"
+        time.sleep(0.05)
+
+
+# --- the command line
+
+
+def test_a_wrong_name_is_answered_with_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--tiny", "--peers", "nobody"]) == 2
+    assert "nobody is called 'nobody'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run.main(["--rounds", "0"])
