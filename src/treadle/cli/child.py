@@ -19,6 +19,7 @@ import msgspec
 
 from treadle.app import App
 from treadle.cli import logs
+from treadle.cli.delayed import prepare
 from treadle.cli.find import find_app, serve_main_names
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.root import guarded
@@ -38,11 +39,14 @@ def main() -> int:
 
 def serve(orders: Orders, channel: socket.socket | None) -> None:
     """Run one worker until it is told to stop. Raises Stop and the library's errors."""
-    app = find_app(orders.app)
+    app = find_app(orders.app) if orders.app else App(orders.url)
+    if orders.delayed:
+        prepare(app, orders.app or None, orders.delivery)
     known = sorted(app.tasks)
     if not known:
         raise Stop(USAGE, f"{orders.app!r} has no tasks: decorate a function with @app.task in the module you name")
-    serve_main_names(app, orders.app)
+    if orders.app:
+        serve_main_names(app, orders.app)
     given = {
         name: value for name in ("concurrency", "queues", "tasks", "grace", "lease", "poll", "role")
         if (value := msgspec.structs.asdict(orders)[name]) is not None
@@ -51,7 +55,12 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
     async def run() -> None:
         # The name is new at each start: a claim is repeated under its worker's name, and must not be taken for
         # one that a dead namesake made.
-        worker = Worker(app, name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}", **given)
+        worker = Worker(
+            app,
+            ordered=orders.ordered,
+            name=orders.name and f"{orders.name}-{orders.number}:{os.urandom(3).hex()}",
+            **given,
+        )
         logs.set_up(worker.name, orders.log_level, orders.log_json)
         logs.tell_of_jobs(app)
         app.on("worker.started")(lambda _: _greeter(app, worker, known, channel))

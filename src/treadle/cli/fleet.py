@@ -10,7 +10,7 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -33,8 +33,10 @@ class Fleet:
     def __init__(
         self, orders: Orders, processes: int, say: Say = lambda text: note(f"treadle: {text}"),
         greeted: Callable[[Hello, int], None] | None = None, environment: Mapping[str, str] | None = None,
+        roles: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.orders, self.size = orders, processes
+        self._roles = roles  # of each, in order
         self._say, self._greeted, self._environment = say, greeted, environment
         self._asked = 0  # how often we were told to stop
         self._stop = asyncio.Event()
@@ -124,16 +126,20 @@ class Fleet:
         with ours:
             with theirs:
                 child = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "treadle.cli.child", str(theirs.fileno()), self.orders.app,
+                    sys.executable, "-m", "treadle.cli.child", str(theirs.fileno()), self.orders.app or "delayed",
                     stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=self._environment,
-                    # A group of its own: Ctrl-C reaches us alone, and we pass it on once.
-                    process_group=0,
+                    # A group of its own: Ctrl-C reaches us alone, and we pass it on once. By a session, since uvloop,
+                    # which a server runs us under, makes no group alone.
+                    start_new_session=True,
                 )  # fmt: skip
             self._children[number] = child
             if self._stop.is_set():
                 self._signal(signal.SIGTERM if self._asked < 3 else signal.SIGKILL)
             ours.setblocking(False)
             orders = msgspec.structs.replace(self.orders, number=number)
+            if self._roles:
+                role = self._roles[number - 1]
+                orders = msgspec.structs.replace(orders, role=role, name=orders.name or role)
             with contextlib.suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(ours, msgspec.json.encode(orders) + b"\n")
             hearing = asyncio.create_task(self._hear(ours, number, first))

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from treadle.faces.delivery import Delivery
+
 
 class Orders(Struct, kw_only=True):
     """How to run one worker. None: the library's default."""
 
-    app: str
+    app: str  # "": none of the user's; then `url` says where jobs live
+    url: str | None = None
+    delayed: bool = False  # delayed jobs are to be delivered, by the app or as `delivery` says
+    delivery: Delivery | None = None
+    ordered: bool = False
     name: str | None = None
     number: int = 1
     concurrency: int | None = None

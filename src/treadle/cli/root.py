@@ -17,7 +17,8 @@ from treadle.cli.say import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, c
 COMMANDS = {
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in as many processes as you like."),
     "server": ("treadle.cli.server", "Serve jobs over HTTP, to programs in any language."),
-    "up": ("treadle.cli.server", "The server and a worker for an app, in one process."),
+    "up": ("treadle.cli.up", "The server and workers, the whole system with one command."),
+    "submit-jobs": ("treadle.cli.submit", "Post delayed jobs and see how late they are."),
     "token": ("treadle.cli.tokens", "Make a token for the server, or list them."),
     "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue, get what they wrote."),
     "wasi-runner": ("treadle.cli.wasi", "Run the sandboxed modules of a queue."),

@@ -1,4 +1,4 @@
-"""`treadle server` and `treadle up`: jobs over HTTP, with a worker in the same process or without.
+"""`treadle server`: jobs over HTTP; and what `treadle up` needs of it, which runs workers beside.
 
 Without it a server would need a script of its own, and each would bind, log and stop in another way.
 """
@@ -10,8 +10,9 @@ import ipaddress
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 def serving(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of everything that listens."""
     options = [
-        click.option("--host", help="The address to listen on [127.0.0.1; with --face 0.0.0.0]."),
-        click.option("--port", type=click.IntRange(0, 65535), help="The port [7373]; 0: any free one."),
+        click.option("--host", envvar="TREADLE_HOST",
+                     help="The address to listen on [127.0.0.1; with --face 0.0.0.0]."),
+        click.option("--port", type=click.IntRange(0, 65535), envvar="TREADLE_PORT",
+                     help="The port [7373]; 0: any free one."),
         click.option("--tokens", type=click.Path(dir_okay=False, path_type=Path), envvar="TREADLE_TOKENS",
                      metavar="FILE", help="Who may do what; `treadle token` makes it."),
         click.option("--open", "open_", is_flag=True, help="Listen beyond this machine without tokens."),
@@ -70,25 +73,54 @@ def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) ->
     WASI jobs instead, on the first free port from 1717, open to the network as that queue is; with --face delayed it
     takes delayed jobs by POST / on port 8080. Ctrl-C or SIGTERM: finish what is being answered, then stop.
     """
-    return _run(target, {**options, "faces": faces, "api": api or not faces}, None)
+    if "delayed" in faces:
+        from treadle.cli.delayed import redis_url
+
+        target.fall_back(redis_url())
+    return run_server(target, {**options, "faces": faces, "api": api or not faces}, lambda stopping: Nothing())
 
 
-@click.command()
-@click.argument("app")
-@click.option("--concurrency", "-c", type=click.IntRange(1), default=20, show_default=True, help="Jobs at once.")
-@serving
-def up(app: str, concurrency: int, **options: Any) -> int:
-    """The server and a worker for MODULE:APP in one process: the whole system on one machine."""
-    return _run(Target(None, app), options, concurrency)
+class Stopping:
+    """What signals have said: to stop, and to be quick about it."""
+
+    def __init__(self) -> None:
+        self.asked, self.again = asyncio.Event(), asyncio.Event()
+
+    def __call__(self) -> None:
+        """A signal."""
+        if self.asked.is_set():
+            self.again.set()
+        self.asked.set()
 
 
-def _run(target: Target, options: dict[str, Any], concurrency: int | None) -> int:
+class Company(AbstractAsyncContextManager[Any], Protocol):
+    """What runs beside a server while it serves, and the exit code it comes to."""
+
+    code: int
+
+
+class Nothing:
+    """A server alone."""
+
+    code = 0
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+def run_server(target: Target, options: dict[str, Any], beside: Callable[[Stopping], Company]) -> int:
+    """Serve until a signal, or until what runs beside the server has ended; the exit code."""
     try:
         import starlette  # noqa: F401  # an extra: said in one line if it is not there
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise Stop(USAGE, f"the server needs its extra: pip install 'treadle[server]' ({error})") from None
     settings, faces = _settings(options), options.get("faces", ())
+    if "delayed" in faces:
+        from treadle.cli.delayed import listening
+
+        listening(options)
     options["host"] = options["host"] or ("0.0.0.0" if faces else "127.0.0.1")
     is_open = options["open_"] or not options.get("api", True)  # a face is as open as what it speaks for
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
@@ -103,8 +135,7 @@ def _run(target: Target, options: dict[str, Any], concurrency: int | None) -> in
         import uvloop
 
         runner = uvloop.run
-    runner(_serve(target.app, settings, options, concurrency))
-    return 0
+    return runner(_serve(target.app, settings, options, beside))
 
 
 def _settings(options: dict[str, Any]) -> Settings:
@@ -118,13 +149,14 @@ def _settings(options: dict[str, Any]) -> Settings:
     return Settings(tokens=tokens, origins=options["origins"], docs=not options["no_docs"], **given)
 
 
-async def _serve(app: App, settings: Settings, options: dict[str, Any], concurrency: int | None) -> None:
+async def _serve(
+    app: App, settings: Settings, options: dict[str, Any], beside: Callable[[Stopping], Company]
+) -> int:  # fmt: skip
     from treadle.server import Serving, make_site
     from treadle.server.settings import PORT, PORTS
-    from treadle.worker import Worker
     from treadle.worker.signals import Signals
 
-    stop, named = asyncio.Event(), options.get("faces", ())
+    stopping, named = Stopping(), options.get("faces", ())
     first, tries = PORTS[named[0]] if named else (PORT, 1)
     if options["port"] is not None:
         first, tries = options["port"], 1
@@ -132,20 +164,18 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], concurre
         make_site(app, settings, _faces(named, options), options.get("api", True)),
         host=options["host"], port=first, tries=tries, certificate=options["tls_cert"], key=options["tls_key"],
     )  # fmt: skip
-    with Signals(asyncio.get_running_loop(), stop.set):
+    with Signals(asyncio.get_running_loop(), stopping):
         async with app, serving:  # the app first: a storage that is away is said in one line
             who = (
                 "tokens: " + ", ".join(each.name for each in settings.tokens) if settings.tokens else "open: no tokens"
             )
             note(f"treadle: {serving.url} ({who}); jobs live in {masked(app.url or 'a storage of the app')}")
-            if concurrency is None:
-                await stop.wait()
-            else:
-                async with Worker(app, concurrency=concurrency) as worker:
-                    note(f"treadle: a worker of {concurrency} slots for {', '.join(worker.queues())}")
-                    await stop.wait()
-            note("treadle: stopping")
+            company = beside(stopping)
+            async with company:
+                await stopping.asked.wait()
+                note("treadle: stopping")
     note("treadle: stopped")
+    return company.code
 
 
 def _faces(named: Sequence[str], options: dict[str, Any]) -> list[Face]:

@@ -6,6 +6,7 @@ Without it `treadle jobs list` in the wrong directory would make an empty databa
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,6 +45,11 @@ class Target:
 
                 self._app = App(storage_url(self._url, None))
         return self._app
+
+    def fall_back(self, url: str | None) -> None:
+        """Where jobs live if nothing says it: no --url, no --app, no TREADLE_URL."""
+        if self._url is None and self._named is None and not os.environ.get("TREADLE_URL"):
+            self._url = url
 
     @property
     def has_tasks(self) -> bool:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from typing import Any
 
 import click
 
+from treadle.cli.delayed import ROLES, delivering, delivery_of, prepare, redis_url
+from treadle.cli.delayed import role as role_known
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.say import USAGE, Stop, note, seconds
-
-ROLES = ("leader", "follower", "auto")
+from treadle.cli.target import Target
 
 
 def _queues(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int] | None:
@@ -33,8 +35,10 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 
 
 @click.command()
-@click.argument("app", metavar="MODULE:APP")
-@click.option("--concurrency", "-c", type=click.IntRange(1), help="Jobs at once in each process [20].")
+@click.argument("app", metavar="[MODULE:APP]", required=False)
+@click.option("--face", type=click.Choice(("delayed",)), help="Deliver delayed jobs; then no app is needed.")
+@click.option("--url", metavar="URL", help="Without an app: where jobs live [TREADLE_URL, else treadle.db here].")
+@click.option("--concurrency", "-c", type=click.IntRange(1), help="Jobs at once in each process [20; delayed: 1].")
 @click.option("--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
 @click.option("--queues", "-q", multiple=True, callback=_queues, help="mail=3,bulk [those of all tasks].")
 @click.option("--tasks", "-t", multiple=True, help="Only these tasks, by name.")
@@ -55,19 +59,33 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @click.option("--name", help="How the workers are called; a number and a random part are added.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
+@delivering
 def worker(
-    app: str, concurrency: int | None, processes: int, queues: dict[str, int] | None, tasks: tuple[str, ...],
-    grace: float | None, lease: float | None, poll: float | None, role: str | None, name: str | None, log_level: str,
-    log_json: bool,
+    app: str | None, face: str | None, url: str | None, concurrency: int | None, processes: int,
+    queues: dict[str, int] | None, tasks: tuple[str, ...], grace: float | None, lease: float | None,
+    poll: float | None, role: str | None, name: str | None, log_level: str, log_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
 
     The first SIGTERM or Ctrl-C: claim no more, let running jobs end within --grace, hand the rest back, exit 0. The
     second: at once. A worker process that dies is started again.
+
+    With --face delayed it delivers the jobs that `treadle server --face delayed` takes: to the @app.delayed_handler of
+    the app, to --webhook, to --command, or as lines to stdout.
     """
+    delivery = delivery_of(options)
+    if face is not None:
+        target = Target(url, app)
+        target.fall_back(redis_url())
+        prepare(target.app, app, delivery)
+        role, concurrency, url = role_known(role), concurrency or 1, None if app else target.app.url
+    elif app is None or url is not None or delivery is not None:
+        words = "name an app; --url, --webhook and --command are for --face delayed"
+        raise Stop(USAGE, words)
     orders = Orders(
-        app=app, name=name, concurrency=concurrency, queues=queues, tasks=_listed(tasks) or None, grace=grace,
-        lease=lease, poll=poll, role=role, log_level=log_level, log_json=log_json,
+        app=app or "", url=url, delayed=face is not None, delivery=delivery, ordered=face is not None, name=name,
+        concurrency=concurrency, queues=queues, tasks=_listed(tasks) or None, grace=grace, lease=lease, poll=poll,
+        role=role, log_level=log_level, log_json=log_json,
     )  # fmt: skip
     if sys.platform == "win32":
         # No process groups, no signals to pass on: one worker, in this very process.

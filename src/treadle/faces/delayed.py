@@ -7,8 +7,6 @@ due time is the `delay` of the row, so nobody moves anything when it comes, and 
 from __future__ import annotations
 
 import math
-import re
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from treadle import defaults
 from treadle.errors import StorageError, TreadleError
+from treadle.faces.names import id_of, shown
 from treadle.model import NewJob, Record, State
 from treadle.retry import Policy, Retry
 from treadle.server.body import body
@@ -35,8 +34,6 @@ PORT: Final = 8080
 LATEST: Final = 100 * 365 * 86_400.0  # s from now: beyond it somebody has sent milliseconds
 KEEP: Final = 86_400.0  # s an ended job can be looked at, and an Idempotency-Key answers the same job
 POLICY: Final = Policy(retry=Retry(attempts=25, base=1.0, factor=2.0, max=300.0, jitter=0.2))
-ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, in lower case
-NAME: Final = re.compile(f"[{ALPHABET}{ALPHABET.upper()}]{{26}}")
 
 
 class Said(Struct, frozen=True):
@@ -69,21 +66,12 @@ class Backlog(Struct, frozen=True, rename="camel", kw_only=True):
     oldest_due_age_sec: float | None
 
 
-def shown(id: str) -> str:
-    """An id as this protocol writes it: its 128 bits as 26 characters, which sort as it does."""
-    number = uuid.UUID(id).int
-    return "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
-
-
 def read(text: str) -> str:
     """The id behind the 26 characters. Raises Refused (404) for what is none."""
-    number = 0
-    if NAME.fullmatch(text):
-        for letter in text.lower():
-            number = number << 5 | ALPHABET.index(letter)
-    if not NAME.fullmatch(text) or number >> 128:
+    found = id_of(text)
+    if found is None:
         raise Refused(404, "not_found", "not found")
-    return str(uuid.UUID(int=number))
+    return found
 
 
 def delayed_face() -> Callable[[App, Settings, Waiting], list[BaseRoute]]:

@@ -82,6 +82,7 @@ class Worker:
     poll         s between looks for work, the net under lost hints
     role         "leader", "follower" or "auto": one worker of the fleet prunes, redrives and ticks schedules, see
                  `treadle.worker.lead`; None: this one does, whatever others do
+    ordered      start jobs strictly in the order of the line: one claim at a time, not two that overlap
     recovery     how long to wait before trying again when the storage is away
     """
 
@@ -94,6 +95,7 @@ class Worker:
         redrive: Redrive | None = None, grace: float | timedelta = defaults.GRACE,
         lease: float | timedelta = defaults.LEASE, poll: float | timedelta = defaults.POLL,
         recovery: Retry = RECOVERY, name: str | None = None, role: Role | None = None,
+        ordered: bool = False,
     ) -> None:  # fmt: skip
         most: object = concurrency
         if isinstance(most, bool) or not isinstance(most, int) or concurrency < 1:
@@ -105,7 +107,7 @@ class Worker:
         self.name = name_of(name, "name") if name else f"{platform.node()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._asked_queues = _weights(queues)
         self._asked_tasks = None if tasks is None else [task if isinstance(task, str) else task.name for task in tasks]
-        self.role = role_of(role)
+        self.role, self.ordered = role_of(role), ordered
         self._accept, self._throttle, self._recovery = accept, throttle, recovery.over(DEFAULT)
         self._on_backlog, self._backlog_after = on_backlog, seconds(backlog_after, "backlog_after")
         self._backlog_every = None if backlog_every is None else seconds(backlog_every, "backlog_every")
@@ -283,7 +285,7 @@ class _Running:
             self.batches,
         )  # fmt: skip
         ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
-        pumps = 1 if worker.concurrency == 1 else PUMPS
+        pumps = 1 if worker.concurrency == 1 or worker.ordered else PUMPS
         share = -(-worker.concurrency // pumps)
         self.keeper = Keeper(
             self.slots, storage, app.emitter, list(self.queues), worker.lease, self.tasks, outage.answered

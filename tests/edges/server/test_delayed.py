@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 
 from tests.served import memory_url
-from treadle.faces.delayed import delayed_face, read, shown
+from treadle.faces.delayed import delayed_face, read
+from treadle.faces.names import shown
 from treadle.ids import UuidV7
 from treadle.server.faults import Refused
 from treadle.testing import HandClock

@@ -1,0 +1,142 @@
+"""A delayed job as a process of its own: the payload on stdin, exit code 0 is done, anything else a failure.
+
+Without it a script would have to become a server, or Python, to handle a job. The process leads a group, and the whole
+group is dead before the job is given back: there are never two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from treadle.errors import BadOption
+from treadle.faces.delivery import DeliveryFailed, Parcel, parcel
+
+KEPT: Final = 65_536  # bytes of stdout that become the job's result: the last ones
+SHOWN: Final = 4_000  # bytes of stderr in the error of a failure: the last ones
+GRACE: Final = 2.0  # s from SIGTERM to SIGKILL
+LINGER: Final = 1.0  # s for pipes to close once the process has ended
+
+# Beside each process, with a pipe from us: were we killed, the process must not go on beside the next one.
+GUARD: Final = 'read _; kill -9 -- "-$1"'
+
+
+class Command:
+    """Runs one program for each job.
+
+    It finds TREADLE_JOB_ID, TREADLE_DUE_TIME and TREADLE_ATTEMPT in its environment. What it leaves running in its
+    process group ends with it.
+    """
+
+    def __init__(self, words: Sequence[str], timeout: float = 30.0) -> None:
+        if not words or shutil.which(words[0]) is None:
+            raise BadOption("command", f"there is no program {words[0] if words else ''!r}")
+        self._words, self._timeout = tuple(words), timeout
+
+    async def __call__(self, payload: Any) -> str:
+        """Returns the end of what it wrote to stdout. Raises DeliveryFailed."""
+        found = parcel(payload)
+        process = await self._start(found)
+        guard: Process | None = None
+        try:
+            guard = await _guarded(process)
+            async with asyncio.timeout(self._timeout):
+                output, errors = await _talk(process, found.body)
+        except TimeoutError:
+            raise DeliveryFailed(f"{self._words[0]} ran longer than {self._timeout:g} s, and was killed") from None
+        finally:
+            await _end(process, guard)
+        if process.returncode:
+            raise DeliveryFailed(f"{self._words[0]} {_ended(process.returncode)}" + (errors and f": {errors}"))
+        return output
+
+    async def _start(self, found: Parcel) -> Process:
+        about = {"TREADLE_JOB_ID": found.name, "TREADLE_DUE_TIME": found.due, "TREADLE_ATTEMPT": found.attempt}
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=os.environ | about, start_new_session=True
+            )
+        except OSError as error:
+            raise DeliveryFailed(f"{self._words[0]} could not be started: {error}") from None
+
+
+async def _talk(process: Process, body: bytes) -> tuple[str, str]:
+    """Give it its input, take what it writes, wait for its end."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    readers = [asyncio.create_task(_last(process.stdout, KEPT)), asyncio.create_task(_last(process.stderr, SHOWN))]
+    try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it need not read what it is told
+            process.stdin.write(body)
+            await process.stdin.drain()
+            process.stdin.close()
+        await process.wait()
+        # A process it has left behind may hold its pipes: what matters has been written.
+        _signal(process, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
+        await asyncio.wait(readers, timeout=LINGER)
+        output, errors = (reader.result() if reader.done() else "" for reader in readers)
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+    return output, errors
+
+
+async def _last(stream: asyncio.StreamReader, most: int) -> str:
+    kept = b""
+    while piece := await stream.read(65_536):
+        kept = (kept + piece)[-most:]
+    return kept.decode("utf-8", "replace").strip()
+
+
+async def _guarded(process: Process) -> Process | None:
+    if sys.platform == "win32":
+        return None
+    with suppress(OSError):  # no shell here: then there is no guard
+        return await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", GUARD, "guard", str(process.pid), stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    return None
+
+
+async def _end(process: Process, guard: Process | None) -> None:
+    """Returns when the process is dead. Cut short itself, it kills at once."""
+    try:
+        if process.returncode is None:
+            _signal(process, signal.SIGTERM)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRACE):
+                    await process.wait()
+    finally:
+        if process.returncode is None:
+            _signal(process, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
+        if guard is not None and guard.returncode is None:
+            guard.kill()
+    await process.wait()
+    if guard is not None:
+        await guard.wait()
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if sys.platform == "win32":
+            process.terminate()
+        else:
+            os.killpg(process.pid, number)
+
+
+def _ended(code: int) -> str:
+    if code > 0:
+        return f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"

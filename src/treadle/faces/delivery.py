@@ -1,0 +1,97 @@
+"""What becomes of a delayed job where no Python function of the user's takes it: a webhook, a command, or a line.
+
+Without it a program in another language could post delayed jobs and never get one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from treadle import defaults
+from treadle.context import current
+from treadle.errors import BadOption, TreadleError
+from treadle.faces.names import name_of
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+TIMEOUT = 30.0  # s one delivery may take
+
+
+class DeliveryFailed(TreadleError):
+    """The other side did not take the job: a counted failure, tried again with back-off."""
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """Where jobs go.
+
+    how      "webhook": POST to a URL; "command": a program of its own for each; "print": a line of JSON on stdout
+    target   the URL, or the program and its arguments
+    headers  of each request
+    timeout  s one delivery may take, in all
+    """
+
+    how: Literal["webhook", "command", "print"] = "print"
+    target: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    timeout: float = TIMEOUT
+
+
+class Parcel(NamedTuple):
+    """The job that is delivered now: its name, its body, and what else is said of it."""
+
+    name: str
+    due: str  # seconds since 1970, as it was asked for
+    attempt: str
+    body: bytes
+    is_text: bool
+
+
+def parcel(payload: Any) -> Parcel:
+    """From within the run of a delayed job. A text is delivered as that text, anything else as JSON."""
+    here, is_text = current(), isinstance(payload, str)
+    body = payload.encode() if is_text else msgspec.json.encode(payload)
+    due = here.headers.get("dueTime") or repr(here.record.joined_at or here.record.created_at)
+    return Parcel(name_of(here.id), due, str(here.attempt), body, is_text)
+
+
+def deliver(app: App, delivery: Delivery) -> None:
+    """Make `delivery` the handler of the app's delayed jobs. Raises BadTask if it has one, BadOption."""
+    take: Callable[[Any], Awaitable[Any]]
+    if not 0 < delivery.timeout < float("inf"):
+        raise BadOption("timeout", f"expected more than 0 s, found {delivery.timeout!r}")
+    if delivery.how == "webhook":
+        from treadle.faces.webhook import Webhook
+
+        [url] = delivery.target
+        take = webhook = Webhook(url, delivery.headers, delivery.timeout)
+        app.on("worker.stopped")(lambda _: webhook.close())
+    elif delivery.how == "command":
+        from treadle.faces.command import Command
+
+        take = Command(delivery.target, delivery.timeout)
+    else:
+        take = _print
+
+    async def handle(payload: Any) -> Any:
+        return await take(payload)
+
+    app.delayed_handler(handle)
+
+
+async def _print(payload: Any) -> None:
+    here = current()
+    line = {"jobId": name_of(here.id), "payload": payload, "dueTime": float(parcel(payload).due),
+            "pickupTime": here.record.started_at, "worker": here.worker}  # fmt: skip
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()
+
+
+def has_handler(app: App) -> bool:
+    """Whether delayed jobs of this app go to a function of its own."""
+    return defaults.DELAYED_TASK in app.tasks

@@ -1,0 +1,103 @@
+"""A delayed job as a POST to a URL: 2xx is done, 429 and 503 with Retry-After mean later, all else is a failure.
+
+Without it services that speak HTTP only would need a worker of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from treadle import clock
+from treadle.errors import BadOption
+from treadle.faces.delivery import DeliveryFailed, parcel
+from treadle.retry import Defer
+
+SHOWN: Final = 2_000  # bytes of an answer that says no, kept as the job's error
+LATEST: Final = 86_400.0  # s; who asks to be left alone for longer is asked again tomorrow
+SOONEST: Final = 1.0  # s; "Retry-After: 0" is not to be taken at its word for ever
+
+
+class Webhook:
+    """POSTs payloads to one URL, over connections that are kept.
+
+    Each attempt of a job carries the same Idempotency-Key, its jobId: a receiver that has answered 2xx and was not
+    heard knows it again.
+    """
+
+    def __init__(self, url: str, headers: Sequence[tuple[str, str]] = (), timeout: float = 30.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadOption("webhook", f"expected a URL such as https://example.org/jobs, found {url!r}")
+        self._url, self._headers, self._timeout = url, dict(headers), timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __call__(self, payload: Any) -> dict[str, int]:
+        """Returns the status. Raises Defer, DeliveryFailed."""
+        found = parcel(payload)
+        headers = {
+            "Content-Type": "text/plain; charset=utf-8" if found.is_text else "application/json",
+            "User-Agent": "treadle", **self._headers, "Idempotency-Key": found.name, "Treadle-Job-Id": found.name,
+            "Treadle-Due-Time": found.due, "Treadle-Attempt": found.attempt,
+        }  # fmt: skip
+        if self._session is None:
+            # As many connections as the worker has slots; each request has the whole of its time to get one.
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        limit = aiohttp.ClientTimeout(total=self._timeout)
+        try:
+            async with self._session.post(
+                self._url, data=found.body, headers=headers, allow_redirects=False, timeout=limit
+            ) as answer:
+                return await self._judge(answer)
+        except TimeoutError:
+            raise DeliveryFailed(f"the webhook has not answered within {self._timeout:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise DeliveryFailed(f"the webhook cannot be reached: {str(error) or type(error).__name__}") from None
+
+    async def _judge(self, answer: aiohttp.ClientResponse) -> dict[str, int]:
+        status = answer.status
+        if 200 <= status < 300:
+            return {"status": status}
+        if status in (429, 503):
+            wait = retry_after(answer.headers.get("Retry-After"), answer.headers.get("Date"))
+            if wait is not None:
+                raise Defer(min(max(wait, SOONEST), LATEST))
+        said = b""
+        with suppress(aiohttp.ClientError, asyncio.TimeoutError):
+            while len(said) < SHOWN and (piece := await answer.content.read(SHOWN - len(said))):
+                said += piece
+        words = said.decode("utf-8", "replace").strip()
+        raise DeliveryFailed(f"the webhook answered {status} {answer.reason or ''}".rstrip() + (words and f": {words}"))
+
+    async def close(self) -> None:
+        """Let go of the connections; the next delivery makes new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+def retry_after(text: str | None, date: str | None = None) -> float | None:
+    """Seconds to wait, from a number or a date. A date is held against the other side's own clock, if it says it."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text)
+    until, now = _moment(text), _moment(date)
+    if until is None:
+        return None
+    return max(0.0, (until - (now or clock.moment(clock.wall()))).total_seconds())
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
