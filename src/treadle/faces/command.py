@@ -25,7 +25,7 @@ GRACE: Final = 2.0  # s from SIGTERM to SIGKILL
 LINGER: Final = 1.0  # s for pipes to close once the process has ended
 
 # Beside each process, with a pipe from us: were we killed, the process must not go on beside the next one.
-GUARD: Final = 'read _; kill -9 -- "-$1"'
+GUARD: Final = 'read _; kill -s KILL -- "-$1"'
 
 
 class Command:

@@ -1,0 +1,307 @@
+"""Delayed jobs where no Python function takes them: a webhook, a command, a line on stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from treadle import App, BadOption, Job, JobFailed, Retry, State, Worker
+from treadle.errors import BadTask
+from treadle.faces.delivery import Delivery, deliver
+from treadle.faces.names import id_of, shown
+from treadle.faces.webhook import retry_after
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def listening(answer: Answer) -> AsyncIterator[str]:
+    """A server of the receiver's -> its URL."""
+    site = web.Application()
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        return await answer(request)
+
+    site.router.add_route("*", "/hook", take)
+    runner = web.AppRunner(site, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def delivering(delivery: Delivery, **options: Any) -> AsyncIterator[Callable[..., Awaitable[Job[Any, Any]]]]:
+    """A worker that delivers, and a way to send it a job."""
+    app = App("memory://")
+    deliver(app, delivery)
+    stub = app.stub("delayed.job", queue="delayed", retry=Retry(attempts=3, base=0.01, jitter=0))
+    async with app, Worker(app, poll=0.05, **options):
+        yield stub.enqueue
+
+
+async def fails(job: Job[Any, Any], words: str) -> None:
+    """Until it has failed, and that is why."""
+    with pytest.raises(JobFailed, match=words):
+        await job.result(30)
+
+
+class Hook:
+    """A receiver that keeps what it got, and answers what it is told, the last for ever."""
+
+    def __init__(self, *answers: web.Response | float) -> None:
+        self.answers, self.got = list(answers), list[tuple[bytes, dict[str, str]]]()
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.got.append((await request.read(), dict(request.headers)))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, float):
+            await asyncio.sleep(answer)
+            return web.Response()
+        return web.Response(status=answer.status, text=answer.text, headers=answer.headers)
+
+
+def says(status: int, text: str = "", **headers: str) -> web.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return web.Response(status=status, text=text, headers=named)
+
+
+@pytest.mark.parametrize(
+    ("payload", "body", "kind"),
+    [
+        ("a text", b"a text", "text/plain"),
+        ("", b"", "text/plain"),
+        ({"a": [1, None]}, b'{"a":[1,null]}', "application/json"),
+        ([1, 2], b"[1,2]", "application/json"),
+        (None, b"null", "application/json"),
+    ],
+)
+async def test_the_body_is_the_payload(payload: Any, body: bytes, kind: str) -> None:
+    hook = Hook(says(204))
+    async with listening(hook) as url, delivering(Delivery(how="webhook", target=(url,))) as send:
+        job = await send(payload)
+        assert await job.result(30) == {"status": 204}
+    [(found, headers)] = hook.got
+    assert (found, headers["Content-Type"].partition(";")[0]) == (body, kind)
+    assert headers["Idempotency-Key"] == headers["Treadle-Job-Id"] == shown(job.id)
+    assert id_of(headers["Treadle-Job-Id"]) == job.id
+
+
+async def test_a_failure_counts_and_the_key_stays_the_same() -> None:
+    hook = Hook(says(500, "out of\norder"), says(302, Location="/elsewhere"), says(200))
+    own = (("Authorization", "Bearer x"),)
+    async with listening(hook) as url, delivering(Delivery(how="webhook", target=(url,), headers=own)) as send:
+        job = await send("x")
+        await job.result(30)
+    assert len({headers["Idempotency-Key"] for _, headers in hook.got}) == 1
+    assert [headers["Treadle-Attempt"] for _, headers in hook.got] == ["1", "2", "3"]
+    assert {headers["Authorization"] for _, headers in hook.got} == {"Bearer x"}
+
+
+async def test_what_the_receiver_said_is_the_error() -> None:
+    app = App("memory://")
+    async with listening(Hook(says(410, "never heard of it"))) as url:
+        deliver(app, Delivery(how="webhook", target=(url,)))
+        async with app, Worker(app, poll=0.05):
+            job = await app.stub("delayed.job", queue="delayed", retry=Retry(attempts=1)).enqueue("x")
+            await fails(job, "answered 410 Gone: never heard of it")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_retry_after_is_later_and_counts_nothing(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.faces.webhook.SOONEST", 0.01)
+    hook = Hook(*[says(status, Retry_After="0")] * 2, says(200))
+    app = App("memory://")
+    async with listening(hook) as url:
+        deliver(app, Delivery(how="webhook", target=(url,)))
+        async with app, Worker(app, poll=0.05):
+            job = await app.stub("delayed.job", queue="delayed", retry=Retry(attempts=1)).enqueue("x")
+            await job.result(60)
+            assert (await app.jobs.get(job.id)).attempt == 1
+    assert len(hook.got) == 3
+    assert [headers["Treadle-Attempt"] for _, headers in hook.got] == ["1"] * 3
+
+
+async def test_without_retry_after_it_is_a_failure_like_any_other() -> None:
+    hook = Hook(says(503), says(200))
+    async with listening(hook) as url, delivering(Delivery(how="webhook", target=(url,))) as send:
+        await (await send("x")).result(30)
+    assert [headers["Treadle-Attempt"] for _, headers in hook.got] == ["1", "2"]
+
+
+async def test_a_receiver_that_does_not_answer_or_is_not_there() -> None:
+    hook = Hook(60.0, says(200))
+    async with listening(hook) as url, delivering(Delivery(how="webhook", target=(url,), timeout=0.3)) as send:
+        await (await send("x")).result(30)
+    assert len(hook.got) == 2
+    async with delivering(Delivery(how="webhook", target=(url,))) as send:  # nobody listens there any more
+        job = await send("x")
+        await fails(job, "cannot be reached")
+
+
+def test_retry_after_as_a_number_and_as_a_date() -> None:
+    assert retry_after("17") == 17
+    assert retry_after(None) is None
+    assert retry_after("soon") is None
+    # the other side's clock may be wrong: what counts is how far its date is from its own now
+    assert retry_after(formatdate(1_000_120, usegmt=True), formatdate(1_000_000, usegmt=True)) == 120
+    assert retry_after(formatdate(1_000_000, usegmt=True), formatdate(1_000_120, usegmt=True)) == 0
+
+
+@pytest.mark.parametrize("url", ["example.org/x", "ftp://example.org", "http://", ""])
+def test_a_webhook_that_is_no_url(url: str) -> None:
+    with pytest.raises(BadOption, match="webhook"):
+        deliver(App("memory://"), Delivery(how="webhook", target=(url,)))
+
+
+def test_two_handlers_of_one_app() -> None:
+    app = App("memory://")
+
+    @app.delayed_handler
+    async def handle(payload: Any) -> None: ...
+
+    with pytest.raises(BadTask):
+        deliver(app, Delivery())
+
+
+# --- commands
+
+
+def command(folder: Path, code: str) -> Delivery:
+    file = folder / "handle.py"
+    file.write_text(code)
+    return Delivery(how="command", target=(sys.executable, str(file)))
+
+
+@pytest.mark.parametrize(("payload", "expected"), [("tëxt", "tëxt"), ({"a": 1}, '{"a":1}'), ("", "")])
+async def test_a_command_gets_the_payload_and_its_output_is_the_result(
+    tmp_path: Path, payload: Any, expected: str
+) -> None:
+    code = "import os, sys\nprint(os.environ['TREADLE_JOB_ID'], os.environ['TREADLE_ATTEMPT'], sys.stdin.read())"
+    async with delivering(command(tmp_path, code)) as send:
+        job = await send(payload)
+        assert await job.result(30) == f"{shown(job.id)} 1 {expected}".strip()
+
+
+async def test_an_exit_code_is_a_failure_with_what_it_said(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nif os.environ['TREADLE_ATTEMPT'] == '1':\n"
+        "    sys.stderr.write('not today')\n    sys.exit(3)\nprint('done')"
+    )
+    async with delivering(command(tmp_path, code)) as send:
+        assert await (await send("x" * 1_000_000)).result(30) == "done"  # it need not read its input
+    code = "import sys\nsys.stderr.write('never')\nsys.exit(3)"
+    async with delivering(command(tmp_path, code)) as send:
+        job = await send("x")
+        await fails(job, "exit code 3: never")
+
+
+FAMILY = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(f"{os.getpid()} {child.pid}")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(600)
+"""
+
+
+def written(file: Path) -> list[int]:
+    return [int(word) for word in file.read_text().split()] if file.exists() else []
+
+
+async def pids(file: Path) -> list[int]:
+    async with asyncio.timeout(30):
+        while not (found := written(file)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return found
+
+
+def is_there(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in ("Z", "X")  # a zombie runs nothing
+
+
+async def gone(*each: int) -> None:
+    async with asyncio.timeout(30):
+        while any(map(is_there, each)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "family.py").write_text(FAMILY)
+    target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
+    app = App("memory://")
+    deliver(app, Delivery(how="command", target=target, timeout=1.0))
+    async with app, Worker(app, poll=0.05):
+        job = await app.stub("delayed.job", queue="delayed", retry=Retry(attempts=1)).enqueue("x")
+        family = await pids(tmp_path / "pids")
+        await fails(job, "longer than 1 s")
+        assert not is_there(family[0])
+        await gone(*family)
+
+
+async def test_a_worker_that_stops_kills_it_and_hands_the_job_back(tmp_path: Path) -> None:
+    (tmp_path / "family.py").write_text(FAMILY)
+    target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
+    app = App("memory://")
+    deliver(app, Delivery(how="command", target=target, timeout=600))
+    async with app:
+        async with Worker(app, poll=0.05, grace=0.1):
+            job = await app.stub("delayed.job", queue="delayed").enqueue("x")
+            family = await pids(tmp_path / "pids")
+        assert not is_there(family[0])
+        await gone(*family)
+        row = await app.jobs.get(job.id)
+        assert (row.state, row.attempt) == (State.READY, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no process groups")
+async def test_a_worker_that_is_killed_leaves_no_command_behind(tmp_path: Path) -> None:
+    (tmp_path / "family.py").write_text(FAMILY)
+    words = f"{sys.executable} {tmp_path / 'family.py'} {tmp_path / 'pids'}"
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "treadle", "up", "--face", "delayed", "--host", "127.0.0.1", "--port", "0",
+        "--command", words, cwd=tmp_path, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        async with App(f"sqlite:///{tmp_path / 'treadle.db'}") as app:
+            await app.stub("delayed.job", queue="delayed").enqueue("x")
+            family = await pids(tmp_path / "pids")
+        os.kill(worker.pid, signal.SIGKILL)
+        await gone(*family)
+    finally:
+        if worker.returncode is None and is_there(worker.pid):
+            worker.kill()
+        await worker.wait()
+
+
+@pytest.mark.parametrize("words", [(), ("no-such-program-at-all",)])
+def test_a_command_that_is_not_there(words: tuple[str, ...]) -> None:
+    with pytest.raises(BadOption, match="command"):
+        deliver(App("memory://"), Delivery(how="command", target=words))
+
+
+async def test_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    async with delivering(Delivery()) as send:
+        job = await send({"a": 1})
+        await job.result(30)
+    found = json.loads(capfd.readouterr().out)
+    assert (found["jobId"], found["payload"]) == (shown(job.id), {"a": 1})
+    assert found["pickupTime"] >= found["dueTime"]
