@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -128,9 +129,7 @@ class Fleet:
                 child = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "treadle.cli.child", str(theirs.fileno()), self.orders.app or "delayed",
                     stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=self._environment,
-                    # A group of its own: Ctrl-C reaches us alone, and we pass it on once. By a session, since uvloop,
-                    # which a server runs us under, makes no group alone.
-                    start_new_session=True,
+                    **_own_group(),
                 )  # fmt: skip
             self._children[number] = child
             if self._stop.is_set():
@@ -164,6 +163,13 @@ class Fleet:
         first.set()
         if self._greeted is not None:
             self._greeted(hello, number)
+
+
+def _own_group() -> dict[str, Any]:
+    """A group of its own: Ctrl-C reaches us alone, and we pass it on once. uvloop, under which a server runs us, can
+    make one only with a session."""
+    is_uvloop = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+    return {"start_new_session": True} if is_uvloop else {"process_group": 0}
 
 
 def greet(hello: Hello, processes: int) -> None:

@@ -80,7 +80,7 @@ def worker(
         prepare(target.app, app, delivery)
         role, concurrency, url = role_known(role), concurrency or 1, None if app else target.app.url
     elif app is None or url is not None or delivery is not None:
-        words = "name an app; --url, --webhook and --command are for --face delayed"
+        words = "name an app, as MODULE:APP; --url, --webhook and --command are for --face delayed"
         raise Stop(USAGE, words)
     orders = Orders(
         app=app or "", url=url, delayed=face is not None, delivery=delivery, ordered=face is not None, name=name,
