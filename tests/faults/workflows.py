@@ -27,6 +27,10 @@ def gives_up(n: int, each: int, round_: int) -> bool:
     return n % 3 == 0 and each == 1 and round_ < 2
 
 
+def rounds(well: Path) -> int:
+    return len(well.read_text())
+
+
 def make(url: str, book: int, well: Path) -> App:
     app = App(url, retry=Retry(attempts=50, base=0.02, max=0.1))
 
@@ -35,7 +39,7 @@ def make(url: str, book: int, well: Path) -> App:
         await asyncio.sleep(random.random() * 0.02)
         if (n + each) % 4 == 0 and current().attempt == 1:
             raise RuntimeError("every fourth fails once")
-        if gives_up(n, each, len(well.read_text())):
+        if gives_up(n, each, rounds(well)):
             raise Abort("not before another round")
         return 10 * n + each
 
