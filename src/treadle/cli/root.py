@@ -21,7 +21,7 @@ COMMANDS = {
     "submit-jobs": ("treadle.cli.submit", "Post delayed jobs and see how late they are."),
     "token": ("treadle.cli.tokens", "Make a token for the server, or list them."),
     "wasi": ("treadle.cli.wasi", "Send sandboxed modules to a queue, get what they wrote."),
-    "wasi-runner": ("treadle.cli.wasi", "Run the sandboxed modules of a queue."),
+    "wasi-runner": ("treadle.cli.wasi_runner", "Run the sandboxed modules of a queue."),
     "enqueue": ("treadle.cli.enqueue", "Send one job and print its id, or wait for its result."),
     "jobs": ("treadle.cli.jobs", "List, show, cancel, retry, explain jobs."),
     "queues": ("treadle.cli.queues", "What is in each queue; pause and resume them."),

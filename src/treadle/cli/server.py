@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from treadle.cli.announcing import announced, kinds_of
 from treadle.cli.say import USAGE, Stop, masked, note, seconds
 from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.blobs import Blobs
     from treadle.server import Settings
     from treadle.server.site import Face
 
@@ -58,6 +60,7 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--abandoned-age", type=seconds, metavar="SECONDS", help="queuey: silence that means gone [300].")
 @click.option("--max-attempts", type=click.IntRange(1), help="queuey: attempts before a job fails [3].")
 @click.option("--abandon-counting", type=click.Choice(("literal", "claims")), help="queuey: what counts [literal].")
+@click.option("--verify-addresses", is_flag=True, help="queuey: take a job only if its blobs are here.")
 @click.option(
     "--blobs",
     type=click.Path(file_okay=False, path_type=Path),
@@ -65,6 +68,9 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Serve content-addressed blobs from here [treadle-blobs with --face queuey].",
 )
 @click.option("--max-blob", type=click.IntRange(1), help="Bytes of the largest blob [268435456].")
+@click.option(
+    "--discovery/--no-discovery", default=None, help="Announce queue and blobs by multicast DNS [with --face queuey]."
+)
 @serving
 def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) -> int:
     """Serve jobs over HTTP: the API and the worker protocol under /v1, its description at /docs.
@@ -156,7 +162,7 @@ async def _serve(
     from treadle.server.settings import PORT, PORTS
     from treadle.worker.signals import Signals
 
-    stopping, named = Stopping(), options.get("faces", ())
+    stopping, named, kinds = Stopping(), options.get("faces", ()), kinds_of(options)
     first, tries = PORTS[named[0]] if named else (PORT, 1)
     if options["port"] is not None:
         first, tries = options["port"], 1
@@ -165,7 +171,8 @@ async def _serve(
         host=options["host"], port=first, tries=tries, certificate=options["tls_cert"], key=options["tls_key"],
     )  # fmt: skip
     with Signals(asyncio.get_running_loop(), stopping):
-        async with app, serving:  # the app first: a storage that is away is said in one line
+        # the app first: a storage that is away is said in one line
+        async with app, serving, announced(kinds, serving):
             who = (
                 "tokens: " + ", ".join(each.name for each in settings.tokens) if settings.tokens else "open: no tokens"
             )
@@ -181,28 +188,41 @@ async def _serve(
 def _faces(named: Sequence[str], options: dict[str, Any]) -> list[Face]:
     """What is served beside the API, or instead of it."""
     found: list[Face] = []
+    blobs = _blobs(options, "queuey" in named)
     if "queuey" in named:
-        from treadle.faces import queuey
+        from treadle.faces.queuey import queue_face
+        from treadle.faces.queuey_jobs import Rules
 
         given = {
             "abandoned_age": options["abandoned_age"], "max_attempts": options["max_attempts"],
             "counting": options["abandon_counting"],
         }  # fmt: skip
-        rules = queuey.Rules(**{word: value for word, value in given.items() if value is not None})
-        found.append(queuey.queue_face(rules))
+        rules = Rules(
+            **{word: value for word, value in given.items() if value is not None},
+            verify_addresses=options["verify_addresses"],
+        )
+        found.append(queue_face(rules, blobs))
     if "delayed" in named:
         from treadle.faces.delayed import delayed_face
 
         found.append(delayed_face())
-    folder = options.get("blobs") or (Path("treadle-blobs") if "queuey" in named else None)
-    if folder is not None:
-        from treadle.blobs import DirectoryBlobs
-        from treadle.blobs.directory import MOST
+    if blobs is not None:
         from treadle.faces.blobs import blob_face
 
-        found.append(blob_face(DirectoryBlobs(folder, options["max_blob"] or MOST)))
-        note(f"treadle: blobs live in {folder}")
+        found.append(blob_face(blobs))
     return found
+
+
+def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
+    """The store for blobs, if one is to be served."""
+    folder = options.get("blobs") or (Path("treadle-blobs") if has_queue else None)
+    if folder is None:
+        return None
+    from treadle.blobs import DirectoryBlobs
+    from treadle.blobs.directory import MOST
+
+    note(f"treadle: blobs live in {folder}")
+    return DirectoryBlobs(folder, options["max_blob"] or MOST)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""`treadle wasi` and `treadle wasi-runner`: sandboxed modules from the command line.
+"""`treadle wasi`: sandboxed modules from the command line.
 
 Without it one would need curl and a calculator for addresses to run a module on the queue.
 """
@@ -11,31 +11,34 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from treadle.cli.say import FAILED, USAGE, Stop, as_json, data, document, facts, note, seconds, table
+from treadle.cli.say import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, facts, note, seconds, table
 
 if TYPE_CHECKING:
     from treadle.wasi.client import Client, QueueJob
 
 T = TypeVar("T")
 
-
-def _server(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--store", envvar="TREADLE_STORE", metavar="URL", help="Where blobs live [the queue's].")(
-        command
-    )
-    return click.option(
-        "--server", envvar="TREADLE_SERVER", metavar="URL", default="http://127.0.0.1:1717", show_default=True,
-        help="The queue.",
-    )(command)  # fmt: skip
+FIND: Final = 5.0  # s a command looks for a queue nobody named
 
 
-def _with(server: str, store: str | None, act: Callable[[Client], Awaitable[T]]) -> T:
+def to_server(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.option("--server", envvar=["TREADLE_SERVER", "SERVAL_NODE_URL"], metavar="URL",
+                     help="The queue [the first one that answers on the local network]."),
+        click.option("--store", envvar="TREADLE_STORE", metavar="URL", help="Where blobs live [the queue's]."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _with(server: str | None, store: str | None, act: Callable[[Client], Awaitable[T]]) -> T:
     """Act on the server; one that is away is exit code 3."""
-    _needs()
+    needs_client()
 
     async def work() -> T:
         async with _client(server, store) as client:
@@ -45,15 +48,26 @@ def _with(server: str, store: str | None, act: Callable[[Client], Awaitable[T]])
 
 
 @contextlib.asynccontextmanager
-async def _client(server: str, store: str | None, patient: bool = False) -> AsyncIterator[Client]:
+async def _client(server: str | None, store: str | None) -> AsyncIterator[Client]:
+    """To the server that was named, else to the first one found. Raises Stop if there is none."""
     from treadle import config
+    from treadle.discovery import NoMulticast, find, place
     from treadle.wasi.client import Client
 
-    async with Client(server, config.token(), store, patient=patient) as client:
+    if server is None:
+        try:
+            found = await find(FIND, place())
+        except NoMulticast as error:
+            raise Stop(UNREACHABLE, f"name the queue, --server URL or TREADLE_SERVER: {error}") from None
+        if found is None:
+            words = f"no queue answered on the local network within {FIND:g} s"
+            raise Stop(UNREACHABLE, f"{words}; name one: --server URL, or TREADLE_SERVER")
+        server, store = found.queue, store or found.store
+    async with Client(server, config.token(), store, patient=False) as client:
         yield client
 
 
-def _needs() -> None:
+def needs_client() -> None:
     try:
         import aiohttp  # noqa: F401
     except ImportError as error:
@@ -66,29 +80,61 @@ def wasi() -> None:
 
 
 @wasi.command()
-@_server
+@as_json
+@click.option("--timeout", type=seconds, default="2", show_default=True, metavar="SECONDS", help="Look so long.")
+def discover(json_: bool, timeout: float) -> int:
+    """The queues and the stores for blobs that are announced on the local network. Exit code 1 if there are none."""
+    from treadle.discovery import BLOBS, QUEUES, Browser, NoMulticast, place
+
+    async def look() -> list[tuple[str, str, str, str]]:
+        async with Browser((*QUEUES, *BLOBS), place()) as browser:
+            found = await browser.until(lambda all: False, timeout)
+        return [(each.type, each.url, each.instance, each.properties.get("version", "")) for each in found]
+
+    try:
+        rows = asyncio.run(look())
+    except NoMulticast as error:
+        raise Stop(UNREACHABLE, str(error)) from None
+    names = ("type", "url", "instance", "version")
+    if json_:
+        document([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        table(names, rows, "nothing is announced on the local network")
+    return 0 if rows else FAILED
+
+
+@wasi.command()
+@to_server
+def ping(server: str | None, store: str | None) -> int:
+    """Whether the queue answers: prints pong."""
+    data(_with(server, store, lambda client: client.ping()))
+    return 0
+
+
+@wasi.command()
+@to_server
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-def put(server: str, store: str | None, file: str) -> int:
+def put(server: str | None, store: str | None, file: str) -> int:
     """Keep FILE (- for stdin) as a blob and print its address."""
     data(_with(server, store, lambda client: _put(client, file)))
     return 0
 
 
 @wasi.command()
-@_server
+@to_server
 @click.argument("address")
 @click.argument("out", default="-")
-def get(server: str, store: str | None, address: str, out: str) -> int:
+def get(server: str | None, store: str | None, address: str, out: str) -> int:
     """Write the blob at ADDRESS to OUT, or to stdout."""
     _with(server, store, lambda client: _bring(client, address, out))
     return 0
 
 
 @wasi.command()
-@_server
+@to_server
 @click.argument("binary")
 @click.argument("given", metavar="[INPUT]", required=False)
-def enqueue(server: str, store: str | None, binary: str, given: str | None) -> int:
+def enqueue(server: str | None, store: str | None, binary: str, given: str | None) -> int:
     """Send a job of BINARY with INPUT, each a file or an address, and print its id."""
 
     async def send(client: Client) -> str:
@@ -99,12 +145,12 @@ def enqueue(server: str, store: str | None, binary: str, given: str | None) -> i
 
 
 @wasi.command()
-@_server
+@to_server
 @click.option("--timeout", type=seconds, metavar="SECONDS", help="Wait so long at most.")
 @click.argument("binary")
 @click.argument("given", metavar="[INPUT]", required=False)
 @click.argument("out", metavar="[OUTPUT]", default="-")
-def run(server: str, store: str | None, timeout: float | None, binary: str, given: str | None, out: str) -> int:
+def run(server: str | None, store: str | None, timeout: float | None, binary: str, given: str | None, out: str) -> int:
     """Send a job, wait for it, and write its output to OUTPUT, or to stdout. Exit code 0 if it completed, 1 if not."""
 
     async def work(client: Client) -> int:
@@ -123,10 +169,10 @@ def run(server: str, store: str | None, timeout: float | None, binary: str, give
 
 
 @wasi.command()
-@_server
+@to_server
 @as_json
 @click.argument("id")
-def status(server: str, store: str | None, json_: bool, id: str) -> int:
+def status(server: str | None, store: str | None, json_: bool, id: str) -> int:
     """How a job stands."""
     job = _with(server, store, lambda client: client.get(id))
     if json_:
@@ -137,10 +183,10 @@ def status(server: str, store: str | None, json_: bool, id: str) -> int:
 
 
 @wasi.command()
-@_server
+@to_server
 @click.argument("id")
 @click.argument("out", default="-")
-def result(server: str, store: str | None, id: str, out: str) -> int:
+def result(server: str | None, store: str | None, id: str, out: str) -> int:
     """Write the output of an ended job to OUT, or to stdout."""
 
     async def work(client: Client) -> int:
@@ -150,10 +196,10 @@ def result(server: str, store: str | None, id: str, out: str) -> int:
 
 
 @wasi.command(name="list")
-@_server
+@to_server
 @as_json
 @click.option("--status", type=click.Choice(("pending", "active", "completed", "failed")))
-def list_(server: str, store: str | None, json_: bool, status: str | None) -> int:
+def list_(server: str | None, store: str | None, json_: bool, status: str | None) -> int:
     """The jobs of the queue, the oldest first."""
     jobs = _with(server, store, lambda client: client.list(status))
     if json_:
@@ -224,42 +270,3 @@ def _deliver(file: Path, out: str) -> None:
         raise Stop(USAGE, "the output is binary: name a file for it")
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()
-
-
-@click.command(name="wasi-runner")
-@_server
-@click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="Modules at once.")
-@click.option("--wall", type=seconds, default="60", show_default=True, help="Seconds one run may take.")
-@click.option("--memory", type=click.IntRange(65_536), default=256 * 2**20, show_default=True, help="Bytes of memory.")
-@click.option("--output", type=click.IntRange(1), default=128 * 2**20, show_default=True, help="Bytes it may write.")
-@click.option("--tickle", type=seconds, default="60", show_default=True, help="Seconds between signs of life.")
-def wasi_runner(
-    server: str, store: str | None, slots: int, wall: float, memory: int, output: int, tickle: float
-) -> int:
-    """Claim jobs of the queue and run their modules, each in a process of its own: no files, no network.
-
-    SIGTERM or Ctrl-C: claim no more, finish what runs, leave.
-    """
-    _needs()
-    try:
-        import wasmtime  # noqa: F401
-    except ImportError as error:
-        raise Stop(USAGE, f"no module could be run here: pip install 'treadle[wasi]' ({error})") from None
-    import logging
-
-    from treadle.wasi import Bounds
-    from treadle.wasi.runner import Runner
-    from treadle.worker.signals import Signals
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-
-    async def work() -> None:
-        async with _client(server, store, patient=True) as client:
-            runner = Runner(client, Bounds(wall=wall, memory=memory, output=output), slots, tickle)
-            with Signals(asyncio.get_running_loop(), runner.stop):
-                note(f"treadle: runner {runner.id}, {slots} at once, for {server}")
-                await runner.run()
-        note("treadle: stopped")
-
-    asyncio.run(work())
-    return 0

@@ -39,9 +39,9 @@ class BlobFace:
     def routes(self) -> list[BaseRoute]:
         return [
             Route("/blob", self.put, methods=["PUT", "POST"]),
-            Route("/blob/{address}", self.get, methods=["GET", "HEAD"]),
+            Route("/blob/{address:path}", self.get, methods=["GET", "HEAD"]),
             Route("/v1/storage/data", self.put_sri, methods=["PUT", "POST"]),
-            Route("/v1/storage/data/{address}", self.get, methods=["GET", "HEAD"]),
+            Route("/v1/storage/data/{address:path}", self.get, methods=["GET", "HEAD"]),
         ]
 
     async def put(self, request: Request) -> Response:
@@ -74,29 +74,34 @@ class BlobFace:
         token = caller(request)
         if not (token.may("read") or token.may("work")):
             raise Refused(403, "forbidden", f"the token {token.name!r} may neither read nor work")
-        try:
-            address = address_of(request.path_params["address"])
-        except BadAddress as error:
-            raise Refused(400, "malformed_address", str(error)) from None
-        headers = {"ETag": f'"{address}"', "Cache-Control": "public, max-age=31536000, immutable"}
-        if request.method == "HEAD":
-            size = await self._blobs.size(address)
-            if size is None:
-                raise Refused(404, "not_found", f"there is no blob {address}")
-            return Response(headers={**headers, "Content-Length": str(size)}, media_type=BYTES)
-        opened = self._blobs.read(address)
-        try:
-            blob = await opened.__aenter__()
-        except NoBlob as error:
-            raise Refused(404, "not_found", str(error)) from None
-        except Corrupt as error:
-            raise Refused(500, "corrupt", str(error)) from None
+        return await blob_response(self._blobs, request.path_params["address"], request.method)
 
-        async def pieces() -> AsyncIterator[bytes]:
-            try:
-                async for piece in blob:
-                    yield piece
-            finally:
-                await opened.__aexit__(None, None, None)
 
-        return StreamingResponse(pieces(), media_type=BYTES, headers={**headers, "Content-Length": str(blob.size)})
+async def blob_response(blobs: Blobs, named: str, method: str) -> Response:
+    """The blob of that address, streamed; for HEAD its size only. Raises Refused: 400, 404, 500 for a spoiled one."""
+    try:
+        address = address_of(named)
+    except BadAddress as error:
+        raise Refused(400, "malformed_address", str(error)) from None
+    headers = {"ETag": f'"{address:path}"', "Cache-Control": "public, max-age=31536000, immutable"}
+    if method == "HEAD":
+        size = await blobs.size(address)
+        if size is None:
+            raise Refused(404, "not_found", f"there is no blob {address:path}")
+        return Response(headers={**headers, "Content-Length": str(size)}, media_type=BYTES)
+    opened = blobs.read(address)
+    try:
+        blob = await opened.__aenter__()
+    except NoBlob as error:
+        raise Refused(404, "not_found", str(error)) from None
+    except Corrupt as error:
+        raise Refused(500, "corrupt", str(error)) from None
+
+    async def pieces() -> AsyncIterator[bytes]:
+        try:
+            async for piece in blob:
+                yield piece
+        finally:
+            await opened.__aexit__(None, None, None)
+
+    return StreamingResponse(pieces(), media_type=BYTES, headers={**headers, "Content-Length": str(blob.size)})

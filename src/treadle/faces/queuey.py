@@ -3,26 +3,35 @@
 Without it runners and senders written for that queue would have to be rewritten. A job is a job of the task
 `wasi.run` in the queue `wasi`; abandonment is a lease that ran out, so a runner that was presumed dead can change
 nothing any more.
-
-What the protocol calls attempts is derived, never stored: every claim but the current one ended in a lost lease.
-Counted "literal"ly, a claim and an abandonment count one each and a job fails beyond MAX_ATTEMPTS; counted by
-"claims", only claims count and it fails when they reach MAX_ATTEMPTS.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from treadle.model import ASKED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
+from treadle.blobs import BadAddress, Blobs, address_of
+from treadle.faces.blobs import blob_response
+from treadle.faces.queuey_jobs import (
+    UUID,
+    ClaimAsked,
+    Complete,
+    Create,
+    Ending,
+    JobJson,
+    Listing,
+    Rules,
+    Tickle,
+    runner_of,
+    view,
+)  # fmt: skip
+from treadle.model import ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
 from treadle.server.body import body
 from treadle.server.faults import Refused, json
 from treadle.server.guard import allowed, caller
@@ -34,102 +43,24 @@ if TYPE_CHECKING:
 
 QUEUE: Final = "wasi"
 TASK: Final = "wasi.run"
-ABANDONED_AGE: Final = 300.0  # s without a sign of life after which a runner counts as gone
-MAX_ATTEMPTS: Final = 3
 KEEP: Final = 30 * 86_400.0  # s an ended job can be looked at
 KEY_WINDOW: Final = 86_400.0  # s for which an Idempotency-Key answers the same job
 PORT: Final = 1717
 TRIES: Final = 5  # looks at a job that moves on between look and act
-UUID: Final = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-
-Counting = Literal["literal", "claims"]
-Address = Annotated[str, Meta(min_length=1, max_length=512)]
-Uuid = Annotated[str, Meta(pattern=f"^{UUID.pattern}$")]
+AGE: Final = "Treadle-Abandoned-After"  # a header of claims: seconds of silence that mean gone
 
 
-class Rules(Struct, frozen=True, kw_only=True):
-    """What an operator may set: seconds without a sign of life, attempts, and what counts as one."""
-
-    abandoned_age: float = ABANDONED_AGE
-    max_attempts: int = MAX_ATTEMPTS
-    counting: Counting = "literal"
-
-    def attempts(self, row: Record) -> int:
-        """`run_attempts` of the protocol."""
-        return claims(row) + (row.lost if self.counting == "literal" else 0)
-
-    def spent(self, row: Record) -> bool:
-        """Whether a job whose runner was lost just now is given up."""
-        claimed = row.lost
-        if self.counting == "literal":
-            return claimed + row.lost > self.max_attempts
-        return claimed >= self.max_attempts
-
-
-class Create(Struct, frozen=True):
-    binary_addr: Address
-    input_addr: Address | None = None
-
-
-class ClaimAsked(Struct, frozen=True):
-    runner_id: Uuid
-
-
-class Tickle(Struct, frozen=True):
-    runner_id: Uuid | None = None
-
-
-class Complete(Struct, frozen=True):
-    status: str
-    output_addr: Address | None = None
-    runner_id: Uuid | None = None
-
-
-class JobJson(Struct, frozen=True, kw_only=True):
-    """A job as the protocol shows it; moments are whole milliseconds since 1970."""
-
-    job_id: str
-    binary_addr: str
-    input_addr: str | None
-    output_addr: str | None
-    created_at: int
-    updated_at: int
-    completed_at: int | None
-    status: str
-    run_attempts: int
-    abandon_count: int
-    runner_id: str | None
-
-
-class Listing(Struct, frozen=True):
-    status: Literal["pending", "active", "completed", "failed"] | None = None
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
-    after: str | None = None
-
-
-class Ending(Struct, frozen=True, omit_defaults=True):
-    """What the row's note keeps of the last run: who ran it, and when he was last heard of."""
-
-    runner: str | None = None
-    heard: float | None = None
-
-
-def claims(row: Record) -> int:
-    """How often it was claimed: once for each lost lease, and once more if a runner has it or has completed it."""
-    given_up = row.state.final and row.reason in (LOST, ASKED)
-    return row.lost + (1 if row.state is State.RUNNING or (row.state.final and not given_up) else 0)
-
-
-def queue_face(rules: Rules) -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
-    """The face as `make_site` takes it."""
-    return lambda app, settings, waiting: QueueFace(app, settings, rules, waiting).routes()
+def queue_face(rules: Rules, blobs: Blobs | None = None) -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
+    """The face as `make_site` takes it. `blobs`: the store of this server, if it has one."""
+    return lambda app, settings, waiting: QueueFace(app, settings, rules, waiting, blobs).routes()
 
 
 class QueueFace:
-    """The five calls and /ping."""
+    """The five calls and /ping, and those one needs to look after jobs."""
 
-    def __init__(self, app: App, settings: Settings, rules: Rules, waiting: Waiting) -> None:
+    def __init__(self, app: App, settings: Settings, rules: Rules, waiting: Waiting, blobs: Blobs | None) -> None:
         self._app, self._settings, self._rules, self._waiting = app, settings, rules, waiting
+        self._blobs = blobs
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -141,6 +72,8 @@ class QueueFace:
             Route("/jobs/{id}", self.get, methods=["GET"]),
             Route("/jobs/{id}/tickle", self.tickle, methods=["POST"]),
             Route("/jobs/{id}/complete", self.complete, methods=["POST"]),
+            Route("/jobs/{id}/output", self.output, methods=["GET", "HEAD"]),
+            Route("/jobs/{id}/release", self.release, methods=["POST"]),
             Route("/jobs/{id}/cancel", self.cancel, methods=["POST"]),
         ]
 
@@ -153,11 +86,13 @@ class QueueFace:
         """Store a job. The same Idempotency-Key answers the same job."""
         allowed(caller(request, "enqueue"), (QUEUE,))
         asked = await body(request, Create, self._settings.max_body)
+        await self._verify(asked)
         payload = msgspec.json.encode([asked.binary_addr, asked.input_addr]).decode()
         key = request.headers.get("idempotency-key")
         job = NewJob(
             id=self._app.new_id(), task=TASK, payload=payload, queue=QUEUE, keep=KEEP, keep_failed=KEEP,
             lease=self._rules.abandoned_age, key_window=KEY_WINDOW,
+            priority=asked.priority, delay=asked.delay,
             # a key and not an id made of it: ids are UUIDs of version 7, so that jobs of one instant keep their order
             key=None if key is None else f"{TASK} {caller(request).name} {key}",
         )  # fmt: skip
@@ -165,6 +100,19 @@ class QueueFace:
         if row.job.payload != payload:
             raise Refused(422, "idempotency_key_reused", "this Idempotency-Key was used for another job")
         return json(self._view(row))
+
+    async def _verify(self, asked: Create) -> None:
+        """Where the rules say so: both blobs are here. Raises Refused (422)."""
+        if not self._rules.verify_addresses or self._blobs is None:
+            return
+        for name in ("binary_addr", "input_addr"):
+            given = getattr(asked, name)
+            try:
+                is_here = given is None or await self._blobs.size(address_of(given)) is not None
+            except BadAddress as error:
+                raise Refused(422, "wrong_shape", f"{name}: {error}") from None
+            if not is_here:
+                raise Refused(422, "no_blob", f"{name}: there is no blob {given}")
 
     async def claim(self, request: Request) -> Response:
         """The oldest pending job, or 204. `?wait=20` waits for one; an Idempotency-Key makes it repeatable."""
@@ -178,7 +126,14 @@ class QueueFace:
             return row, row is not None, next_in
 
         found = await self._waiting.until_found([QUEUE], wait, request, look)
-        return json(self._view(found)) if found is not None else Response(status_code=204)
+        return self._claimed(found)
+
+    def _claimed(self, row: Record | None) -> Response:
+        """The job, or that there is none; and how often its runner has to say that it lives."""
+        headers = {AGE: f"{self._rules.abandoned_age:g}"}
+        if row is None:
+            return Response(status_code=204, headers=headers)
+        return json(self._view(row), headers=headers)
 
     async def _claim(self, ticket: str) -> tuple[Record | None, float | None]:
         """The next job that is not given up; those that are, are ended on the way."""
@@ -225,7 +180,7 @@ class QueueFace:
         runner = (await body(request, Tickle, self._settings.max_body, empty=b"{}")).runner_id
         for _ in range(TRIES):
             row = await self._active(request, runner)
-            worker = Presence(worker=_runner(row) or "")
+            worker = Presence(worker=runner_of(row) or "")
             if not await self._app.storage.heartbeat(worker, [Hold(row.id, row.version)], self._rules.abandoned_age):
                 return json(self._view(await self._row(request)))
         raise Refused(409, "moved_on", "the job moves on faster than it can be looked at; try again")
@@ -242,16 +197,38 @@ class QueueFace:
         for _ in range(TRIES):
             row = await self._row(request)
             same = row.state is done and row.result == result and asked.runner_id is not None
-            if same and _runner(row) == (asked.runner_id or "").lower():
+            if same and runner_of(row) == (asked.runner_id or "").lower():
                 return json(self._view(row))
             row = self._owned(row, asked.runner_id)
-            heard = None if row.due_at is None else row.due_at - self._rules.abandoned_age
-            note = msgspec.json.encode(Ending(_runner(row), heard)).decode()
+            note = msgspec.json.encode(Ending(runner_of(row), self._rules.heard(row))).decode()
             outcome = Outcome(
                 id=row.id, version=row.version, state=done, attempt=row.attempt + 1, result=result, note=note,
                 reason=None if done is State.SUCCEEDED else ERROR,
                 error=None if done is State.SUCCEEDED else "the runner reported that it failed",
             )  # fmt: skip
+            [settled] = await self._app.storage.settle([outcome])
+            if settled.status == "applied":
+                return json(self._view(await self._row(request)))
+        raise Refused(409, "moved_on", "the job moves on faster than it can be looked at; try again")
+
+    async def output(self, request: Request) -> Response:
+        """What a job wrote, streamed from this server's blobs. 404 as long as there is none."""
+        caller(request, "read")
+        row = await self._row(request)
+        address = self._view(row).output_addr
+        if address is None:
+            raise Refused(404, "no_output", f"the job is {self._view(row).status} and has no output")
+        if self._blobs is None:
+            raise Refused(404, "no_blobs", f"this server keeps no blobs; the output is blob {address}")
+        return await blob_response(self._blobs, address, request.method)
+
+    async def release(self, request: Request) -> Response:
+        """A runner that stops hands its job back: it returns to its turn, and its claim does not count."""
+        caller(request, "work")
+        runner = (await body(request, Tickle, self._settings.max_body, empty=b"{}")).runner_id
+        for _ in range(TRIES):
+            row = await self._active(request, runner)
+            outcome = Outcome(id=row.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
             [settled] = await self._app.storage.settle([outcome])
             if settled.status == "applied":
                 return json(self._view(await self._row(request)))
@@ -290,8 +267,8 @@ class QueueFace:
         if row.state is not State.RUNNING:
             status = self._view(row).status
             raise Refused(400, "not_active", f"the job is {status}, not active")
-        if runner is not None and runner.lower() != _runner(row):
-            raise Refused(409, "not_owner", f"the job is run by {_runner(row)}")
+        if runner is not None and runner.lower() != runner_of(row):
+            raise Refused(409, "not_owner", f"the job is run by {runner_of(row)}")
         return row
 
     async def _give_up(self, row: Record) -> None:
@@ -303,47 +280,11 @@ class QueueFace:
         await self._app.storage.settle([outcome])
 
     def _view(self, row: Record) -> JobJson:
-        binary, given = msgspec.json.decode(row.job.payload, type=tuple[str, str | None])
-        status = {State.RUNNING: "active", State.SUCCEEDED: "completed"}.get(row.state)
-        if status is None:
-            status = "failed" if row.state.final else "pending"
-        ending = _ending(row)
-        heard = row.updated_at
-        if row.state is State.RUNNING and row.due_at is not None:
-            heard = row.due_at - self._rules.abandoned_age
-        elif ending.heard is not None:
-            heard = ending.heard
-        runner = _runner(row) if row.state is State.RUNNING else ending.runner
-        return JobJson(
-            job_id=row.id, binary_addr=binary, input_addr=given, created_at=_ms(row.created_at), updated_at=_ms(heard),
-            completed_at=None if row.ended_at is None else _ms(row.ended_at), status=status,
-            run_attempts=self._rules.attempts(row), abandon_count=row.lost, runner_id=runner,
-            output_addr=None if row.result is None else msgspec.json.decode(row.result, type=str | None),
-        )  # fmt: skip
+        return view(row, self._rules)
 
 
 async def _only_post(request: Request) -> Response:
     raise Refused(405, "wrong_method", f"{request.method} is not for {request.url.path}", {"Allow": "POST"})
-
-
-def _runner(row: Record) -> str | None:
-    """Who has it, or has completed it."""
-    if row.state.final:
-        return _ending(row).runner
-    return None if row.worker is None else row.worker.partition("#")[0]
-
-
-def _ending(row: Record) -> Ending:
-    if row.note is None:
-        return Ending()
-    try:
-        return msgspec.json.decode(row.note, type=Ending)
-    except msgspec.MsgspecError:
-        return Ending()
-
-
-def _ms(at: float) -> int:
-    return int(at * 1000)
 
 
 def _number(text: str) -> float:

@@ -10,7 +10,8 @@ import hashlib
 import logging
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,6 +29,7 @@ PIECE: Final = 256 * 1024  # bytes
 ANSWER: Final = 30.0  # s for an answer of the queue
 TRANSFER: Final = 300.0  # s without a byte of a blob
 LONGEST_PAUSE: Final = 5.0  # s between two tries
+AGE: Final = "Treadle-Abandoned-After"  # a header of claims: seconds of silence that mean gone
 HERE: Final = (400, 404, 409)  # what the queue says of a job that is not ours any more
 
 
@@ -58,12 +60,23 @@ class QueueJob(Struct, frozen=True, kw_only=True):
     completed_at: int | None = None
 
 
-class Client:
-    """One server with the queue face and blobs. `patient`: wait for it while it is away, else StorageUnavailable."""
+Find = Callable[[], Awaitable[tuple[str, str] | None]]
 
-    def __init__(self, url: str, token: str | None = None, store: str | None = None, patient: bool = True) -> None:
+
+class Client:
+    """One server with the queue face and blobs.
+
+    patient  wait for it while it is away, else StorageUnavailable
+    find     asked for the URLs of queue and store while they do not answer: they may have moved
+    """
+
+    def __init__(
+        self, url: str, token: str | None = None, store: str | None = None, patient: bool = True,
+        find: Find | None = None,
+    ) -> None:  # fmt: skip
         self._url, self._store = url.rstrip("/"), (store or url).rstrip("/")
-        self._token, self._patient = token, patient
+        self._token, self._patient, self._find = token, patient, find
+        self.abandoned_age: float | None = None  # s, as the queue said at the last claim
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -111,6 +124,19 @@ class Client:
             if error.status in HERE:
                 raise Gone(str(error)) from None
             raise
+
+    async def release(self, job: str, runner: str) -> None:
+        """Hand a job back to its turn. Raises Gone, or Denied by a queue that does not know the call."""
+        try:
+            await self._once("POST", f"/jobs/{job}/release", {"runner_id": runner}, {}, 0.0)
+        except Denied as error:
+            if error.status in HERE:
+                raise Gone(str(error)) from None
+            raise
+
+    async def ping(self) -> str:
+        """What it says to a ping."""
+        return (await self._ask("GET", "/ping")).decode()
 
     async def get(self, job: str) -> QueueJob:
         return msgspec.json.decode(await self._ask("GET", f"/jobs/{job}"), type=QueueJob)
@@ -179,6 +205,8 @@ class Client:
         assert self._session is not None
         limit = aiohttp.ClientTimeout(total=ANSWER + wait, sock_connect=5.0)
         async with self._session.request(method, self._url + path, json=body, headers=headers, timeout=limit) as answer:
+            with suppress(KeyError, ValueError):
+                self.abandoned_age = float(answer.headers[AGE])
             return await _content(answer)
 
     async def _patiently(self, trip: Any) -> Any:
@@ -193,7 +221,15 @@ class Client:
                     log.warning("%s does not answer (%s); trying again until it does", self._url, error)
                 said = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            await self._look_around()
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _look_around(self) -> None:
+        """Take the addresses that are announced now, if there are any."""
+        with suppress(TreadleError):
+            found = await self._find() if self._find is not None else None
+            if found is not None:
+                self._url, self._store = (each.rstrip("/") for each in found)
 
 
 async def _content(answer: aiohttp.ClientResponse) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from aiohttp import ClientError
 from msgspec import Struct
 
 from treadle.blobs import BadAddress, Corrupt, NoBlob, address_of
@@ -25,6 +26,9 @@ from treadle.wasi.sandbox import Bounds, Report, run_module
 log = logging.getLogger("treadle")
 
 WAIT: Final = 20.0  # s one claim waits for a job
+TICKLE: Final = 60.0  # s
+GRACE: Final = 30.0  # s
+RELEASE: Final = 5.0  # s that handing a job back may take; beyond it the queue finds out by itself
 CACHE: Final = 64  # modules kept between runs
 
 
@@ -42,20 +46,24 @@ class Failure(Struct, frozen=True, kw_only=True):
 class Runner:
     """Runs jobs, `slots` at once, until it is told to stop.
 
-    tickle  s between signs of life: well below the queue's age of abandonment
+    tickle  s between signs of life, at most; a quarter of the queue's age of abandonment, if that is less
+    grace   s that runs get to end once it is told to stop; then they are killed and their jobs handed back
     """
 
-    def __init__(self, client: Client, bounds: Bounds, slots: int = 1, tickle: float = 60.0) -> None:
-        self._client, self._bounds, self._slots, self._tickle = client, bounds, slots, tickle
+    def __init__(
+        self, client: Client, bounds: Bounds, slots: int = 1, tickle: float = TICKLE, grace: float = GRACE
+    ) -> None:
+        self._client, self._bounds, self._slots, self._tickle, self._grace = client, bounds, slots, tickle, grace
         self.id = str(uuid.uuid4())
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Claim no more; what runs is finished."""
+        """Claim no more; what runs gets its grace."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until `stop`. A second cancellation lets go of what runs: others take it up when it counts as abandoned."""
+        """Until `stop`, and what runs has ended or was handed back. Cancelled, it lets go of what runs at once: others
+        take that up when it counts as abandoned."""
         with tempfile.TemporaryDirectory(prefix="treadle-wasi-") as folder:
             cache = _made(Path(folder, "modules"))
             async with asyncio.TaskGroup() as group:
@@ -86,29 +94,47 @@ class Runner:
         """One job, with signs of life from its first moment to its last."""
         run = asyncio.ensure_future(self._attempt(job, folder, cache))
         alive = asyncio.ensure_future(self._keep_alive(job.job_id))
+        over = asyncio.ensure_future(self._over())
         try:
-            await asyncio.wait([run, alive], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([run, alive, over], return_when=asyncio.FIRST_COMPLETED)
             if not run.done():
-                log.warning("%s is not ours any more: its run is ended", job.job_id)
+                hand_back = over.done() and not alive.done()
+                log.warning("%s %s", job.job_id, "is handed back" if hand_back else "is not ours any more: it is ended")
                 run.cancel()
+                await asyncio.wait([run])
+                if hand_back and run.cancelled():
+                    await self._hand_back(job)
             with suppress(asyncio.CancelledError):
                 await run
         except Gone as error:
             log.warning("%s: its result is not taken any more (%s)", job.job_id, error)
         finally:
-            run.cancel()
-            alive.cancel()
-            await asyncio.wait([run, alive])
+            for each in (run, alive, over):
+                each.cancel()
+            await asyncio.wait([run, alive, over])
+
+    async def _over(self) -> None:
+        """Returns when what runs has had its grace."""
+        await self._stopping.wait()
+        await asyncio.sleep(self._grace)
+
+    async def _hand_back(self, job: QueueJob) -> None:
+        try:
+            async with asyncio.timeout(RELEASE):
+                await self._client.release(job.job_id, self.id)
+        except (TreadleError, OSError, TimeoutError, ClientError) as error:
+            log.warning("%s returns to the queue when it counts as abandoned (%s)", job.job_id, error)
 
     async def _keep_alive(self, job: str) -> None:
         """Returns when the job is somebody else's."""
         while True:
-            await asyncio.sleep(self._tickle)
+            age = self._client.abandoned_age
+            await asyncio.sleep(self._tickle if age is None else min(self._tickle, age / 4))
             try:
                 await self._client.tickle(job, self.id)
             except Gone:
                 return
-            except (TreadleError, OSError, TimeoutError) as error:
+            except (TreadleError, OSError, TimeoutError, ClientError) as error:
                 log.warning("%s: no sign of life could be given (%s)", job, error)
 
     async def _attempt(self, job: QueueJob, folder: Path, cache: Path) -> None:

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from tests.served import memory_url
-from treadle.faces.queuey import Rules, queue_face
+from treadle.faces.queuey import queue_face
+from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings
 from treadle.testing import HandClock
 

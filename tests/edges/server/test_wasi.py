@@ -18,7 +18,8 @@ from tests.served import memory_url
 from treadle.blobs import DirectoryBlobs
 from treadle.cli.root import run as treadle
 from treadle.faces.blobs import blob_face
-from treadle.faces.queuey import Rules, queue_face
+from treadle.faces.queuey import queue_face
+from treadle.faces.queuey_jobs import Rules
 from treadle.testing import HandClock
 from treadle.wasi import Bounds, Report, run_module
 from treadle.wasi.client import Client, QueueJob

@@ -1,0 +1,92 @@
+"""`treadle wasi-runner`: works for a queue of sandboxed modules.
+
+Without it whoever wants to run modules would write a program around the library first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import click
+
+from treadle.cli.say import UNREACHABLE, USAGE, Stop, note, seconds
+from treadle.cli.wasi import FIND, needs_client, to_server
+
+if TYPE_CHECKING:
+    from treadle.discovery import Whereabouts
+
+
+@click.command(name="wasi-runner")
+@to_server
+@click.option("--slots", type=click.IntRange(1), default=1, show_default=True, help="Modules at once.")
+@click.option("--wall", type=seconds, default="60", show_default=True, help="Seconds one run may take.")
+@click.option("--memory", type=click.IntRange(65_536), default=256 * 2**20, show_default=True, help="Bytes of memory.")
+@click.option("--output", type=click.IntRange(1), default=128 * 2**20, show_default=True, help="Bytes it may write.")
+@click.option(
+    "--tickle", type=seconds, default="60", show_default=True,
+    help="Seconds between signs of life; less if the queue counts a runner as gone sooner than after four of them.",
+)  # fmt: skip
+@click.option(
+    "--grace", type=seconds, default="30", show_default=True, help="Seconds that runs get to end when it is stopped."
+)
+def wasi_runner(
+    server: str | None, store: str | None, slots: int, wall: float, memory: int, output: int, tickle: float,
+    grace: float,
+) -> int:  # fmt: skip
+    """Claim jobs of the queue and run their modules, each in a process of its own: no files, no network.
+
+    Without --server it works for the first queue that is announced on the local network, and follows it when it
+    moves. SIGTERM or Ctrl-C: claim no more, let runs end within --grace, then kill them and hand their jobs back.
+    """
+    needs_client()
+    try:
+        import wasmtime  # noqa: F401
+    except ImportError as error:
+        raise Stop(USAGE, f"no module could be run here: pip install 'treadle[wasi]' ({error})") from None
+    from treadle import config
+    from treadle.wasi import Bounds
+    from treadle.wasi.client import Client
+    from treadle.wasi.runner import Runner
+    from treadle.worker.signals import Signals
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+
+    async def look() -> tuple[str, str] | None:
+        found = await _look()
+        return None if found is None else (found.queue, store or found.store)
+
+    async def work() -> None:
+        place = (server, store) if server is not None else await _first(store)
+        find = None if server is not None else look
+        async with Client(place[0], config.token(), place[1], patient=True, find=find) as client:
+            runner = Runner(client, Bounds(wall=wall, memory=memory, output=output), slots, tickle, grace)
+            with Signals(asyncio.get_running_loop(), runner.stop):
+                note(f"treadle: runner {runner.id}, {slots} at once, for {place[0]}")
+                await runner.run()
+        note("treadle: stopped")
+
+    asyncio.run(work())
+    return 0
+
+
+async def _look() -> Whereabouts | None:
+    from treadle.discovery import NoMulticast, find, place
+
+    try:
+        return await find(FIND, place())
+    except NoMulticast as error:
+        raise Stop(UNREACHABLE, f"name the queue, --server URL or TREADLE_SERVER: {error}") from None
+
+
+async def _first(store: str | None) -> tuple[str, str]:
+    """The first queue that is announced, however long that takes: queues may start after their runners."""
+    said = False
+    while True:
+        found = await _look()
+        if found is not None:
+            return found.queue, store or found.store
+        if not said:
+            note("treadle: waiting for a queue to be announced on the local network (or name one: --server URL)")
+        said = True

@@ -1,0 +1,173 @@
+"""The sockets of multicast DNS: one for each network this machine is on, loopback included.
+
+Without one of its own for each, an answer could name an address that cannot be reached from where the question came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from treadle.discovery.packet import BIGGEST, BadPacket, Packet, decode, encode
+from treadle.errors import BadOption, TreadleError
+
+GROUP: Final = "224.0.0.251"
+PORT: Final = 5353
+LOOPBACK: Final = "127.0.0.1"
+ONLY_MINE: Final = 49  # IP_MULTICAST_ALL of Linux, which Python does not name: off, a socket hears its own network only
+HOPS: Final = 255
+
+Heard = Callable[[Packet, "Ear", tuple[str, int]], None]
+
+
+class NoMulticast(TreadleError):
+    """No network of this machine lets a program join the multicast group; why is in the message."""
+
+
+class Place(tuple[str | None, int]):
+    """Where discovery happens: the address of one network card, or None for all of them, and the port."""
+
+    __slots__ = ()
+
+
+EVERYWHERE: Final = Place((None, PORT))
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Place:
+    """What TREADLE_MDNS says: `ADDRESS`, `ADDRESS:PORT`, or nothing. Raises BadOption."""
+    named = environment.get("TREADLE_MDNS", "")
+    if not named:
+        return EVERYWHERE
+    address, _, port = named.partition(":")
+    try:
+        socket.inet_aton(address)
+        return Place((address, int(port or PORT)))
+    except (OSError, ValueError):
+        words = f"expected the IPv4 address of a network card, and perhaps :PORT, found {named!r}"
+        raise BadOption("TREADLE_MDNS", words) from None
+
+
+def networks() -> list[str]:
+    """An IPv4 address of this machine on each network it is on."""
+    found = _by_interface() if sys.platform in ("linux", "darwin") else []
+    return list(dict.fromkeys([*(found or _outward()), LOOPBACK]))
+
+
+def _by_interface() -> list[str]:
+    import fcntl
+
+    ask = 0x8915 if sys.platform == "linux" else 0xC0206921  # SIOCGIFADDR
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, ask, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # down, or without an IPv4 address
+            found.append(socket.inet_ntoa(answer[20:24]))
+    return found
+
+
+def _outward() -> list[str]:
+    """The address by which this machine would speak to the group."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((GROUP, PORT))
+        except OSError:
+            return []
+        return [probe.getsockname()[0]]
+
+
+def _socket(address: str, port: int) -> socket.socket:
+    """One that hears the group on the network of this address and speaks to it there."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "SO_REUSEPORT"):
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # others on this machine listen there too
+        if sys.platform == "linux":
+            made.setsockopt(socket.IPPROTO_IP, ONLY_MINE, 0)
+        made.bind(("", port))
+        member = socket.inet_aton(GROUP) + socket.inet_aton(address)
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, HOPS)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+class Ear(asyncio.DatagramProtocol):
+    """One network: what is heard there, and how to speak there."""
+
+    def __init__(self, address: str, port: int, heard: Heard) -> None:
+        self.address, self.port, self._heard = address, port, heard
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
+        if len(data) <= BIGGEST:
+            try:
+                packet = decode(data)
+            except BadPacket:
+                return
+            self._heard(packet, self, (addr[0], addr[1]))
+
+    def error_received(self, exc: Exception) -> None:
+        """A network that went away says so at every packet; it may come back."""
+
+    def say(self, packet: Packet, to: tuple[str, int] | None = None) -> None:
+        """To everybody on this network, or to one. What cannot be sent is lost, as any packet may be."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.sendto(encode(packet), to or (GROUP, self.port))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class Link:
+    """All networks, or one, from `async with` to its end.
+
+    only  addresses of the networks; None: all of this machine
+    """
+
+    def __init__(self, heard: Heard, where: Place, only: Sequence[str] | None = None) -> None:
+        self._heard, (self._address, self._port), self._only = heard, where, only
+        self.ears: list[Ear] = []
+
+    async def __aenter__(self) -> Self:
+        wanted = [self._address] if self._address else list(self._only or networks())
+        refused: list[str] = []
+        loop = asyncio.get_running_loop()
+        for address in wanted:
+            try:
+                made = _socket(address, self._port)
+            except OSError as error:
+                refused.append(f"{address}: {error.strerror or error}")
+                continue
+            ear = Ear(address, self._port, self._heard)
+            await loop.create_datagram_endpoint(lambda ear=ear: ear, sock=made)  # type: ignore[misc]
+            self.ears.append(ear)
+        if not self.ears:
+            raise NoMulticast(f"multicast port {self._port} cannot be used ({'; '.join(refused)})")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        for ear in self.ears:
+            ear.close()
+        self.ears.clear()
+        await asyncio.sleep(0)  # transports close at the loop's next turn

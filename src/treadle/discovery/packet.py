@@ -1,0 +1,229 @@
+"""The packets of multicast DNS: questions and answers as data, and as the bytes they travel in.
+
+Without it announcing and finding would each read and write bytes. Names are tuples of labels, so that one may hold any
+character: `_serval:queue` is no legal service name, and libraries refuse it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+A, PTR, TXT, AAAA, SRV, ANY = 1, 12, 16, 28, 33, 255
+INTERNET: Final = 1
+TOP_BIT: Final = 0x8000  # of a class: in a question "answer me alone", in an answer "forget what you knew before"
+RESPONSE: Final = 0x8400  # flags: an answer, with authority
+MOST_LABELS: Final = 64  # of one name; beyond it somebody plays with pointers
+BIGGEST: Final = 9_000  # bytes of a packet
+
+Name = tuple[str, ...]
+
+
+class BadPacket(Exception):
+    """Bytes that are no packet of ours to read. Whoever listens drops them."""
+
+
+class Target(Struct, frozen=True):
+    """What an SRV answer says: where the service listens."""
+
+    host: Name
+    port: int
+
+
+Data = Name | Target | dict[str, str] | str | bytes  # of PTR, SRV, TXT, A and AAAA, and all others
+
+
+class Question(Struct, frozen=True):
+    name: Name
+    kind: int
+    alone: bool = False  # the answer may go to the asker alone
+
+
+class Answer(Struct, frozen=True):
+    """One fact. ttl: seconds it holds; 0 takes it back. flush: it replaces what was known under this name and kind."""
+
+    name: Name
+    kind: int
+    data: Data
+    ttl: int
+    flush: bool = False
+
+
+class Packet(Struct, frozen=True, kw_only=True):
+    """Questions, or answers. `proposed` is what an asker would like to own (a probe)."""
+
+    id: int = 0
+    is_response: bool = False
+    questions: tuple[Question, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    proposed: tuple[Answer, ...] = ()
+    more: tuple[Answer, ...] = ()
+
+
+def name_of(text: str) -> Name:
+    """`_serval_queue._tcp.local.` as labels."""
+    return tuple(text.rstrip(".").split("."))
+
+
+def folded(name: Name) -> Name:
+    """For comparing: names differ by more than upper and lower case."""
+    return tuple(label.lower() for label in name)
+
+
+# --- writing
+
+
+class _Writer:
+    """Bytes that grow, and where names already stand in them."""
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self._known: dict[Name, int] = {}
+
+    def name(self, name: Name) -> None:
+        for number in range(len(name)):
+            rest = name[number:]
+            at = self._known.get(rest)
+            if at is not None:
+                self.out += struct.pack("!H", 0xC000 | at)
+                return
+            if len(self.out) < 0x3FFF:
+                self._known[rest] = len(self.out)
+            label = rest[0].encode()
+            if not 0 < len(label) < 64:
+                raise ValueError(f"a label has 1 to 63 bytes, found {rest[0]!r}")
+            self.out += bytes([len(label)]) + label
+        self.out.append(0)
+
+    def question(self, question: Question) -> None:
+        self.name(question.name)
+        self.out += struct.pack("!HH", question.kind, INTERNET | (TOP_BIT if question.alone else 0))
+
+    def answer(self, answer: Answer) -> None:
+        self.name(answer.name)
+        self.out += struct.pack("!HHI", answer.kind, INTERNET | (TOP_BIT if answer.flush else 0), answer.ttl)
+        start = len(self.out)
+        self.out += b"\0\0"
+        self._data(answer.data)
+        struct.pack_into("!H", self.out, start, len(self.out) - start - 2)
+
+    def _data(self, data: Data) -> None:
+        match data:
+            case Target():
+                self.out += struct.pack("!HHH", 0, 0, data.port)
+                self.name(data.host)
+            case tuple():
+                self.name(data)
+            case dict():
+                pairs = [f"{key}={value}".encode()[:255] for key, value in data.items()] or [b""]
+                for pair in pairs:
+                    self.out += bytes([len(pair)]) + pair
+            case str():
+                self.out += ipaddress.ip_address(data).packed
+            case bytes():
+                self.out += data
+
+
+def encode(packet: Packet) -> bytes:
+    """The packet as it travels."""
+    writer = _Writer()
+    counts = (len(packet.questions), len(packet.answers), len(packet.proposed), len(packet.more))
+    writer.out += struct.pack("!HHHHHH", packet.id, RESPONSE if packet.is_response else 0, *counts)
+    for question in packet.questions:
+        writer.question(question)
+    for answer in (*packet.answers, *packet.proposed, *packet.more):
+        writer.answer(answer)
+    return bytes(writer.out)
+
+
+# --- reading
+
+
+class _Reader:
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.at = raw, 0
+
+    def unpack(self, form: str) -> tuple[int, ...]:
+        found = struct.unpack_from(form, self.raw, self.at)
+        self.at += struct.calcsize(form)
+        return found
+
+    def name(self) -> Name:
+        labels: list[str] = []
+        at, back = self.at, 0
+        for _ in range(2 * MOST_LABELS):
+            size = self.raw[at]
+            if size >= 0xC0:
+                back = back or at + 2
+                at = (size & 0x3F) << 8 | self.raw[at + 1]
+            elif size == 0:
+                self.at = back or at + 1
+                return tuple(labels)
+            elif size > 63 or len(labels) == MOST_LABELS:
+                break
+            else:
+                if at + 1 + size > len(self.raw):
+                    break
+                labels.append(self.raw[at + 1 : at + 1 + size].decode(errors="replace"))
+                at += 1 + size
+        raise BadPacket("a name without an end")
+
+    def question(self) -> Question:
+        name = self.name()
+        kind, kind_class = self.unpack("!HH")
+        return Question(name, kind, bool(kind_class & TOP_BIT))
+
+    def answer(self) -> Answer:
+        name = self.name()
+        kind, kind_class, ttl, size = self.unpack("!HHIH")
+        end = self.at + size
+        if end > len(self.raw):
+            raise BadPacket("cut short")
+        data = self._data(kind, end)
+        self.at = end
+        return Answer(name, kind, data, ttl, bool(kind_class & TOP_BIT))
+
+    def _data(self, kind: int, end: int) -> Data:
+        if kind == PTR:
+            return self.name()
+        if kind == SRV:
+            _, _, port = self.unpack("!HHH")
+            return Target(self.name(), port)
+        if kind == TXT:
+            return self._pairs(end)
+        raw = self.raw[self.at : end]
+        if (kind, len(raw)) in ((A, 4), (AAAA, 16)):
+            return str(ipaddress.ip_address(raw))
+        return raw
+
+    def _pairs(self, end: int) -> dict[str, str]:
+        found: dict[str, str] = {}
+        while self.at < end:
+            size = self.raw[self.at]
+            pair = self.raw[self.at + 1 : min(self.at + 1 + size, end)].decode(errors="replace")
+            self.at += 1 + size
+            key, _, value = pair.partition("=")
+            if key:
+                found.setdefault(key.lower(), value)
+        return found
+
+
+def decode(raw: bytes) -> Packet:
+    """What the bytes say. Raises BadPacket."""
+    reader = _Reader(raw)
+    try:
+        id, flags, *counts = reader.unpack("!HHHHHH")
+        if flags & 0x7800 or sum(counts) > 500:
+            raise BadPacket("no plain question or answer")
+        questions = tuple(reader.question() for _ in range(counts[0]))
+        answers: list[Sequence[Answer]] = [tuple(reader.answer() for _ in range(count)) for count in counts[1:]]
+    except (IndexError, struct.error, ValueError) as error:
+        raise BadPacket(str(error)) from None
+    first, proposed, more = (tuple(each) for each in answers)
+    return Packet(
+        id=id, is_response=bool(flags & 0x8000), questions=questions, answers=first, proposed=proposed, more=more
+    )  # fmt: skip

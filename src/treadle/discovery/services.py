@@ -1,0 +1,45 @@
+"""The kinds of service that are announced, and how a client picks a queue and a store for blobs among them.
+
+Without it a runner might work for one queue and fetch from the store of another.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from treadle.discovery.browse import Browser, Found
+from treadle.discovery.link import Place
+
+# As clients of that queue look for it: as it was written down, with a colon, and as it was shipped, without.
+QUEUES: Final = ("_serval:queue._tcp.local.", "_serval_queue._tcp.local.")
+BLOBS: Final = ("_serval_storage._tcp.local.",)
+A_STORE_MORE: Final = 1.0  # s one waits for a store, once there is a queue that has none itself
+
+
+class Whereabouts(Struct, frozen=True):
+    """The URLs of a queue and of the store for its blobs."""
+
+    queue: str
+    store: str
+
+
+async def find(timeout: float, where: Place) -> Whereabouts | None:
+    """The first queue that answers, with the store of the same server, else any store, else the queue's own URL.
+
+    None if no queue was heard of within `timeout` seconds. Raises NoMulticast.
+    """
+    async with Browser((*QUEUES, *BLOBS), where) as browser:
+        found = await browser.until(lambda all: any(each.type in QUEUES for each in all), timeout)
+        queue = next((each for each in found if each.type in QUEUES), None)
+        if queue is None:
+            return None
+        if _own_store(queue, found) is None:
+            found = await browser.until(lambda all: any(each.type in BLOBS for each in all), A_STORE_MORE)
+        store = _own_store(queue, found) or next((each for each in found if each.type in BLOBS), None)
+        return Whereabouts(queue.url, store.url if store is not None else queue.url)
+
+
+def _own_store(queue: Found, found: list[Found]) -> Found | None:
+    return next((each for each in found if each.type in BLOBS and each.instance == queue.instance), None)
