@@ -83,11 +83,11 @@ async def blob_response(blobs: Blobs, named: str, method: str) -> Response:
         address = address_of(named)
     except BadAddress as error:
         raise Refused(400, "malformed_address", str(error)) from None
-    headers = {"ETag": f'"{address:path}"', "Cache-Control": "public, max-age=31536000, immutable"}
+    headers = {"ETag": f'"{address}"', "Cache-Control": "public, max-age=31536000, immutable"}
     if method == "HEAD":
         size = await blobs.size(address)
         if size is None:
-            raise Refused(404, "not_found", f"there is no blob {address:path}")
+            raise Refused(404, "not_found", f"there is no blob {address}")
         return Response(headers={**headers, "Content-Length": str(size)}, media_type=BYTES)
     opened = blobs.read(address)
     try:

@@ -84,6 +84,17 @@ async def test_a_full_disk_is_said(blobs: DirectoryBlobs, monkeypatch: pytest.Mo
         await blobs.put(pieces(b"x"))
 
 
+async def test_an_address_with_slashes_is_one_all_the_same(blobs: DirectoryBlobs) -> None:
+    """Half of all addresses have one in base64."""
+    url = memory_url(None, faces=[blob_face(blobs)])
+    content = next(b"%d" % n for n in range(100) if "/" in sri(hashlib.sha256(b"%d" % n).hexdigest()))
+    address, _ = await blobs.put(pieces(content))
+    async with aiohttp.ClientSession() as session:
+        for path in (f"/v1/storage/data/{sri(address)}", f"/blob/{sri(address).replace('/', '_').replace('+', '-')}"):
+            async with session.get(url + path) as answer:
+                assert (answer.status, await answer.read()) == (200, content)
+
+
 def test_addresses_have_two_forms() -> None:
     address = hashlib.sha256(b"x").hexdigest()
     assert address_of(address.upper()) == address

@@ -6,12 +6,16 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.served import memory_url
+from tests.served import host, memory_url
+from treadle import App
+from treadle.blobs import DirectoryBlobs
+from treadle.faces.blobs import blob_face
 from treadle.faces.queuey import queue_face
 from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings
@@ -75,7 +79,7 @@ async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
     assert job == {
         "job_id": job["job_id"], "binary_addr": "bin", "input_addr": "in", "output_addr": None, "created_at": born,
         "updated_at": born, "completed_at": None, "status": "pending", "run_attempts": 0, "abandon_count": 0,
-        "runner_id": None,
+        "failure": None, "runner_id": None,
     }  # fmt: skip
     uuid.UUID(job["job_id"])
     clock.advance(1)
@@ -96,20 +100,29 @@ async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
     assert await queue.claim() == 204
 
 
-async def test_fifty_runners_claim_a_thousand_jobs_each_once_the_oldest_first(queue: Queue) -> None:
-    made = [(await queue.create(str(number)))["job_id"] for number in range(200)]
-    made += [(await queue.create(str(number)))["job_id"] for number in range(200, 1000)]
-    taken: list[str] = []
+@pytest.mark.parametrize("stored", ["memory", "sqlite"])
+async def test_fifty_runners_claim_a_thousand_jobs_each_once_the_oldest_first(
+    session: aiohttp.ClientSession, tmp_path: Path, stored: str
+) -> None:
+    url = "memory://" if stored == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal"
+    queue = Queue(session, host().add(App(url), Settings(), [queue_face(Rules())]))
+    made = [(await queue.create(str(number)))["job_id"] for number in range(1000)]
+    turn = {id: number for number, id in enumerate(made)}
+    runs: list[list[int]] = [[] for _ in range(50)]
+    claimed = 0
 
-    async def runner() -> None:
+    async def runner(mine: list[int]) -> None:
+        nonlocal claimed
         id = str(uuid.uuid4())
         while (job := await queue.claim(id)) != 204:
-            taken.append(job["job_id"])
+            mine.append(turn[job["job_id"]])
+            claimed += 1
+            # of the jobs that are older, only those may be missing that another runner has on its way just now
+            assert mine[-1] < claimed + len(runs)
 
-    first = await queue.claim()
-    await asyncio.gather(*[runner() for _ in range(50)])
-    assert first["job_id"] == made[0]
-    assert sorted([first["job_id"], *taken]) == sorted(made)
+    await asyncio.gather(*[runner(mine) for mine in runs])
+    assert sorted(each for mine in runs for each in mine) == list(range(1000))
+    assert all(mine == sorted(mine) for mine in runs)
 
 
 async def test_exactly_the_age_is_active_still_and_more_is_not(queue: Queue, clock: HandClock) -> None:
@@ -184,6 +197,75 @@ async def test_creating_may_be_repeated(queue: Queue) -> None:
     first = await queue("POST", "/jobs/create", {"binary_addr": "a"}, Idempotency_Key="k")
     assert await queue("POST", "/jobs/create", {"binary_addr": "a"}, Idempotency_Key="k") == first
     assert (await queue("POST", "/jobs/create", {"binary_addr": "b"}, Idempotency_Key="k"))[0] == 422
+
+
+async def test_what_a_runner_hands_back_keeps_its_turn_and_counts_nothing(queue: Queue) -> None:
+    job, other = await queue.create(), await queue.create()
+    await queue.claim(A)
+    assert (await queue("POST", f"/jobs/{job['job_id']}/release", {"runner_id": B}))[0] == 409
+    status, back = await queue("POST", f"/jobs/{job['job_id']}/release", {"runner_id": A})
+    assert (status, back["status"], back["run_attempts"], back["runner_id"]) == (200, "pending", 0, None)
+    assert (await queue("POST", f"/jobs/{job['job_id']}/release", {"runner_id": A}))[0] == 400
+    assert (await queue.claim(B))["job_id"] == job["job_id"]
+    assert (await queue.claim(B))["job_id"] == other["job_id"]
+
+
+async def test_priority_and_delay_are_there_for_who_wants_them(queue: Queue, clock: HandClock) -> None:
+    await queue.create("later", delay=60)
+    await queue.create("old")
+    await queue.create("urgent", priority=5)
+    assert [(await queue.claim())["binary_addr"] for _ in range(2)] == ["urgent", "old"]
+    assert await queue.claim() == 204
+    clock.advance(60)
+    assert (await queue.claim())["binary_addr"] == "later"
+
+
+async def test_a_failure_says_why(queue: Queue, clock: HandClock) -> None:
+    reported, abandoned, cancelled = [(await queue.create())["job_id"] for _ in range(3)]
+    await queue("POST", f"/jobs/{cancelled}/cancel")
+    await queue.claim(A)
+    await queue("POST", f"/jobs/{reported}/complete", {"status": "failed"})
+    for _ in range(2):
+        assert (await queue.claim(A))["job_id"] == abandoned
+        clock.advance(301)
+    for id, why in ((reported, "reported"), (abandoned, "abandoned"), (cancelled, "cancelled")):
+        _, job = await queue("GET", f"/jobs/{id}")
+        assert (job["status"], job["failure"]) == ("failed", why)
+
+
+async def test_a_result_after_the_time_is_over_is_not_taken(queue: Queue, clock: HandClock) -> None:
+    job = await queue.create()
+    await queue.claim(A)
+    clock.advance(300.001)  # nobody looked meanwhile
+    status, said = await queue("POST", f"/jobs/{job['job_id']}/complete", {"status": "completed", "runner_id": A})
+    assert (status, said["error"]) == (400, "not_active")
+    assert (await queue("GET", f"/jobs/{job['job_id']}"))[1]["status"] == "pending"
+
+
+async def test_the_output_of_a_job_is_streamed(session: aiohttp.ClientSession, tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    faces = [queue_face(Rules(verify_addresses=True), blobs), blob_face(blobs)]
+    queue = Queue(session, memory_url(None, Settings(), faces))
+    async with session.put(queue.url + "/blob", data=b"module") as answer:
+        address = await answer.text()
+    for missing in ({"binary_addr": "0" * 64}, {"binary_addr": "x"}, {"binary_addr": address, "input_addr": "0" * 64}):
+        assert (await queue("POST", "/jobs/create", missing))[0] == 422
+    job = (await queue.create(address))["job_id"]
+    status, said = await queue("GET", f"/jobs/{job}/output")
+    assert (status, said["error"]) == (404, "no_output")
+    await queue.claim(A)
+    await queue("POST", f"/jobs/{job}/complete", {"status": "completed", "output_addr": address})
+    assert await queue("GET", f"/jobs/{job}/output") == (200, "module")
+    assert (await queue("GET", f"/jobs/{B}/output"))[0] == 404
+
+
+async def test_what_a_body_may_hold(session: aiohttp.ClientSession) -> None:
+    queue = Queue(session, memory_url(None, Settings(max_body=1_000), [queue_face(Rules())]))
+    status, job = await queue("POST", "/jobs/create", {"binary_addr": "a", "unknown": [1], "input_addr": None})
+    assert (status, job["input_addr"]) == (200, None)
+    assert (await queue("POST", "/jobs/create", {"binary_addr": "a", "x": "y" * 1_000}))[0] == 413
+    assert (await queue("POST", "/jobs/create", {"binary_addr": "a" * 513}))[0] == 422
+    assert (await queue("DELETE", f"/jobs/{A}"))[0] == 405
 
 
 async def test_list_and_cancel(queue: Queue) -> None:

@@ -170,6 +170,24 @@ async def test_a_run_that_lost_its_job_is_ended_and_its_result_dropped(
         assert (await client.get(id)).runner_id == other.runner_id
 
 
+async def test_a_runner_that_is_stopped_hands_back_what_does_not_end_in_its_grace(url: str, tmp_path: Path) -> None:
+    async with Client(url, patient=False) as client:
+        id = await send(client, tmp_path, "endless")
+        async with running(url, grace=0.0):
+            await ended(client, id, lambda job: job.status == "active")
+        job = await client.get(id)
+        assert (job.status, job.run_attempts, job.runner_id) == ("pending", 0, None)
+
+
+async def test_signs_of_life_come_as_often_as_the_queue_needs_them(blobs: DirectoryBlobs, tmp_path: Path) -> None:
+    url = memory_url(None, faces=[queue_face(Rules(abandoned_age=1.0)), blob_face(blobs)])
+    async with Client(url, patient=False) as client, running(url, tickle=60.0, grace=0.0):
+        id = await send(client, tmp_path, "endless")
+        first = await ended(client, id, lambda job: job.status == "active")
+        later = await ended(client, id, lambda job: job.updated_at > first.updated_at + 2_000)
+        assert (later.status, later.run_attempts) == ("active", 1)
+
+
 async def call(*words: str, folder: Path, given: bytes = b"") -> tuple[int, bytes]:
     command = [sys.executable, "-m", "treadle", "wasi", *words]
     process = await asyncio.create_subprocess_exec(
