@@ -2,7 +2,7 @@
 
 `bench engine` measures Treadle alone, `bench claim-cost` and `bench backlog` what very many stored jobs cost, `bench
 blocked` what those of one blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it asks
-for. `bench pins [NAME ...]` compiles the pins of the peers anew.
+for, `bench http` what requests cost a server. `bench pins [NAME ...]` compiles the pins of the peers anew.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ def main(words: list[str]) -> int:
         from benchmarks.harness.environments import pin
 
         pin([word for word in rest if not word.startswith("-")], [word for word in rest if word.startswith("-")])
-    elif name in ("engine", "claim-cost", "backlog", "blocked", "roads"):
-        from benchmarks import backlog, blocked, claim_cost, engine, roads
+    elif name in ("engine", "claim-cost", "backlog", "blocked", "roads", "http"):
+        from benchmarks import backlog, blocked, claim_cost, engine, over_http, roads
 
-        smaller = {"engine": engine, "claim-cost": claim_cost, "backlog": backlog, "blocked": blocked, "roads": roads}
+        smaller = {
+            "engine": engine, "claim-cost": claim_cost, "backlog": backlog, "blocked": blocked, "roads": roads,
+            "http": over_http,
+        }  # fmt: skip
         smaller[name].main(rest)
     else:
         from benchmarks.harness.run import main as run
