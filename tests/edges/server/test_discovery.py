@@ -251,7 +251,13 @@ class Process:
     """A command of ours that lasts."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process, self.said = process, ""
+        self.process, self.said, self._told = process, "", False
+
+    def stop(self) -> None:
+        """SIGTERM, once: a second one ends it at once."""
+        if self.process.returncode is None and not self._told:
+            self._told = True
+            self.process.send_signal(signal.SIGTERM)
 
     async def says(self, pattern: str) -> re.Match[str]:
         assert self.process.stderr is not None
@@ -274,13 +280,13 @@ async def started(folder: Path, where: Place, *words: str) -> AsyncIterator[Proc
         sys.executable, "-m", "treadle", *words, cwd=folder, env=environment, stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
+    made = Process(process)
     try:
-        yield Process(process)
+        yield made
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-            said = await asyncio.wait_for(process.communicate(), PATIENCE)
-            assert process.returncode == 0, said
+        made.stop()
+        said = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert process.returncode == 0, said
 
 
 async def test_a_job_runs_by_discovery_alone(alone: Place, tmp_path: Path) -> None:
@@ -297,5 +303,5 @@ async def test_a_job_runs_by_discovery_alone(alone: Place, tmp_path: Path) -> No
         async with Browser(QUEUES, alone) as browser:
             found = await until(browser, lambda all: len(all) == 2)
             assert {each.url for each in found} == {url}
-            server.process.send_signal(signal.SIGTERM)
+            server.stop()
             await until(browser, lambda all: not all)
