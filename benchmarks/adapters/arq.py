@@ -12,14 +12,14 @@ from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body, main, run
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body, main, run
 
 UVLOOP = True
 ABOUT = About(
     packages=("arq", "redis", "hiredis", "uvloop"),
     settled=(["ZCARD", "arq:queue"],),
     worker="loses nothing: jobs stay queued until they have ended, and run again when their mark has run out",
-    server="as the Redis server is set up",
+    server=CRASH.get(ASK.storage, ""),
     notes="uvloop, max_jobs 100 unless concurrency is set, poll_delay 0.01; no bulk call",
     can=("results", "processes"),
 )

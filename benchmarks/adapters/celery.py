@@ -10,13 +10,14 @@ from typing import Any
 
 from celery import Celery, chord
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body_plain, main
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body_plain, main
 
 ABOUT = About(
     packages=("celery", "kombu", "redis", "hiredis"),
     settled=(["LLEN", "celery"], ["ZCARD", "unacked_index"]),
-    worker="loses the jobs that run: they are acknowledged when they start (acks_late is off by default)",
-    server="as the Redis server is set up",
+    worker="loses the jobs that run, which are acknowledged when they start (acks_late is off); "
+    "what was prefetched returns after an hour",
+    server=CRASH.get(ASK.storage, ""),
     notes="prefork with 2 children (threads when concurrency is set), prefetch multiplier 64; one borrowed producer; "
     "no bulk call",
     can=("results", "limits", "fanin", "processes"),

@@ -30,7 +30,7 @@ ABOUT = About(
     packages=("dbos", "sqlalchemy"),
     settled=f"SELECT count(*) FROM {'' if SQLITE else 'dbos.'}workflow_status WHERE status IN ('ENQUEUED', 'PENDING')",
     worker="loses nothing: a process with the same executor id recovers its workflows when it starts",
-    server="loses nothing",
+    server="loses nothing" + (": a rollback journal, synchronous=full" if SQLITE else ""),
     notes="worker_concurrency 100 unless set, polling_interval_sec 0.01, pool of 20; outputs are always kept; "
     "no bulk call",
     can=("results", "limits", "lanes", "fanin", "processes"),

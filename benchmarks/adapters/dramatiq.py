@@ -18,13 +18,13 @@ from dramatiq.rate_limits.backends import RedisBackend as LimitBackend
 from dramatiq.results import Results
 from dramatiq.results.backends import RedisBackend as ResultBackend
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body_plain, main
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body_plain, main
 
 ABOUT = About(
     packages=("dramatiq", "redis", "hiredis"),
     settled=(["HLEN", "dramatiq:default.msgs"],),
     worker="loses nothing: what a silent worker held is handed out again after about a minute",
-    server="as the Redis server is set up",
+    server=CRASH.get(ASK.storage, ""),
     notes="32 threads unless concurrency is set; no bulk call; limits by ConcurrentRateLimiter inside the job",
     can=("results", "limits", "processes", "fanin"),
 )

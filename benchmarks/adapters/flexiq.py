@@ -14,7 +14,7 @@ from typing import Any
 
 from flexiq import Queue
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body_plain, main
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body_plain, main
 
 SQLITE = ASK.storage.startswith("sqlite")
 ABOUT = About(
@@ -23,7 +23,9 @@ ABOUT = About(
     if SQLITE
     else (["SCARD", "flexiq:jobs:status:0"], ["SCARD", "flexiq:jobs:status:1"]),
     worker="loses nothing: jobs whose time limit has passed are reaped and tried again",
-    server="loses nothing" if SQLITE else "as the Redis server is set up",
+    server=CRASH.get(
+        ASK.storage, "a process loses nothing; the machine may lose the last moments (synchronous=normal)"
+    ),
     notes="8 threads unless concurrency is set, scheduler_batch_size 64, polls each 2 ms, push_dispatch off; "
     "bulk is enqueue_many; what jobs return is always kept",
     can=("results", "limits", "processes", "fanin"),

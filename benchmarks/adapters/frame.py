@@ -100,6 +100,11 @@ class Producer:
     done: Callable[[], Any] | None = field(default=None)  # waits until all `one` has handed over is stored
 
 
+CRASH = {  # what a crash of the server loses that is set up as the storage says
+    "postgres": "loses nothing",
+    "redis": "loses everything: nothing is written to disk",
+    "redis-aof": "loses at most about a second",
+}
 ASK = Ask(**json.loads(os.environ.get("BENCH", "{}")))
 BALLAST = "x" * ASK.ballast
 VALUE = 1 if ASK.results else None  # what a job returns

@@ -14,7 +14,7 @@ from typing import Any
 
 from huey import RedisHuey, SqliteHuey
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body_plain, main
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body_plain, main
 
 SQLITE = ASK.storage.startswith("sqlite")
 FSYNC = ASK.storage == "sqlite-full"
@@ -24,7 +24,7 @@ ABOUT = About(
     worker="loses the jobs that run: they leave the queue when they are handed out",
     server=("loses nothing" if FSYNC else "the machine may lose the last moments, and may damage the file")
     if SQLITE
-    else "as the Redis server is set up",
+    else CRASH.get(ASK.storage, ""),
     notes=f"2 threads unless concurrency is set; no bulk call{f'; fsync {FSYNC}' if SQLITE else ''}",
     can=("results", "processes", "fanin"),
 )

@@ -11,13 +11,13 @@ from typing import Any
 import redis
 from rq import Queue, SimpleWorker
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body_plain, main
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body_plain, main
 
 ABOUT = About(
     packages=("rq", "redis", "hiredis"),
     settled=(["LLEN", "rq:queue:default"], ["ZCARD", "rq:wip:default"]),
     worker="keeps the job as abandoned: it is failed after its time limit, and tried again if it has retries",
-    server="as the Redis server is set up",
+    server=CRASH.get(ASK.storage, ""),
     notes="SimpleWorker, one job at a time; bulk is enqueue_many; result_ttl=0 unless results are on",
     can=("results", "processes", "fanin"),
 )

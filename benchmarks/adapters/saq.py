@@ -14,7 +14,7 @@ from typing import Any
 
 from saq import Queue, Worker
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body, main, run
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body, main, run
 
 UVLOOP = True
 POSTGRES = ASK.storage == "postgres"
@@ -24,7 +24,7 @@ ABOUT = About(
     packages=("saq", "psycopg", "uvloop") if POSTGRES else ("saq", "redis", "hiredis", "uvloop"),
     settled="SELECT count(*) FROM saq_jobs WHERE status IN ('new', 'queued', 'active')" if POSTGRES else REDIS,
     worker="loses a job that has no retries left (its default is 1 try); others are swept and tried again",
-    server="loses nothing" if POSTGRES else "as the Redis server is set up",
+    server=CRASH.get(ASK.storage, ""),
     notes="uvloop, concurrency 32 unless set; no bulk call",
     can=("results", "processes"),
 )

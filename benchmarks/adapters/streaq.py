@@ -10,7 +10,7 @@ from typing import Any
 import coredis
 from streaq import Worker
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body, main
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body, main
 
 UVLOOP = True
 coredis.Config.optimized = True
@@ -18,7 +18,7 @@ ABOUT = About(
     packages=("streaq", "coredis", "uvloop"),
     settled=(["ZCARD", "streaq:default:queues:timeout:default"], ["XLEN", "streaq:default:queues:default"]),
     worker="loses nothing: what was idle for a minute is taken by another worker",
-    server="as the Redis server is set up",
+    server=CRASH.get(ASK.storage, ""),
     notes="uvloop, concurrency 32 unless set, coredis optimised; bulk is enqueue_many; no results with ttl=0",
     can=("results", "processes", "fanin"),
 )

@@ -18,7 +18,7 @@ from taskiq.receiver import Receiver
 from taskiq.serializers import ORJSONSerializer
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend, RedisStreamBroker
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body, main, run
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body, main, run
 
 UVLOOP = True
 STREAM = ASK.variant == "stream"
@@ -29,7 +29,7 @@ ABOUT = About(
     worker="loses nothing: unacknowledged entries are handed out again after 10 minutes"
     if STREAM
     else "loses the jobs that run or were prefetched: they leave the list when they are handed out",
-    server="as the Redis server is set up",
+    server=CRASH.get(ASK.storage, ""),
     notes="uvloop, orjson, 32 tasks at once and as many prefetched unless concurrency is set; no bulk call",
     can=("results", "processes"),
 )

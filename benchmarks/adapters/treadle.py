@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body, main, run
+from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Producer, body, main, run
 from treadle import App, Limit, Worker, gather
 
 REDIS = (["ZCARD", "{treadle:default}:line:0:default"], ["ZCARD", "{treadle:default}:due"])
@@ -25,9 +25,7 @@ ABOUT = About(
     }.get(ASK.storage, ()),
     worker="loses nothing: leases run out, and the jobs run again",
     server={
-        "postgres": "loses nothing",
-        "redis": "loses everything: nothing is written to disk",
-        "redis-aof": "loses at most about a second",
+        **CRASH,
         "sqlite-full": "loses nothing",
         "sqlite-normal": "a process loses nothing; the machine may lose the last moments",
     }.get(ASK.storage, ""),

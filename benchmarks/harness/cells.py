@@ -35,6 +35,7 @@ class Size:
     fan       jobs of the fan-in
     deepest   jobs of a backlog, at most
     patience  s that working off a backlog may take, by the pace; longer ones are left out
+    churn     s of enqueueing and draining
     """
 
     seconds: float
@@ -47,11 +48,12 @@ class Size:
     fan: int
     deepest: int
     patience: float
+    churn: float
 
 
-QUICK: Final = Size(1.2, 0.5, 100, 100, 20_000, 300, 60.0, 1_000, 1_000_000, 10.0)
-FULL: Final = Size(5.0, 2.0, 400, 300, 20_000, 1_000, 600.0, 1_000, 1_000_000, 240.0)
-TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9)  # to try the harness out, not to measure
+QUICK: Final = Size(1.2, 0.5, 100, 100, 20_000, 300, 60.0, 1_000, 1_000_000, 10.0, 60.0)
+FULL: Final = Size(5.0, 2.0, 400, 300, 20_000, 1_000, 600.0, 1_000, 1_000_000, 240.0, 600.0)
+TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9, 2.0)  # to try the harness out, not to measure
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def fill(session: Session, jobs: int) -> None:
     has = session.order("has")["has"]
     while session.sent < jobs:
         session.order("many" if "many" in has else "together", n=jobs - session.sent)
+    if not session.worker_pids:
+        session.filled()
 
 
 def percentile(times: list[float], share: float) -> float:
@@ -100,8 +104,10 @@ def core(work: Work) -> Figures:
             sent = session.order(way, seconds=size.sending, n=jobs)
             figures[name] = _rate(sent)
         if "many" in has:
-            sent = session.order("many", seconds=4 * size.sending, n=max(jobs, 1_000))
+            rest = max(jobs - session.sent, jobs // 2, min(1_000, 5 * jobs))
+            sent = session.order("many", seconds=4 * size.sending, n=rest)
             figures["enqueue in bulk, jobs/s"] = _rate(sent)
+        session.filled()
         stored = session.sent - 5
         figures["stored, bytes a job"] = (work.place.stored() - held) / stored
         session.start_workers()
@@ -113,9 +119,8 @@ def core(work: Work) -> Figures:
         if now is not None and wrote is not None:
             figures["written, bytes a job"] = (now - wrote) / stored
         session.quiet()
-        before = session.marks.look()
         session.order("steady", n=size.latency, every=1 / RATE)
-        late = [(ran - sent) * 1e3 for ran, sent in session.finish(size.latency, before).marks if sent]
+        late = [(ran - sent) * 1e3 for ran, sent in session.finish(size.latency).marks if sent]
         figures["pick-up p50, ms"] = statistics.median(late)
         figures["pick-up p99, ms"] = percentile(late, 0.99)
     return figures
@@ -140,11 +145,13 @@ def _drained(drained: Drained, name: str) -> Figures:
     return figures
 
 
-def drain(name: str, share: float = 1.0, most: int | None = None, **ask: Any) -> Callable[[Work], Figures]:
-    """A drain with something different about it."""
+def drain(
+    name: str, share: float = 1.0, most: int | None = None, times: int = 1, **ask: Any
+) -> Callable[[Work], Figures]:
+    """A drain with something different about it, of more or fewer jobs than usual."""
 
     def measure(work: Work) -> Figures:
-        jobs = work.jobs(share) if most is None else min(most, work.jobs(share))
+        jobs = times * work.jobs(share) if most is None else min(most, work.jobs(share))
         with opened(work.session(jobs, **ask)) as session:
             fill(session, jobs)
             session.start_workers()
@@ -176,9 +183,9 @@ def both(work: Work) -> Figures:
         session.order("one", n=1)
         session.finish(1)
         session.quiet(0.3)
-        before, begun, session.sent = session.marks.look(), time.monotonic(), 0
+        begun, session.sent = time.monotonic(), 0
         fill(session, jobs)
-        settled = session.finish(session.sent, before).settled
+        settled = session.finish(session.sent).settled
         return {"enqueue and drain together, jobs/s": session.sent / (settled - begun)}
 
 
@@ -191,9 +198,9 @@ def fan_in(work: Work) -> Figures:
         session.quiet(0.3)
         if "fan" not in session.order("has")["has"]:
             return {}
-        before, begun = session.marks.look(), time.monotonic()
+        begun = time.monotonic()
         session.order("fan", n=work.size.fan)
-        settled = session.finish(work.size.fan + 1, before).settled
+        settled = session.finish(work.size.fan + 1).settled
         return {f"fan-in of {work.size.fan:,}, s": settled - begun}
 
 
@@ -213,6 +220,31 @@ def backlog(jobs: int) -> Callable[[Work], Figures]:
             }
 
     return measure
+
+
+def churn(work: Work) -> Figures:
+    """Enqueue and work for a long time, never more than 20,000 waiting: how fast it is at the end and at the start."""
+    seconds, most = work.size.churn, 20_000
+    expected = int(seconds * 5 * work.system.pace)  # room for marks; only what is used is ever stored
+    with opened(work.session(expected)) as session:
+        session.end += seconds
+        session.start_workers()
+        begun = time.monotonic()
+        while time.monotonic() < begun + seconds:
+            session.left("churn")
+            if session.sent - session.marks.look() < most:
+                fill(session, session.sent + 2_000)
+            else:
+                time.sleep(0.005)
+        ended = time.monotonic()
+        tenth = seconds / 10
+        early = session.marks.count(begun + tenth, begun + 2 * tenth)  # behind the start of the worker
+        late = session.marks.count(ended - tenth, ended)
+    return {
+        "churn: the second tenth, jobs/s": early / tenth,
+        "churn: the last tenth, jobs/s": late / tenth,
+        "churn: the end against the start": late / max(1, early),
+    }
 
 
 def hold(work: Work) -> Figures:
@@ -238,7 +270,7 @@ class Cell:
     """A measure, as `--measures` names it.
 
     needs  what the system must be able to do, else it is "-"
-    quick  in a quick run: "all", "ours" or ""
+    quick  in a quick run: "all", "ours", "goals" (ours where a goal asks for it) or ""
     guess  s it takes, for the first estimate of the time left
     """
 
@@ -255,9 +287,9 @@ def _cells() -> dict[str, Cell]:
         Cell("core", core, "all", 8.0, says="enqueue, drain, CPU, memory, bytes, pick-up"),
         Cell("results", results, "all", 6.0, "results", "results stored, and the round trip"),
         Cell("concurrency-16", drain("drain at concurrency 16", concurrency=16), "ours", 4.0),
-        Cell("limits", drain("drain with limits", feature="limits"), "ours", 4.0, "limits"),
-        Cell("lanes", drain("drain with lanes", feature="lanes"), "ours", 4.0, "lanes"),
-        Cell("fan-in", fan_in, "ours", 5.0, "fanin"),
+        Cell("limits", drain("drain with limits", feature="limits"), "goals", 4.0, "limits"),
+        Cell("lanes", drain("drain with lanes", feature="lanes"), "goals", 4.0, "lanes"),
+        Cell("fan-in", fan_in, "goals", 5.0, "fanin"),
         Cell("hold", hold, "ours", 3.0),
         Cell("both", both, "", 5.0),
         Cell("concurrency-64", drain("drain at concurrency 64", concurrency=64), "", 4.0),
@@ -266,9 +298,10 @@ def _cells() -> dict[str, Cell]:
         Cell("spin", drain("drain of jobs that use 1 ms of CPU", most=2_000, kind="spin"), "", 6.0),
         Cell("1KB", drain("drain of jobs with 1 KB", ballast=1_000), "", 5.0),
         Cell("100KB", drain("drain of jobs with 100 KB", 0.2, 2_000, ballast=100_000), "", 8.0),
-        Cell("processes-2", drain("drain with 2 processes", processes=2), "", 5.0, "processes"),
-        Cell("processes-4", drain("drain with 4 processes", processes=4), "", 5.0, "processes"),
+        Cell("processes-2", drain("drain with 2 processes", times=4, processes=2), "", 5.0, "processes"),
+        Cell("processes-4", drain("drain with 4 processes", times=4, processes=4), "", 5.0, "processes"),
     ]
+    made.append(Cell("churn", churn, "", 60.0))
     for jobs, how in ((100_000, "all"), (1_000_000, "")):
         made.append(Cell(f"backlog-{jobs}", backlog(jobs), how, 12.0 if jobs == 100_000 else 120.0))
     return {cell.name: cell for cell in made}

@@ -142,6 +142,7 @@ def _goals() -> list[Goal]:
     for storage in (pg, redis, normal):
         million = "drain of 1,000,000, jobs/s"
         made.append(Goal("backlog of 1,000,000", storage, million, 0.85, own(storage, DRAIN), ">= 85 % of 20,000"))
+    made.append(Goal("churn", pg, "churn: the end against the start", 0.85, says="no more than 15 % down"))
     for storage in (pg, redis, normal, full):
         made.append(Goal("longest hold of the loop, ms", storage, HOLD, 5.0, says="<= 5 ms", lower=True))
     return made

@@ -135,15 +135,17 @@ class SqlitePlace:
     """A folder on the disk the system's temporary files are on; each system makes its file there."""
 
     WAYS: ClassVar = {
-        "sqlite-full": "synchronous=full", "sqlite-normal": "synchronous=normal", "sqlite-off": "without fsync",
+        "sqlite-full": "WAL, synchronous=full",
+        "sqlite-normal": "WAL, synchronous=normal",
+        "sqlite-off": "WAL, without fsync",
         "sqlite-own": "as the library sets it",
-    }  # fmt: skip
+    }
 
     def __init__(self, storage: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="treadle-bench-"))
         self.file = self.folder / "jobs.db"
         self.url = f"sqlite:///{self.file}"
-        self.says = f"SQLite {sqlite3.sqlite_version}, WAL, {self.WAYS[storage]}"
+        self.says = f"SQLite {sqlite3.sqlite_version}, {self.WAYS[storage]}"
 
     def reset(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import select
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 import time
@@ -23,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import procs
+from benchmarks.harness.marks import Marks
 from benchmarks.harness.places import Place
 from benchmarks.harness.systems import System
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-MARK: Final = struct.Struct("dd")
 LOOK: Final = 0.002  # s between two looks at marks, and at what is left
 SLACK: Final = 20_000  # marks there is room for beyond what is expected: jobs that run twice
 STOP: Final = 3.0  # s a worker gets to stop by itself
@@ -35,37 +33,6 @@ STOP: Final = 3.0  # s a worker gets to stop by itself
 
 class CellFailed(RuntimeError):
     """This figure could not be had; the message says why, and stands in the table."""
-
-
-class Marks:
-    """When bodies ran, of all worker processes; each has a file of its own, which grows while we look."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files: dict[str, tuple[mmap.mmap, list[int]]] = {}
-        self.found: list[tuple[float, float]] = []  # when it ran, when it was sent (0: nobody asked)
-
-    def look(self) -> int:
-        """How many there are by now."""
-        for name in os.listdir(self.folder):
-            if name not in self._files and os.path.getsize(self.folder / name):
-                with (self.folder / name).open("rb") as file:
-                    self._files[name] = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), [0]
-        for mapped, at in self._files.values():
-            spot, end = at[0], len(mapped)
-            while spot < end:
-                ran, sent = MARK.unpack_from(mapped, spot)
-                if not ran:
-                    break
-                self.found.append((ran, sent))
-                spot += MARK.size
-            at[0] = spot
-        return len(self.found)
-
-    def close(self) -> None:
-        for mapped, _ in self._files.values():
-            mapped.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass
@@ -117,6 +84,7 @@ class Session:
         self._said = b""
         self._workers: list[subprocess.Popen[bytes]] = []
         self.sent = 0
+        self._seen = 0, 0.0  # marks that belong to what has finished, and the last of them
 
     # --- its processes
 
@@ -203,12 +171,19 @@ class Session:
     def pids(self) -> list[int]:
         return [*self.worker_pids, *([self._producer.pid] if self._producer else [])]
 
+    def filled(self) -> None:
+        """Before there is a worker: the adapter must see all that was sent, or it would not see the end either."""
+        seen = self.place.left(self.about["settled"]) if self.about["settled"] else self.sent
+        if seen < self.sent:
+            raise CellFailed(f"of {self.sent:,} jobs that were sent, its adapter sees {seen:,} to be settled")
+
     # --- waiting
 
-    def finish(self, jobs: int, before: int = 0) -> Drained:
-        """Wait until so many more than `before` have run and all are settled."""
+    def finish(self, jobs: int) -> Drained:
+        """Wait until so many more than at the last time have run, and all are settled."""
         first: tuple[int, float, float] | None = None
         look = 0
+        before, begun = self._seen
         while True:
             count = self.marks.look()
             if count > before and first is None:
@@ -220,12 +195,13 @@ class Session:
                 self._alive()
             self.left(f"working off {jobs:,} jobs")
             time.sleep(LOOK)
-        ran = sorted(self.marks.found[before:])
+        ran = sorted(self.marks.read(begun))
         settled = self._settled(ran[-1][0])
         worker, server = procs.cpu(self.worker_pids), self.place.cpu()
         assert first is not None
         rest = jobs - first[0]
         costs = rest > max(0, jobs // 3) and procs.known()  # else too few were left after the first look
+        self._seen = before + jobs, ran[-1][0]
         return Drained(
             jobs, ran[0][0], settled, (worker - first[1]) / rest if costs else None,
             (server - first[2]) / rest if costs else None, ran,
@@ -252,7 +228,7 @@ class Session:
             if worker.poll() is not None:
                 raise CellFailed(f"a worker ended with exit code {worker.returncode}: {self.log('worker')}")
 
-    def quiet(self, seconds: float = 1.0) -> None:
+    def quiet(self, seconds: float = 0.5) -> None:
         """Let an idle worker come to rest: this is about what it does when it was idle."""
         time.sleep(min(seconds, self.left("a pause")))
 

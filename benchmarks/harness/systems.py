@@ -50,8 +50,8 @@ class System:
 
 
 SYSTEMS: Final = (
-    System("treadle", "postgres", "treadle", 15_000),
-    System("pgqueuer", "postgres", "pgqueuer", 12_000),
+    System("treadle", "postgres", "treadle", 20_000),
+    System("pgqueuer", "postgres", "pgqueuer", 17_000),
     System("oban", "postgres", "oban", 3_000),
     System("procrastinate", "postgres", "procrastinate", 700),
     System("saq", "postgres", "saq", 500),
@@ -78,7 +78,7 @@ SYSTEMS: Final = (
     System("huey", "sqlite-off", "huey", 8_000),
     System("huey", "sqlite-full", "huey", 1_500),
     System("dbos", "sqlite-own", "dbos", 400),
-    System("flexiq", "sqlite-own", "flexiq", 1_200),
+    System("flexiq", "sqlite-normal", "flexiq", 1_200),
 )
 
 

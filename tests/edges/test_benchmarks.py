@@ -22,8 +22,9 @@ from benchmarks.harness.cells import CELLS, TINY, Work, percentile
 from benchmarks.harness.environments import PEERS, needs
 from benchmarks.harness.goals import Verdict
 from benchmarks.harness.keep import Figure, Results
+from benchmarks.harness.marks import Marks
 from benchmarks.harness.places import SqlitePlace
-from benchmarks.harness.session import CellFailed, Marks, about, opened
+from benchmarks.harness.session import CellFailed, about, opened
 from benchmarks.harness.systems import SYSTEMS, NoSuch, chosen
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,7 +193,22 @@ def test_marks_are_counted_as_they_come_from_several_processes(tmp_path: Path) -
     with (folder / "1.marks").open("r+b") as file:
         file.write(struct.pack("dddd", 5.0, 0.0, 8.0, 0.0))
     assert marks.look() == 4
-    assert sorted(marks.found) == [(5.0, 0.0), (6.0, 1.0), (7.0, 2.0), (8.0, 0.0)]
+    assert sorted(marks.read()) == [(5.0, 0.0), (6.0, 1.0), (7.0, 2.0), (8.0, 0.0)]
+    assert sorted(marks.read(6.0)) == [(7.0, 2.0), (8.0, 0.0)]
+    marks.close()
+
+
+@pytest.mark.parametrize("count", [*range(12), 63, 64, 65, 100])
+def test_marks_are_counted_without_reading_them_all(tmp_path: Path, count: int) -> None:
+    file = tmp_path / "1.marks"
+    file.write_bytes(struct.pack("dd", 1.0, 0.0) * count + bytes(16 * (100 - count)))
+    marks = Marks(tmp_path)
+    assert marks.look() == count
+    assert len(list(marks.read())) == count
+    if count < 100:
+        with file.open("r+b") as more:
+            more.write(struct.pack("dd", 1.0, 0.0) * (count + 1))
+        assert marks.look() == count + 1
     marks.close()
 
 
@@ -245,9 +261,12 @@ def test_a_drain_ends_when_nothing_is_left_in_the_storage_and_is_given_up_otherw
         assert drained.settled >= max(ran for ran, _ in drained.marks)
         assert drained.rate == pytest.approx(50 / (drained.settled - drained.first))
         session.about = {**ours.about, "settled": "SELECT 3"}  # as if three never settled
+        session.order("one", n=5)
+        while session.marks.look() < 55:
+            session.left("a test")
         session.end = time.monotonic() + 0.1
         with pytest.raises(CellFailed, match="waiting for 3 jobs to be settled"):
-            session.finish(50)
+            session.finish(5)
 
 
 def test_a_worker_that_ends_is_a_failure_with_its_last_words(place: SqlitePlace) -> None:
