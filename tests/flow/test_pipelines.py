@@ -1,0 +1,161 @@
+"""Pipelines by the hand clock: runs are found by their values for as long as they are there, and the shipped shapes of
+a community's access control share their queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treadle import App, JobUnknown, Limit, Pipeline, Retry, Step
+from treadle.model import State
+from treadle.testing import HandClock, drain
+
+DAY = 86_400.0
+
+
+async def prune(app: App) -> None:
+    while await app.storage.prune(100):
+        pass
+
+
+async def test_runs_are_found_right_after_purge_and_expiry(app: App, clock: HandClock) -> None:
+    p = Pipeline("p", [Step("a", retry=Retry(attempts=1)), Step("b")], labels=["user", "roles"], app=app)
+
+    @p.handler("a")
+    async def a(bad: bool = False) -> None:
+        if bad:
+            raise ValueError("no")
+
+    @p.handler("b")
+    async def b() -> None: ...
+
+    p.complete()
+    old = await p.start(user=1, roles=["x", "y"])
+    failed = await p.start(user=1, roles=["y"], bad=True)
+    await drain(app)
+    clock.advance(DAY - 10)
+    young = await p.start(user=1, roles=["y"])
+    await drain(app)
+    assert await p.find(user=1) == [young, failed, old]
+    clock.advance(20)
+    await prune(app)
+    assert await p.find(user=1) == [young, failed]  # the oldest is gone; nobody has taken its place
+    assert await p.find(roles="x") == []
+    assert await p.find(roles="y") == [young, failed]
+    assert (await p.find(user=1))[0].id == young.id
+    with pytest.raises(JobUnknown):
+        await old.state()
+    assert (await failed.state()).state is State.FAILED
+    assert await app.dead.purge(task="p.a") == 1
+    clock.advance(61)
+    await prune(app)
+    assert await p.find(user=1) == [young]
+    await young.delete()
+    clock.advance(61)
+    await prune(app)
+    assert await p.find(user=1) == []
+    assert (await app.jobs.list()).records == ()
+
+
+def community(app: App, said: list[tuple[str, Any]]) -> dict[str, Pipeline]:
+    """Access for one user, status updates for a whole guild, messages and snapshots; two queues are shared."""
+    shared: dict[str, Any] = {"retry": Retry(attempts=10, base=1)}
+    reward = Step("manage-reward", children=["discord"], limits=[], **shared)
+    access = Pipeline(
+        "access",
+        [
+            Step("preparation"), Step("access-check", children=["discord"], **shared), Step("access-logic"), reward,
+            Step("access-result"),
+        ],
+        labels=["userId", "roleIds", "guildId"], app=app,
+    )  # fmt: skip
+    status = Pipeline(
+        "status-update",
+        [
+            Step("preparation", queue="status-preparation"), Step("bulk-access-check", children=["bulk"]),
+            Step("access-check", children=["discord"], priority_shift=1, **shared),
+            Step("bulk-access-logic", priority_shift=-1), Step("bulk-update-membership"),
+            Step("manage-reward", children=["discord"], priority_shift=1, **shared),
+            Step("status-update-result", priority_shift=-1),
+        ],
+        labels=["roleIds", "guildId"], app=app,
+    )  # fmt: skip
+    messages = Pipeline("messaging", [Step("send-message", limits=["discord:{guildId}"])], labels=["guildId"], app=app)
+    points = Pipeline("points", [Step("points-snapshot", retry=Retry(attempts=11))], labels=["guildId"], app=app)
+    for pipeline in (access, status, messages, points):
+        for step in pipeline.steps.values():
+            handle(pipeline, step, said)
+        pipeline.complete()
+    return {each.name: each for each in (access, status, messages, points)}
+
+
+def handle(pipeline: Pipeline, step: Step, said: list[tuple[str, Any]]) -> None:
+    if not step.children:
+
+        @pipeline.handler(step.name)
+        async def run(**fields: Any) -> dict[str, Any]:
+            said.append((f"{pipeline.name}.{step.name}", fields))
+            return {f"{step.name}-done": True}
+
+    for child in step.children:
+        handle_child(pipeline, f"{step.name}:{child}", said)
+
+
+def handle_child(pipeline: Pipeline, name: str, said: list[tuple[str, Any]]) -> None:
+    @pipeline.handler(name)
+    async def part(**fields: Any) -> str:
+        said.append((f"{pipeline.name}.{name}", fields))
+        return f"{name} of {fields['guildId']}"
+
+
+async def test_the_shapes_of_a_community_share_their_queues(app: App, clock: HandClock) -> None:
+    said: list[tuple[str, Any]] = []
+    all_ = community(app, said)
+    update = await all_["status-update"].start(guildId=7, roleIds=[1, 2])
+    enter = await all_["access"].start(userId=62, guildId=7, roleIds=[1])
+    await drain(app)
+    ended = await update.result(timeout=0)
+    assert [each["result"] for each in ended["access_check_results"]] == ["access-check:discord of 7"]
+    assert ended["status-update-result-done"] is True
+    assert (await enter.result(timeout=0))["access-result-done"] is True
+    assert await all_["access"].find(userId=62) == [enter]
+    assert await all_["status-update"].find(roleIds=2, guildId=7) == [update]
+    rows = [row async for row in app.jobs.iterate(queue="access-check:discord")]
+    assert {(row.job.task, row.job.priority) for row in rows} == {
+        ("access.access-check:discord", -1), ("status-update.access-check:discord", -2),
+    }  # fmt: skip
+    [last] = [row async for row in app.jobs.iterate(task="status-update.status-update-result")]
+    assert last.job.priority == -1
+    figures = await all_["status-update"].stats()
+    assert figures["access-check:discord"].queue == "access-check:discord"
+
+
+async def test_who_waits_in_person_goes_before_a_whole_guild_on_a_shared_queue(app: App) -> None:
+    said: list[tuple[str, Any]] = []
+    all_ = community(app, said)
+    await app.queues.pause("access-check:discord")
+    for guild in range(5):
+        await all_["status-update"].start(guildId=guild)
+    await drain(app)
+    await all_["access"].start(userId=1, guildId=99)
+    await drain(app)
+    said.clear()
+    await app.queues.resume("access-check:discord")
+    await drain(app)
+    checks = [fields["guildId"] for name, fields in said if name.endswith("access-check:discord")]
+    assert checks[0] == 99
+    assert sorted(checks) == [0, 1, 2, 3, 4, 99]
+
+
+async def test_messages_keep_to_the_rate_of_their_guild(app: App, clock: HandClock) -> None:
+    said: list[tuple[str, Any]] = []
+    all_ = community(app, said)
+    await app.limits.set(Limit("discord", rate=5, per=5))
+    for n in range(12):
+        await all_["messaging"].start(guildId=1 if n < 9 else 2, text=f"hello {n}")
+    await drain(app)
+    assert sorted(fields["guildId"] for _, fields in said) == [1] * 5 + [2] * 3
+    clock.advance(5)
+    await drain(app)
+    assert len(said) == 12
