@@ -476,3 +476,22 @@ def test_top(cli: Run, here: Path) -> None:
     assert out.count("DONE/S") == 2
     assert "default" in out
     assert "0 workers" in out
+
+
+def test_a_list_may_be_watched(cli: Run, here: Path) -> None:
+    assert cli("enqueue", "send", '"a@x.org"')[0] == 0
+    code, out, _ = cli("jobs", "list", "--watch", "--times", "3", "--every", "0.01", "--state", "ready")
+    assert code == 0
+    assert out.count("send") == 3
+    code, _, error = cli("jobs", "list", "--watch", "--json")
+    assert (code, "--watch is for people" in error) == (2, True)
+
+
+def test_limits_pause_and_resume(cli: Run, here: Path) -> None:
+    assert cli("migrate")[0] == 0
+    assert cli("limits", "set", "smtp", "--slots", "5")[0] == 0
+    code, _, said = cli("limits", "pause", "smtp")
+    assert (code, said) == (0, "limit 'smtp' is paused; `treadle limits resume smtp` opens it again\n")
+    assert json.loads(cli("limits", "list", "--json")[1])[0]["slots"] == 0
+    assert cli("limits", "resume", "smtp")[0] == 0
+    assert json.loads(cli("limits", "list", "--json")[1])[0]["slots"] == 5

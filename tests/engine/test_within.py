@@ -100,6 +100,21 @@ async def test_a_sqlite3_connection(app: App, path: Path) -> None:
         await job.result(0)
 
 
+async def test_what_a_savepoint_undoes_has_not_been(app: App, path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN")
+        await app.enqueue(spec(app, "a"), within=db)
+        db.execute("SAVEPOINT here")
+        await app.enqueue(spec(app, "b"), within=db)
+        db.execute("SAVEPOINT within")
+        await app.enqueue(spec(app, "c"), within=db)
+        db.execute("RELEASE within")
+        db.execute("ROLLBACK TO here")
+        await app.enqueue(spec(app, "d"), within=db)
+        db.execute("COMMIT")
+    assert await stored(app) == ['["a"]', '["d"]']
+
+
 async def test_options_and_tasks_take_it_too(app: App, path: Path) -> None:
     [task] = app.tasks.values()
     stub = app.stub(task.name)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
+import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +287,38 @@ async def test_nothing_runs_on_when_it_has_stopped(app: App) -> None:
     async with work(app):
         await (await t.enqueue()).result(timeout=10)
     assert asyncio.all_tasks() == before
+
+
+alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@dataclass(eq=False)
+class Parcel:
+    """An argument that is counted for as long as anybody keeps it."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        alive.add(self)
+
+
+async def test_a_worker_keeps_nothing_of_the_jobs_that_have_ended(storage: Storage) -> None:
+    """However many there were: their arguments are gone, but for a bounded number."""
+    alive.clear()
+    async with App(storage=storage) as app:
+
+        @app.task(retry=Retry(attempts=2, base=0))
+        async def open_it(parcel: Parcel) -> int:
+            if parcel.n % 10 == 0 and current().attempt == 1:
+                raise ValueError("again")
+            return parcel.n
+
+        async with work(app, concurrency=20) as worker:
+            jobs = await app.enqueue(open_it.job(Parcel(n)) for n in range(600))
+            await asyncio.gather(*(job.ended(timeout=60) for job in jobs))
+            gc.collect()
+            assert len(alive) < 300, worker  # timers of the last 128 at each pump, and what still ends
+            assert len(worker.running) == 0
 
 
 PROGRAM = """

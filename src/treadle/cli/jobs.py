@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli.again import again, clear, every
 from treadle.cli.say import FAILED, Stop, as_json, complain, data, document, facts, long_ago, note, plural, table
 from treadle.cli.target import Target, targeted
 
@@ -78,23 +79,45 @@ def jobs() -> None:
 @click.option("--limit", "-n", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Rows on a page.")
 @click.option("--cursor", help="Go on where a page ended.")
 @click.option("--order", type=click.Choice(["newest", "oldest", "ended", "line"]), default="newest", show_default=True)
+@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@every
 @as_json
-def list_(target: Target, filters: Filters, limit: int, cursor: str | None, order: Any, json_: bool) -> None:
-    """One page of jobs, newest first."""
+def list_(
+    target: Target, filters: Filters, limit: int, cursor: str | None, order: Any, watch: bool, every_: float,
+    times: int | None, json_: bool,
+) -> None:  # fmt: skip
+    """One page of jobs, newest first. --every and --times are for --watch."""
     from treadle.cli import rows
 
     async def look(app: App) -> Page:
         return await app.jobs.list(cursor=cursor, limit=limit, order=order, count=not json_, **filters)
 
-    page, now = target.run(look), target.app.now()
+    async def show(app: App) -> None:
+        page = await look(app)
+        clear()
+        _show(app, page)
+
+    if watch and json_:
+        raise click.UsageError("--watch is for people; with --json, ask as often as you like")
+    if watch:
+        again(target, show, every_, times)
+        return
+    page = target.run(look)
     if json_:
         document([rows.plain(target.app, row) for row in page.records])
     else:
-        table(rows.COLUMNS, [rows.line(row, now) for row in page.records], "no jobs", right=("try",))
-        if page.total is not None and page.total > len(page.records):
-            note(f"{len(page.records):,} of {plural(page.total, 'job')}")
+        _show(target.app, page)
     if page.cursor:
         note(f"next page: --cursor {page.cursor}")
+
+
+def _show(app: App, page: Page) -> None:
+    from treadle.cli import rows
+
+    now = app.now()
+    table(rows.COLUMNS, [rows.line(row, now) for row in page.records], "no jobs", right=("try",))
+    if page.total is not None and page.total > len(page.records):
+        note(f"{len(page.records):,} of {plural(page.total, 'job')}")
 
 
 @jobs.command()

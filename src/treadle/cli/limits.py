@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from treadle.cli.again import pausable
 from treadle.cli.say import FAILED, Stop, as_json, document, note, seconds, table
 from treadle.cli.target import Target, targeted
 
@@ -82,3 +83,9 @@ def remove(target: Target, name: str) -> None:
 
     target.run(act)
     note(f"limit {name!r} is removed")
+
+
+pausable(
+    limits, "limit", lambda app: app.limits, resume_help="Open a paused limit, with the rule it had.",
+    pause_help="Start no job that names a limit, until it is resumed. Its rule stays as it is.",
+)  # fmt: skip

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.say import as_json, document, lasts, note, table
+from treadle.cli.again import pausable
+from treadle.cli.say import as_json, document, lasts, table
 from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
@@ -66,19 +67,7 @@ def list_(target: Target, json_: bool) -> None:
     table(COLUMNS, rows, "no queues: no jobs, no workers", right=[name for name in COLUMNS if name not in LEFT])
 
 
-@queues.command()
-@targeted
-@click.argument("name")
-def pause(target: Target, name: str) -> None:
-    """Claim nothing more from a queue, everywhere and at once. What runs goes on."""
-    target.run(lambda app: app.queues.pause(name))
-    note(f"queue {name!r} is paused; `treadle queues resume {name}` opens it")
-
-
-@queues.command()
-@targeted
-@click.argument("name")
-def resume(target: Target, name: str) -> None:
-    """Claim from a queue again."""
-    target.run(lambda app: app.queues.resume(name))
-    note(f"queue {name!r} is open")
+pausable(
+    queues, "queue", lambda app: app.queues, resume_help="Claim from a queue again.",
+    pause_help="Claim nothing more from a queue, everywhere and at once. What runs goes on.",
+)  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treadle.cli.again import pausable
 from treadle.cli.say import age, as_json, data, document, iso, note, table
 from treadle.cli.target import Target, targeted
 from treadle.clock import wall
@@ -53,22 +54,10 @@ def _state(each: Schedule) -> str:
     return "paused" if each.paused else "on"
 
 
-@schedules.command()
-@targeted
-@click.argument("name")
-def pause(target: Target, name: str) -> None:
-    """No more jobs of it, until it is resumed."""
-    target.run(lambda app: app.schedules.pause(name))
-    note(f"schedule {name!r} is paused; `treadle schedules resume {name}` lets it go on")
-
-
-@schedules.command()
-@targeted
-@click.argument("name")
-def resume(target: Target, name: str) -> None:
-    """Go on from now; what fell into the pause is not made up for."""
-    target.run(lambda app: app.schedules.resume(name))
-    note(f"schedule {name!r} is on")
+pausable(
+    schedules, "schedule", lambda app: app.schedules, pause_help="No more jobs of it, until it is resumed.",
+    resume_help="Go on from now; what fell into the pause is not made up for.",
+)  # fmt: skip
 
 
 @schedules.command()

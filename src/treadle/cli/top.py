@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from treadle.cli.again import again, clear, every
 from treadle.cli.queues import by_queue
-from treadle.cli.say import OK, Stop, data, lasts, plural, seconds, table
+from treadle.cli.say import data, lasts, plural, table
 from treadle.cli.target import Target, targeted
 from treadle.model import FINAL
 
@@ -23,30 +22,22 @@ WORKERS = ("worker", "queues", "running", "up for")
 
 @click.command()
 @targeted
-@click.option("--every", type=seconds, metavar="SECONDS", default=2.0, show_default=True, help="Between two looks.")
-@click.option("--times", type=click.IntRange(1), help="Stop after so many looks.")
-def top(target: Target, every: float, times: int | None) -> None:
+@every
+def top(target: Target, every_: float, times: int | None) -> None:
     """Queues and workers, looked at again and again. Ctrl-C ends it."""
+    before: dict[str, int] | None = None
 
-    async def watch(app: App) -> None:
-        before, looks = dict[str, int](), 0
-        while times is None or looks < times:
-            if looks:
-                await asyncio.sleep(every)
-            before = _show(await app.queues.stats(), before, every if looks else 0.0)
-            looks += 1
+    async def look(app: App) -> None:
+        nonlocal before
+        before = _show(await app.queues.stats(), before or {}, 0.0 if before is None else every_)
 
-    try:
-        target.run(watch)
-    except KeyboardInterrupt:
-        raise Stop(OK) from None
+    again(target, look, every_, times)
 
 
 def _show(stats: Stats, before: dict[str, int], since: float) -> dict[str, int]:
     """One screen; answers what has ended so far, by queue."""
     ended = {each["queue"]: sum(each[str(state)] for state in FINAL) for each in by_queue(stats)}
-    if sys.stdout.isatty():
-        click.clear()
+    clear()
     rows = [
         (each["queue"], each["in_line"], each["running"], each["scheduled"], each["aside"], each["failed"],
          "" if each["first_waits"] is None else lasts(each["first_waits"]),
