@@ -74,6 +74,10 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fail     a text: the server decides by the policy of the row whether it is tried again
     abort    a text: failed, not tried again
     defer    s: again later, uncounted; 0 keeps its turn
+    With `then`, jobs that come of this run: its children, stored with the report or not at all. An empty id is derived.
+    The job waits for them, and the server ends it when the last of them has ended: with the value of `succeed` as its
+    own result, else with that of the last child. `again` beside `then`, instead of any of the above: it is handed out
+    again instead when they have ended, however, and finds their ids in `after`.
     """
 
     id: str
@@ -97,6 +101,7 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fail: str | None = None
     abort: str | None = None
     defer: float | None = None
+    again: bool = False
 
     def outcome(self) -> Outcome:
         """Word for word; only where `state` is given."""
@@ -174,6 +179,7 @@ WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     "key_held": (errors.KeyHeld, 409, ("key", "id")),
     "stale": (errors.Stale, 409, ("id", "found")),
     "no_such_job": (errors.JobUnknown, 404, ("id",)),
+    "no_such_schedule": (errors.UnknownSchedule, 404, ("name",)),
     "bad_option": (errors.BadOption, 422, ("option", "problem")),
     "bad_argument": (errors.BadArgument, 422, ("task", "parameter", "problem")),
     "unknown_task": (errors.UnknownTask, 422, ("name", "known", "like")),

@@ -39,6 +39,9 @@ class DirectoryBlobs:
         for each in (self._folder, self._aside, self._incoming):
             each.mkdir(parents=True, exist_ok=True)
 
+    async def close(self) -> None:
+        """It holds nothing open."""
+
     def path(self, address: str) -> Path:
         """Where the blob lies, if it is there."""
         return self._folder / address[:2] / address
@@ -53,11 +56,11 @@ class DirectoryBlobs:
                     if size > self._limit:
                         raise TooBig("the blob", size, self._limit)
                     if piece:
-                        await asyncio.to_thread(_append, out, piece, sha)
+                        await asyncio.to_thread(append, out, piece, sha)
                 address = sha.hexdigest()
                 is_new = await asyncio.to_thread(self._keep, out, name, address)
         except OSError as error:
-            raise _refusal(error, self._folder) from error
+            raise refusal(error, self._folder) from error
         finally:
             with suppress(OSError):
                 os.unlink(name)
@@ -82,7 +85,7 @@ class DirectoryBlobs:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _refusal(error, self._folder) from error
+            raise refusal(error, self._folder) from error
 
     @asynccontextmanager
     async def read(self, address: str) -> AsyncIterator[Blob]:
@@ -94,7 +97,7 @@ class DirectoryBlobs:
                 if found != address:
                     await asyncio.to_thread(self._set_aside, path, found)
                     raise Corrupt(f"the bytes of {address} are spoiled; they were moved to {self._aside}")
-                yield _File(file)
+                yield File(file)
         except FileNotFoundError:
             raise NoBlob(f"there is no blob {address}") from None
         except IsADirectoryError:
@@ -106,7 +109,7 @@ class DirectoryBlobs:
             os.replace(path, self._aside / f"{path.name}.{os.urandom(4).hex()}")
 
 
-class _File:
+class File:
     """An open file as a blob."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -119,7 +122,8 @@ class _File:
             yield piece
 
 
-def _append(out: IO[bytes], piece: bytes, sha: hashlib._Hash) -> None:
+def append(out: IO[bytes], piece: bytes, sha: hashlib._Hash) -> None:
+    """Write all of a piece, and count it in."""
     view = memoryview(piece)
     sha.update(view)
     while view:
@@ -146,7 +150,8 @@ def _flush(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _refusal(error: OSError, folder: Path) -> Exception:
+def refusal(error: OSError, folder: Path | str) -> Exception:
+    """What an error of the disk means to whoever puts or reads."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return StorageFull(f"no room for blobs in {folder}: {error.strerror}")
     return StorageUnavailable(f"blobs in {folder}: {error.strerror or error}")

@@ -50,6 +50,10 @@ class Blobs(Protocol):
         """Bytes under the address; None: there are none. Does not verify."""
         ...
 
+    async def close(self) -> None:
+        """Let go of connections; the store may be used again all the same."""
+        ...
+
     def read(self, address: str) -> AbstractAsyncContextManager[Blob]:
         """The bytes, verified before the first of them is handed out. Raises NoBlob, Corrupt."""
         ...

@@ -63,9 +63,9 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--verify-addresses", is_flag=True, help="queuey: take a job only if its blobs are here.")
 @click.option(
     "--blobs",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Serve content-addressed blobs from here [treadle-blobs with --face queuey].",
+    metavar="PLACE",
+    help="Serve content-addressed blobs from a folder, or s3://bucket/prefix?endpoint=URL [treadle-blobs with --face "
+    "queuey].",
 )
 @click.option("--max-blob", type=click.IntRange(1), help="Bytes of the largest blob [268435456].")
 @click.option(
@@ -166,8 +166,9 @@ async def _serve(
     first, tries = PORTS[named[0]] if named else (PORT, 1)
     if options["port"] is not None:
         first, tries = options["port"], 1
+    blobs = _blobs(options, "queuey" in named)
     serving = Serving(
-        make_site(app, settings, _faces(named, options), options.get("api", True)),
+        make_site(app, settings, _faces(named, options, blobs), options.get("api", True)),
         host=options["host"], port=first, tries=tries, certificate=options["tls_cert"], key=options["tls_key"],
     )  # fmt: skip
     with Signals(asyncio.get_running_loop(), stopping):
@@ -181,14 +182,15 @@ async def _serve(
             async with company:
                 await stopping.asked.wait()
                 note("treadle: stopping")
+    if blobs is not None:
+        await blobs.close()
     note("treadle: stopped")
     return company.code
 
 
-def _faces(named: Sequence[str], options: dict[str, Any]) -> list[Face]:
+def _faces(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -> list[Face]:
     """What is served beside the API, or instead of it."""
     found: list[Face] = []
-    blobs = _blobs(options, "queuey" in named)
     if "queuey" in named:
         from treadle.faces.queuey import queue_face
         from treadle.faces.queuey_jobs import Rules
@@ -215,14 +217,20 @@ def _faces(named: Sequence[str], options: dict[str, Any]) -> list[Face]:
 
 def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
     """The store for blobs, if one is to be served."""
-    folder = options.get("blobs") or (Path("treadle-blobs") if has_queue else None)
-    if folder is None:
+    place = options.get("blobs") or ("treadle-blobs" if has_queue else None)
+    if place is None:
         return None
-    from treadle.blobs import DirectoryBlobs
-    from treadle.blobs.directory import MOST
+    from treadle import blobs
 
-    note(f"treadle: blobs live in {folder}")
-    return DirectoryBlobs(folder, options["max_blob"] or MOST)
+    limit = options["max_blob"] or blobs.MOST
+    note(f"treadle: blobs live in {place}")
+    if not place.startswith("s3:"):
+        return blobs.DirectoryBlobs(place, limit)
+    try:
+        found: Blobs = blobs.S3Blobs.at(place, limit)
+    except ImportError as error:
+        raise Stop(USAGE, f"blobs in a bucket need the extra: pip install 'treadle[http]' ({error})") from None
+    return found
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,11 +12,13 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.errors import TreadleError
+from treadle.model import Stats
 from treadle.server.faults import Refused, refusal, response_of
 from treadle.server.settings import Settings
 from treadle.server.tokens import ANYBODY, Token, holder
@@ -160,3 +162,16 @@ def allowed(token: Token, queues: Any) -> None:
     wrong = token.serves(queues)
     if wrong is not None:
         raise Refused(403, "forbidden", f"the token {token.name!r} has no right to queue {wrong!r}", queue=wrong)
+
+
+def for_everybody(token: Token, what: str) -> None:
+    """Raises Refused (403) for a token that is bound to queues: limits and schedules are not of one queue."""
+    if token.queues:
+        raise Refused(403, "forbidden", f"the token {token.name!r} is bound to queues; {what} are everybody's")
+
+
+def seen(token: Token, stats: Stats) -> Stats:
+    """The counts of the token's own queues."""
+    if not token.queues:
+        return stats
+    return replace(stats, counts=tuple(each for each in stats.counts if token.serves([each.queue]) is None))

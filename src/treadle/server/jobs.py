@@ -13,15 +13,14 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import StreamingResponse
 
-from treadle import codec, ids, wire
+from treadle import ids, wire
 from treadle.errors import JobUnknown
-from treadle.job import JobSpec
 from treadle.model import Record
 from treadle.server.faults import Refused, json
 from treadle.server.guard import allowed
 from treadle.server.operations import Call, Operation
 from treadle.server.settings import Settings
-from treadle.server.views import Id, JobAsked, JobsAsked, JobView, JobViews, Name, PageView, moment_of, options_of, view
+from treadle.server.views import Id, JobAsked, JobsAsked, JobView, JobViews, Name, PageView, moment_of, spec_of, view
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -126,24 +125,20 @@ class JobRoom:
 
     async def _send(self, call: Call[Any, Any], asked: Sequence[JobAsked]) -> list[tuple[Record, bool]]:
         names = self._ids(call, len(asked))
-        specs = [self._spec(each, name) for each, name in zip(asked, names, strict=True)]
+        specs = [spec_of(self._app, each, name) for each, name in zip(asked, names, strict=True)]
         allowed(call.token, [spec.new.queue for spec in specs])
-        before = await self._known(specs) if any(names) else [None] * len(specs)
-        for spec, known in zip(specs, before, strict=True):
-            if known is not None and (known.job.task, known.job.payload) != (spec.new.task, spec.new.payload):
+        may_be_known = [spec.id for spec, each, name in zip(specs, asked, names, strict=True) if name or each.id]
+        found = await self._app.client.get(may_be_known) if may_be_known else ()
+        stored = {row.id: row for row in found if row is not None}
+        before = [stored.get(spec.id) for spec in specs]
+        for name, spec, known in zip(names, specs, before, strict=True):
+            if name and known is not None and (known.job.task, known.job.payload) != (spec.new.task, spec.new.payload):
                 words = "this Idempotency-Key was used for another request"
                 raise Refused(422, "idempotency_key_reused", words, id=known.id)
-        jobs = await self._app.enqueue(specs)
-        rows = await self._app.client.get([job.id for job in jobs])
-        found = []
-        for spec, job, known, row in zip(specs, jobs, before, rows, strict=True):
-            if row is None:
-                raise JobUnknown(job.id)
-            found.append((row, job.id == spec.id and known is None))
-        return found
-
-    async def _known(self, specs: Sequence[JobSpec[Any]]) -> Sequence[Record | None]:
-        return await self._app.client.get([spec.id for spec in specs])
+        rows = await self._app.client.send_rows(specs)
+        return [
+            (row, row.id == spec.id and known is None) for spec, known, row in zip(specs, before, rows, strict=True)
+        ]
 
     def _ids(self, call: Call[Any, Any], count: int) -> list[str | None]:
         """With an Idempotency-Key the same request has the same ids, so that repeating it stores nothing again."""
@@ -153,16 +148,6 @@ class JobRoom:
         if not 0 < len(key) <= LONGEST_KEY:
             raise Refused(422, "wrong_header", f"Idempotency-Key: expected 1 to {LONGEST_KEY} characters")
         return [ids.derived("idempotency", call.token.name, key, count, number) for number in range(count)]
-
-    def _spec(self, asked: JobAsked, id: str | None) -> JobSpec[Any]:
-        options = options_of(asked)
-        if id is not None and "id" not in options:
-            options["id"] = id
-        task = self._app.tasks.get(asked.task)
-        if task is None:
-            return self._app.stub(asked.task, **options).job(*asked.args, **asked.kwargs)
-        args, kwargs = task.signature.decode_call(codec.encode_foreign_call(asked.args, asked.kwargs, asked.task))
-        return task.options(**options).job(*args, **kwargs)
 
     # --- looking
 

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from treadle import wire
 from treadle.model import Count, Limit, LimitUse, Presence, State, Stats
 from treadle.server.faults import Refused
+from treadle.server.guard import for_everybody, seen
 from treadle.server.operations import Call, Operation
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class OperatorRoom:
         return LimitViews(await self._app.limits.list())
 
     async def set_limit(self, call: Call[LimitAsked, wire.Nothing]) -> wire.Nothing:
-        _for_everybody(call)
+        for_everybody(call.token, "limits")
         asked = call.body
         if asked.slots is None and asked.rate is None:
             raise Refused(422, "wrong_shape", "a limit needs slots, rate, or both; DELETE removes it")
@@ -126,7 +127,7 @@ class OperatorRoom:
         return wire.Nothing()
 
     async def drop_limit(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
-        _for_everybody(call)
+        for_everybody(call.token, "limits")
         await self._app.limits.set(Limit(call.part("name")))
         return wire.Nothing()
 
@@ -134,9 +135,7 @@ class OperatorRoom:
         return Workers((await self._app.storage.stats()).workers)
 
     async def stats(self, call: Call[None, wire.Nothing]) -> Stats:
-        found = await self._app.storage.stats()
-        counts = tuple(each for each in found.counts if call.token.serves([each.queue]) is None)
-        return Stats(counts=counts, workers=found.workers, limits=found.limits)
+        return seen(call.token, await self._app.storage.stats())
 
 
 def _add(parts: dict[str, Any], count: Count) -> None:
@@ -145,9 +144,3 @@ def _add(parts: dict[str, Any], count: Count) -> None:
         parts[name] = parts.get(name, 0) + jobs
     if count.state is State.READY and count.oldest is not None:
         parts["oldest"] = max(parts.get("oldest") or 0.0, count.oldest)
-
-
-def _for_everybody(call: Call[Any, Any]) -> None:
-    if call.token.queues:
-        words = f"the token {call.token.name!r} is bound to queues; limits are everybody's"
-        raise Refused(403, "forbidden", words)

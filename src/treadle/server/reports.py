@@ -11,6 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle import ids, judge
+from treadle.compose.plan import PLAIN, adopted, continued
 from treadle.errors import RemoteFailure
 from treadle.model import NewJob, Outcome, Record
 from treadle.retry import Abort, Defer, Retry
@@ -31,9 +32,12 @@ def check(report: Report) -> bool:
         report.state is not None, report.succeed is not UNSET, report.fail is not None, report.abort is not None,
         report.defer is not None,
     ]  # fmt: skip
-    if sum(said) != 1:
-        words = f"job {report.id}: expected exactly one of state, succeed, fail, abort, defer"
+    # "then" alone says it as well: the job goes on as those; and "again" is said beside nothing else
+    if sum(said) != (0 if report.then and not any(said) else 1) or (report.again and (any(said) or not report.then)):
+        words = f"job {report.id}: expected exactly one of state, succeed, fail, abort, defer, or else then"
         raise Refused(422, "wrong_shape", words, id=report.id)
+    if report.then and report.state is None and report.succeed is UNSET and any(said):
+        raise Refused(422, "wrong_shape", f"job {report.id}: only a run that went well may have children", id=report.id)
     if report.defer is not None and not report.defer >= 0:
         raise Refused(422, "wrong_shape", f"job {report.id}: defer: expected seconds, found {report.defer}")
     return report.state is None
@@ -43,12 +47,14 @@ def judged(report: Report, row: Record, retry: Retry, max_lost: int, now: float,
     """The outcome of a run that was reported in a word."""
     # A report repeated after a lost answer finds the row one transition on: judged as it was the first time, it is
     # the same outcome again, and the storage says applied.
-    again = row.version == report.version + 1 and row.attempt > 0 and report.defer is None
+    again = row.version == report.version + 1 and row.attempt > 0 and report.defer is None and not report.again
     record = replace(row, version=report.version, attempt=row.attempt - 1 if again else row.attempt)
     rules = judge.rules_for(record, retry, None, max_lost)
-    if report.succeed is not UNSET:
-        outcome = judge.succeeded(record, bytes(report.succeed).decode(), report.memo, report.note)
-        return replace(outcome, then=tuple(_named(record, report.then)))
+    own = None if report.succeed is UNSET else bytes(report.succeed).decode()
+    if report.then:
+        return _goes_on(report, record, own, rules.marks, now)
+    if own is not None:
+        return judge.succeeded(record, own, report.memo, report.note)
     if report.defer is not None:
         error: BaseException = Defer(report.defer)
     elif report.abort is not None:
@@ -68,13 +74,21 @@ def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[
     return found
 
 
+def _goes_on(report: Report, record: Record, own: str | None, marks: bool, now: float) -> Outcome:
+    """A run that has children: it waits for them, to be ended, or to be called again."""
+    jobs = _named(record, report.then)
+    left = None if record.deadline_at is None else max(0.0, record.deadline_at - now)
+    if report.again:
+        then = tuple(adopted(job, record.job, left) for job in jobs)
+        waits = judge.awaiting(record, tuple(job.id for job in then), then)
+        return replace(waits, memo=(*waits.memo, *report.memo), note=report.note)
+    outcome = continued(record, jobs, PLAIN, own, left, report.note, marks)
+    return replace(outcome, memo=(*outcome.memo, *report.memo))
+
+
 def _named(record: Record, then: Sequence[NewJob]) -> list[NewJob]:
     """The children with their ids: an empty one is derived, so that a repeated report stores nothing twice."""
-    root = record.job.root or record.job.id
     return [
-        replace(
-            job, id=job.id or ids.derived(record.job.id, record.version, number), root=job.root or root,
-            parent=job.parent or record.job.id,
-        )
+        replace(job, id=job.id or ids.derived(record.job.id, record.version, number))
         for number, job in enumerate(then)
     ]  # fmt: skip

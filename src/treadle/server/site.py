@@ -24,6 +24,7 @@ from treadle.server.jobs import JobRoom
 from treadle.server.openapi import description
 from treadle.server.operate import OperatorRoom
 from treadle.server.operations import routes as made_of
+from treadle.server.schedules import ScheduleRoom
 from treadle.server.settings import Settings
 from treadle.server.verbs import Verbs
 from treadle.server.waiting import Waiting
@@ -67,6 +68,7 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
     if api:
         operations = [
             *JobRoom(app, settings).operations(),
+            *ScheduleRoom(app).operations(),
             *OperatorRoom(app).operations(),
             *Verbs(app, waiting, settings).operations(),
         ]

@@ -6,24 +6,26 @@ runner in any language; docs/guides/runners.md is the page for those who write o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
-
-from msgspec.structs import replace
 
 from treadle import defaults, wire
 from treadle.clock import Clock
+from treadle.compose.reduce import Reducer
+from treadle.ending import Ender
 from treadle.model import Claim, Claimed, Outcome, Page, Query, Record, Settled, Stats
+from treadle.options import Sizes
 from treadle.retry import Retry
 from treadle.server import reports
 from treadle.server.faults import Refused
-from treadle.server.guard import allowed
+from treadle.server.guard import allowed, for_everybody, seen
 from treadle.server.operations import Call, Operation
 from treadle.server.settings import Settings
 from treadle.server.tokens import Token
 from treadle.server.waiting import Waiting
 from treadle.storage.contract import Fused, Storage
 
+ROUNDS: Final = 20  # claims of one call that find nothing but jobs to be ended
 MOST: Final = 10_000  # jobs of one claim, ids of one look: bounds the answer
 
 
@@ -36,6 +38,12 @@ class Keeper(Protocol):
     def retry(self) -> Retry: ...
     @property
     def now(self) -> Clock: ...
+    @property
+    def tasks(self) -> Mapping[str, Any]: ...
+    @property
+    def reducers(self) -> Mapping[str, Reducer]: ...
+    @property
+    def sizes(self) -> Sizes: ...
     @property
     def chance(self) -> Callable[[], float]: ...
 
@@ -91,13 +99,23 @@ class Verbs:
         return await self._waiting.until_found(queues, wait, call.request, look)
 
     async def _claim(self, ask: Claim, max_lost: int | None) -> Claimed:
-        found = await self._app.storage.claim(ask)
-        if max_lost is None or not any(row.lost for row in found.records):
-            return found
-        over = reports.lost_too_often(found.records, self._app.retry, max_lost)
-        await self._app.storage.settle(over)
-        gone = {outcome.id for outcome in over}
-        return Claimed(tuple(row for row in found.records if row.id not in gone), found.next_in)
+        """What was claimed. For a runner that leaves judging to the server, what is only to be ended is ended here."""
+        for _ in range(ROUNDS):
+            found = await self._app.storage.claim(ask)
+            if max_lost is None or not any(row.lost or row.ran for row in found.records):
+                return found
+            over = reports.lost_too_often([row for row in found.records if not row.ran], self._app.retry, max_lost)
+            over += [await self._ender().end(row, max_lost) for row in found.records if row.ran]
+            await self._app.storage.settle(over)
+            gone = {outcome.id for outcome in over}
+            left = tuple(row for row in found.records if row.id not in gone)
+            if left or not over or ask.ids:
+                break
+        return Claimed(left, found.next_in)
+
+    def _ender(self) -> Ender:
+        app = self._app
+        return Ender(app.storage, app.tasks, app.reducers, app.sizes.result)
 
     async def heartbeat(self, call: Call[wire.Beat, wire.Nothing]) -> wire.Ids:
         asked, token = call.body, call.token
@@ -154,18 +172,13 @@ class Verbs:
         return await self._app.storage.find(asked)
 
     async def stats(self, call: Call[wire.Nothing, wire.Nothing]) -> Stats:
-        token = call.token
-        found = await self._app.storage.stats()
-        if not token.queues:
-            return found
-        return replace(found, counts=tuple(each for each in found.counts if each.queue in token.queues))
+        return seen(call.token, await self._app.storage.stats())
 
     # --- tending
 
     async def set_limits(self, call: Call[wire.Limits, wire.Nothing]) -> wire.Nothing:
         asked, token = call.body, call.token
-        if token.queues:
-            raise Refused(403, "forbidden", f"the token {token.name!r} is bound to queues; limits are everybody's")
+        for_everybody(token, "limits")
         await self._app.storage.set_limits(asked.limits)
         return wire.Nothing()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -18,6 +18,10 @@ from treadle.errors import TreadleError
 from treadle.model import Record, State
 from treadle.options import Key, When
 from treadle.retry import Retry
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.job import JobSpec
 
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:@-]{1,255}$", description="The id of a job.")]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -101,6 +105,18 @@ def options_of(asked: JobAsked) -> dict[str, Any]:
         if name not in CALL and value is not UNSET:
             found[name] = _option(name, value)
     return found
+
+
+def spec_of(app: App, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
+    """The job as the app would make it: checked against its task where the app has that, else taken as it is."""
+    options = options_of(asked)
+    if id is not None and "id" not in options:
+        options["id"] = id
+    task = app.tasks.get(asked.task)
+    if task is None:
+        return app.stub(asked.task, **options).job(*asked.args, **asked.kwargs)
+    args, kwargs = task.signature.decode_call(codec.encode_foreign_call(asked.args, asked.kwargs, asked.task))
+    return task.options(**options).job(*args, **kwargs)
 
 
 def _option(name: str, value: Any) -> Any:

@@ -183,6 +183,37 @@ async def test_queues_and_limits(call: Client) -> None:
     assert (await call("GET", "/v1/limits"))[1] == {"limits": []}
 
 
+async def test_schedules_are_made_looked_at_and_stopped(call: Client, clock: HandClock) -> None:
+    job = {"task": "report", "args": ["daily"], "queue": "mail"}
+    status, made = await call("PUT", "/v1/schedules/nightly", {"job": job, "cron": "0 3 * * *", "tz": "Europe/Paris"})
+    assert (status, made["name"], made["task"], made["paused"]) == (200, "nightly", "report", False)
+    assert clock() < made["next_at"] <= clock() + 86_400
+    _, changed = await call("PUT", "/v1/schedules/nightly", {"every": 60, "overlap": "skip"})
+    assert (changed["overlap"], changed["next_at"] <= clock() + 60) == ("skip", True)
+    assert (await call("GET", "/v1/schedules"))[1] == {"schedules": [changed]}
+    assert (await call("POST", "/v1/schedules/nightly/pause")) == (200, {})
+    _, paused = await call("GET", "/v1/schedules/nightly")
+    assert (paused["paused"], paused["next_at"]) == (True, None)
+    status, sent = await call("POST", "/v1/schedules/nightly/trigger")
+    assert (status, sent["task"], sent["args"], sent["queue"]) == (201, "report", ["daily"], "mail")
+    assert (await call("POST", "/v1/schedules/nightly/resume")) == (200, {})
+    assert (await call("DELETE", "/v1/schedules/nightly")) == (200, {})
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"), ("POST", "/trigger")):
+        status, problem = await call(method, f"/v1/schedules/nightly{path}")
+        assert (status, problem["error"]) == (404, "no_such_schedule")
+    for wrong in ({}, {"job": job}, {"job": job, "cron": "nonsense"}, {"job": job, "cron": "* * * * *", "every": 1}):
+        assert (await call("PUT", "/v1/schedules/new", wrong))[0] == 422
+    assert (await call("GET", "/v1/schedules"))[1] == {"schedules": []}
+
+
+async def test_an_id_of_ones_own_is_created_once(call: Client) -> None:
+    first = await call("POST", "/v1/jobs", {"task": "t", "id": "mine"})
+    again = await call("POST", "/v1/jobs", {"task": "t", "id": "mine"})
+    assert (first[0], again[0], first[1]["id"], again[1]["id"]) == (201, 200, "mine", "mine")
+    keyed = [await call("POST", "/v1/jobs", {"task": "t", "key": "k"}) for _ in range(2)]
+    assert ([status for status, _ in keyed], len({job["id"] for _, job in keyed})) == ([201, 200], 1)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "raw", "kind", "status", "error"),
     [
@@ -248,6 +279,11 @@ async def test_a_token_of_some_queues_sees_no_others(session: aiohttp.ClientSess
     assert len((await call("GET", "/v1/jobs?queue=mine", token="mine"))[1]["jobs"]) == 1
     assert [q["name"] for q in (await call("GET", "/v1/queues", token="mine"))[1]["queues"]] == ["mine"]
     assert (await call("PUT", "/v1/limits/x", {"slots": 0}, token="mine"))[0] == 403
+    assert (await call("GET", "/v1/schedules", token="mine"))[0] == 403
+    assert (await call("POST", "/v1/schedules/x/pause", token="mine"))[0] == 403
+    for path in ("/v1/stats", "/v1/work/stats"):
+        _, stats = await call("GET" if path == "/v1/stats" else "POST", path, {} if "work" in path else None, "mine")
+        assert [each["queue"] for each in stats["counts"]] == ["mine"]
     ids = {"ids": [other["id"]]}
     assert (await call("POST", "/v1/work/get", ids, token="mine"))[1] == {"records": [None]}
     wanted = {"worker": "r#1", "queues": [], "ids": [other["id"]]}

@@ -1,0 +1,215 @@
+"""A bucket of S3-compatible storage: put, fetch, look, copy and delete objects, each tried again where that may help.
+
+Without it the store for blobs would know about regions, signatures and what each kind of refusal means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import IO, Final, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+import aiohttp
+from msgspec import Struct
+from yarl import URL
+
+from treadle.blobs.signing import NOTHING, Credentials, escaped, sign
+from treadle.clock import wall
+from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
+
+T = TypeVar("T")
+
+PIECE: Final = 256 * 1024  # bytes sent or written at once
+TRIES: Final = 4
+FIRST_PAUSE: Final = 0.2  # s; doubled each time
+SILENCE: Final = 60.0  # s without a byte
+PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504})  # what may go well when it is tried again
+FULL: Final = frozenset({"InsufficientCapacity", "QuotaExceeded", "XMinioStorageFull", "EntityTooLarge"})
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+CODE: Final = re.compile(rb"<Code>([^<]{1,100})</Code>")
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a bucket is, and what its objects' names begin with."""
+
+    endpoint: str  # scheme and host, without the bucket
+    bucket: str
+    prefix: str
+    region: str
+    by_path: bool  # the bucket stands in the path, not in the host's name
+
+
+class Head(Struct, frozen=True):
+    size: int
+    etag: str
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(f"{status} {code}".strip())
+        self.status, self.code = status, code
+
+
+def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Place, Credentials]:
+    """`s3://bucket/prefix?endpoint=http://host:9000&region=eu-1`, with what the environment says of the rest:
+    AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. Raises BadUrl."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    wrong = set(query) - {"endpoint", "region"}
+    if parts.scheme != "s3" or not NAME.fullmatch(parts.netloc) or wrong:
+        known = "s3://bucket/prefix?endpoint=http://host:9000&region=..."
+        raise BadUrl(f"blobs: expected {known}, found {url!r}")
+    region = query.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    region = region or "us-east-1"
+    given = query.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    if given is not None and urlsplit(given).scheme not in ("http", "https"):
+        raise BadUrl(f"blobs: endpoint: expected http://... or https://..., found {given!r}")
+    key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    if not key or not secret:
+        raise BadUrl("blobs: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+    prefix = parts.path.strip("/")
+    place = Place(
+        endpoint=(given or f"https://s3.{region}.amazonaws.com").rstrip("/"), bucket=parts.netloc,
+        prefix=f"{prefix}/" if prefix else "", region=region, by_path=given is not None or "." in parts.netloc,
+    )  # fmt: skip
+    return place, Credentials(key, secret, environment.get("AWS_SESSION_TOKEN") or None)
+
+
+class Bucket:
+    """The objects under one prefix. Raises StorageUnavailable, StorageFull, and StorageError for a plain refusal."""
+
+    def __init__(self, place: Place, who: Credentials) -> None:
+        self._place, self._who = place, who
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def __str__(self) -> str:
+        return f"s3://{self._place.bucket}/{self._place.prefix}"
+
+    # --- objects
+
+    async def head(self, name: str) -> Head | None:
+        """Size and mark of an object; None: there is none."""
+
+        async def ask() -> Head | None:
+            async with self._request("HEAD", name) as answer:
+                if answer.status == 404:
+                    return None
+                await self._check(answer)
+                return Head(int(answer.headers.get("Content-Length", 0)), answer.headers.get("ETag", ""))
+
+        return await self._again(ask)
+
+    async def put(self, name: str, content: IO[bytes], size: int, digest: str) -> None:
+        """Store the file under the name, whole or not at all; the server checks the digest as well."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            await asyncio.to_thread(content.seek, 0)
+            while piece := await asyncio.to_thread(content.read, PIECE):
+                yield piece
+
+        async def send() -> None:
+            headers = {"content-length": str(size), "content-type": "application/octet-stream"}
+            async with self._request("PUT", name, headers, digest, pieces()) as answer:
+                await self._check(answer)
+
+        await self._again(send)
+
+    async def fetch(self, name: str, into: IO[bytes]) -> tuple[str, str] | None:
+        """Bring an object into the file -> the SHA-256 of what came, and its mark; None: there is none."""
+
+        async def bring() -> tuple[str, str] | None:
+            await asyncio.to_thread(into.seek, 0)
+            await asyncio.to_thread(into.truncate)
+            sha = hashlib.sha256()
+            async with self._request("GET", name) as answer:
+                if answer.status == 404:
+                    return None
+                await self._check(answer)
+                async for piece in answer.content.iter_chunked(PIECE):
+                    sha.update(piece)
+                    await asyncio.to_thread(into.write, piece)
+                return sha.hexdigest(), answer.headers.get("ETag", "")
+
+        return await self._again(bring)
+
+    async def copy(self, name: str, to: str, etag: str) -> bool:
+        """Copy an object, if it still has this mark. False: it has changed, or gone."""
+
+        async def ask() -> bool:
+            source = escaped(f"/{self._place.bucket}/{self._place.prefix}{name}")
+            headers = {"x-amz-copy-source": source, "x-amz-copy-source-if-match": etag}
+            async with self._request("PUT", to, headers) as answer:
+                if answer.status in (404, 412):
+                    return False
+                await self._check(answer)
+                if b"<Error>" in await answer.read():  # what goes wrong after the headers is said in a 200
+                    raise _Refused(500, "copy")
+                return True
+
+        return await self._again(ask)
+
+    async def delete(self, name: str, etag: str) -> None:
+        """Delete an object, if it still has this mark where the server can tell."""
+
+        async def ask() -> None:
+            async with self._request("DELETE", name, {"if-match": etag}) as answer:
+                if answer.status not in (404, 412):
+                    await self._check(answer)
+
+        await self._again(ask)
+
+    # --- trips
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, name: str, headers: Mapping[str, str] | None = None, digest: str = NOTHING,
+        content: AsyncIterator[bytes] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+        place, base = self._place, urlsplit(self._place.endpoint)
+        host, path = base.netloc, f"{base.path}/{place.prefix}{name}"
+        if place.by_path:
+            path = f"{base.path}/{place.bucket}/{place.prefix}{name}"
+        else:
+            host = f"{place.bucket}.{host}"
+        path = escaped(path)
+        signed = sign(method, host, path, {}, headers or {}, digest, self._who, place.region, wall())
+        if self._session is None:
+            limit = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=SILENCE)
+            self._session = aiohttp.ClientSession(timeout=limit, auto_decompress=False)
+        url = URL(f"{base.scheme}://{host}{path}", encoded=True)
+        async with self._session.request(method, url, headers=signed, data=content, allow_redirects=False) as answer:
+            yield answer
+
+    async def _check(self, answer: aiohttp.ClientResponse) -> None:
+        if answer.status >= 300:
+            found = CODE.search(await answer.content.read(10_000))
+            raise _Refused(answer.status, found[1].decode(errors="replace") if found else answer.reason or "")
+
+    async def _again(self, trip: Callable[[], Awaitable[T]]) -> T:
+        pause = FIRST_PAUSE
+        for number in range(TRIES):
+            try:
+                return await trip()
+            except _Refused as error:
+                if error.status == 507 or error.code in FULL:
+                    raise StorageFull(f"no room for blobs in {self}: {error}") from None
+                if error.status not in PASSING:
+                    raise StorageError(f"blobs in {self} are refused: {error}") from None
+                why: Exception = error
+            except (aiohttp.ClientError, TimeoutError) as error:
+                why = error
+            if number + 1 < TRIES:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause *= 2
+        raise StorageUnavailable(f"blobs in {self}: {str(why) or 'no answer in time'}") from why

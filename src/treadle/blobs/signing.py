@@ -1,0 +1,62 @@
+"""Signatures of requests to S3-compatible storage, version 4. Pure: the moment and the secret are given.
+
+Without it a store for blobs would need the client of one vendor, which is larger than all of Treadle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+from msgspec import Struct
+
+SERVICE: Final = "s3"
+ALGORITHM: Final = "AWS4-HMAC-SHA256"
+NOTHING: Final = hashlib.sha256(b"").hexdigest()  # of an empty body
+
+
+class Credentials(Struct, frozen=True):
+    """Who asks. `token`: of a session, if these are for a while only."""
+
+    key: str
+    secret: str
+    token: str | None = None
+
+
+def escaped(path: str) -> str:
+    """A path as it is signed and as it travels: every byte but letters, digits, -._~ and / in percent."""
+    return quote(path, safe="/~")
+
+
+def sign(
+    method: str, host: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], digest: str,
+    who: Credentials, region: str, now: float,
+) -> dict[str, str]:  # fmt: skip
+    """All headers to send: those given, and the signature over them.
+
+    path    escaped already
+    digest  SHA-256 of the body in hex; the server refuses a body that has another
+    now     seconds since 1970; servers refuse requests more than some minutes off
+    """
+    moment = datetime.fromtimestamp(now, UTC)
+    stamp, day = f"{moment:%Y%m%dT%H%M%SZ}", f"{moment:%Y%m%d}"
+    sent = {**headers, "host": host, "x-amz-content-sha256": digest, "x-amz-date": stamp}
+    if who.token is not None:
+        sent["x-amz-security-token"] = who.token
+    lines = {name.lower(): " ".join(value.split()) for name, value in sent.items()}
+    names = ";".join(sorted(lines))
+    asked = "&".join(f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items()))
+    told = "".join(f"{name}:{lines[name]}\n" for name in sorted(lines))
+    request = "\n".join((method, path, asked, told, names, digest))
+    scope = f"{day}/{region}/{SERVICE}/aws4_request"
+    text = "\n".join((ALGORITHM, stamp, scope, hashlib.sha256(request.encode()).hexdigest()))
+    key = f"AWS4{who.secret}".encode()
+    for part in (day, region, SERVICE, "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, text.encode(), "sha256").hex()
+    sent["authorization"] = f"{ALGORITHM} Credential={who.key}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return sent

@@ -1,0 +1,147 @@
+"""What a store of blobs must do, as tests: any `treadle.blobs.Blobs` can be held to it.
+
+A test module for a store is this:
+
+    import pytest
+    from treadle.testing.blobs import *  # noqa: F403
+
+    @pytest.fixture
+    def shelf():
+        return MyShelf()
+
+A shelf has `make(limit)`, which answers the store over one and the same place, and coroutine functions to look behind
+it: `spoil(address, content)` puts other bytes where those of an address are, `names()` lists all that lies there, with
+"quarantine" in the names of what was set aside. Needs pytest and no plugin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+import pytest
+
+from treadle.blobs import Blobs, Corrupt, NoBlob, TooBig
+from treadle.blobs.store import Blob
+
+LIMIT = 3_000_000  # bytes
+
+
+class Shelf(Protocol):
+    """Where a store keeps its blobs, as the tests see it."""
+
+    def make(self, limit: int) -> Blobs: ...
+    async def spoil(self, address: str, content: bytes) -> None: ...
+    async def names(self) -> list[str]: ...
+
+
+def checked(check: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A check as a test: in an event loop of its own, with a store that is closed afterwards."""
+    more = list(inspect.signature(check).parameters.values())[2:]
+
+    @functools.wraps(check)
+    def test(shelf: Shelf, **given: Any) -> None:
+        async def play() -> None:
+            blobs = shelf.make(LIMIT)
+            try:
+                await check(shelf, blobs, **given)
+            finally:
+                await blobs.close()
+
+        asyncio.run(play())
+
+    first = inspect.Parameter("shelf", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    test.__signature__ = inspect.Signature([first, *more])  # type: ignore[attr-defined]
+    return test
+
+
+async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+async def content_of(blob: Blob) -> bytes:
+    found = b"".join([piece async for piece in blob])
+    assert len(found) == blob.size
+    return found
+
+
+async def read(blobs: Blobs, address: str) -> bytes:
+    async with blobs.read(address) as blob:
+        return await content_of(blob)
+
+
+async def kept(shelf: Shelf) -> list[str]:
+    return [name for name in await shelf.names() if "quarantine" not in name]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2_500_000])
+@checked
+async def test_blobs_what_is_put_is_what_is_read(shelf: Shelf, blobs: Blobs, size: int) -> None:
+    content = os.urandom(size)
+    address, is_new = await blobs.put(pieces(content[:1000], b"", content[1000:]))
+    assert (address, is_new) == (hashlib.sha256(content).hexdigest(), True)
+    assert await read(blobs, address) == content
+    assert await blobs.size(address) == len(content)
+    assert await blobs.put(pieces(content)) == (address, False)
+    assert len(await kept(shelf)) == 1
+
+
+@checked
+async def test_blobs_what_is_not_there_is_said(shelf: Shelf, blobs: Blobs) -> None:
+    assert await blobs.size("0" * 64) is None
+    with pytest.raises(NoBlob):
+        await read(blobs, "0" * 64)
+
+
+@checked
+async def test_blobs_a_flipped_byte_is_found_and_set_aside(shelf: Shelf, blobs: Blobs) -> None:
+    address, _ = await blobs.put(pieces(b"x" * 1000))
+    await shelf.spoil(address, b"x" * 500 + b"y" + b"x" * 499)
+    with pytest.raises(Corrupt):
+        await read(blobs, address)
+    with pytest.raises(NoBlob):
+        await read(blobs, address)
+    assert [address in name for name in await shelf.names() if "quarantine" in name] == [True]
+    assert await blobs.put(pieces(b"x" * 1000)) == (address, True)
+    assert await read(blobs, address) == b"x" * 1000
+
+
+@checked
+async def test_blobs_a_spoiled_one_is_replaced_when_it_is_put_again(shelf: Shelf, blobs: Blobs) -> None:
+    address, _ = await blobs.put(pieces(b"whole"))
+    for spoiled in (b"who", b"whale"):
+        await shelf.spoil(address, spoiled)
+        assert await blobs.put(pieces(b"whole")) == (address, True)
+        assert await read(blobs, address) == b"whole"
+
+
+@checked
+async def test_blobs_what_fails_on_the_way_leaves_nothing(shelf: Shelf, blobs: Blobs) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"begun"
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        await blobs.put(broken())
+    with pytest.raises(TooBig) as found:
+        await blobs.put(pieces(b"x" * 2_000_000, b"x" * 2_000_000))
+    assert found.value.limit == LIMIT
+    assert await shelf.names() == []
+
+
+@checked
+async def test_blobs_of_many_who_put_the_same_each_has_stored_it(shelf: Shelf, blobs: Blobs) -> None:
+    other = shelf.make(LIMIT)
+    try:
+        found = await asyncio.gather(*[each.put(pieces(b"same")) for each in (blobs, other) * 5])
+        assert {address for address, _ in found} == {hashlib.sha256(b"same").hexdigest()}
+        assert await read(other, found[0][0]) == b"same"
+        assert len(await kept(shelf)) == 1
+    finally:
+        await other.close()

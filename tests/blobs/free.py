@@ -1,0 +1,12 @@
+"""A port nobody listens on. Without it servers of tests that run at the same time would take each other's."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

@@ -1,0 +1,44 @@
+"""Blobs in a directory, held to what every store must do, and what only this one can show."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from treadle.blobs import DirectoryBlobs
+from treadle.errors import StorageFull
+from treadle.testing.blobs import *  # noqa: F403
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def make(self, limit: int) -> DirectoryBlobs:
+        return DirectoryBlobs(self.path, limit)
+
+    async def spoil(self, address: str, content: bytes) -> None:
+        DirectoryBlobs(self.path).path(address).write_bytes(content)
+
+    async def names(self) -> list[str]:
+        return [str(each.relative_to(self.path)) for each in self.path.rglob("*") if each.is_file()]
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "blobs")
+
+
+async def test_a_full_disk_is_said(shelf: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def one() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    monkeypatch.setattr("treadle.blobs.directory.append", full)
+    with pytest.raises(StorageFull):
+        await shelf.make(10).put(one())
+    assert await shelf.names() == []
