@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +146,8 @@ def test_signatures_are_those_of_the_vendors_own_client(
     request.context.update(timestamp="20231114T221320Z", payload_signing_enabled=True)
     auth = S3SigV4Auth(TheirCredentials("k", "s", token), "s3", "eu-1")
     monkeypatch.setattr(auth, "payload", lambda _: digest)
-    monkeypatch.setattr(
-        "botocore.auth.get_current_datetime", lambda *_, **__: __import__("datetime").datetime(2023, 11, 14, 22, 13, 20)
-    )
+    moment = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda *_, **__: moment)
     auth.add_auth(request)
     assert mine["authorization"] == request.headers["Authorization"]
 
@@ -160,12 +161,12 @@ async def test_over_http_with_everything_in_a_bucket(shelf: Store, tmp_path: Pat
     blobs = shelf.make(2_000_000)
     url, sent = memory_url(None, faces=[blob_face(blobs)]), os.urandom(1_500_000)
     async with aiohttp.ClientSession() as session:
-        async with session.put(f"{url}/blob", data=sent) as answer:
+        async with session.put(f"{url}/blob", data=io.BytesIO(sent)) as answer:
             assert answer.status == 201
             address = await answer.text()
         async with session.get(f"{url}/blob/{address}") as answer:
             assert (answer.status, await answer.read()) == (200, sent)
-        async with session.put(f"{url}/blob", data=sent + sent) as answer:
+        async with session.put(f"{url}/blob", data=io.BytesIO(sent + sent)) as answer:
             assert answer.status == 413
         await shelf.spoil(address, sent[:-1] + b"\0")
         for status in (500, 404):

@@ -229,7 +229,7 @@ def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
     try:
         found: Blobs = blobs.S3Blobs.at(place, limit)
     except ImportError as error:
-        raise Stop(USAGE, f"blobs in a bucket need the extra: pip install 'treadle[http]' ({error})") from None
+        raise Stop(USAGE, f"blobs in a bucket need the extra: pip install 'treadle[s3]' ({error})") from None
     return found
 
 
