@@ -22,7 +22,8 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
     tables of your own, for transactions that span both
     postgresql://user@host:5432/database; ?schema=treadle, pool=5, timeout=15, prepare=on | off,
         listen=on | off | host:port
-    redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart
+    redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart, ?shards=4
+        spreads one over the nodes of a cluster
     redis+sentinel://host:26379,host:26379/service, redis+cluster://host:6379,host:6379; rediss+... for TLS
     http://host:7373, https://: a Treadle server; its token as `token`, or ?token=...; ?ca=file.pem
     memory://
@@ -59,7 +60,7 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
 
 def _redis(url: str, now: clock.Clock | None) -> Storage:
     try:
-        from treadle.storage.redis import RedisStorage
+        from treadle.storage.redis import RedisStorage, ShardedRedis
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("redis", "hiredis"):
             raise
@@ -67,7 +68,13 @@ def _redis(url: str, now: clock.Clock | None) -> Storage:
     place, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     ns = options.pop("ns", "default")
-    return RedisStorage(f"{place}?{urlencode(options)}" if options else place, ns=ns, now=now)
+    shards = options.pop("shards", "1")
+    if not shards.isascii() or not shards.isdigit() or not int(shards):
+        raise BadUrl(f"shards: expected a number from 1 on, found {shards!r}")
+    server = f"{place}?{urlencode(options)}" if options else place
+    if shards == "1":
+        return RedisStorage(server, ns=ns, now=now)
+    return ShardedRedis(server, ns=ns, shards=int(shards), now=now)
 
 
 def _http(url: str, token: str | None) -> Storage:

@@ -1,5 +1,6 @@
 """Jobs on a Redis or Valkey server: the fastest storage, for many processes and machines."""
 
+from treadle.storage.redis.shards import ShardedRedis
 from treadle.storage.redis.storage import RedisStorage
 
-__all__ = ["RedisStorage"]
+__all__ = ["RedisStorage", "ShardedRedis"]

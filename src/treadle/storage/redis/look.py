@@ -7,7 +7,7 @@ server count them in the same way.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
@@ -50,24 +50,27 @@ def _present(answer: list[bytes]) -> list[bytes]:
     return kept
 
 
-async def find(db: Reader, query: Query) -> Page:
+async def find(
+    dbs: Sequence[Reader], query: Query, rows_of: Callable[[list[str]], Awaitable[dict[str, Record]]]
+) -> Page:
+    """A page of what is in all of these; `rows_of` finds rows by their ids."""
     cursor = None if query.cursor is None else looking.read_cursor(query.cursor, query.order)
     queue, mark = query.queue, None
     if query.ahead_of is not None:
-        own = (await by_ids(db, [query.ahead_of])).get(query.ahead_of)
+        own = (await rows_of([query.ahead_of])).get(query.ahead_of)
         if own is None or own.place is None:
             return Page(total=0 if query.count else None)
         mark = looking.sort_key(own, "line")
         if queue is None:
             queue = own.job.queue
     if query.ids:
-        rows = list((await by_ids(db, list(dict.fromkeys(query.ids)))).values())
+        rows = list((await rows_of(list(dict.fromkeys(query.ids)))).values())
         if mark is not None:
             rows = [row for row in rows if _is_ahead(row, mark)]
         return looking.find(rows, replace(query, ahead_of=None))
     found: list[Record] = []
     total, wanted = 0, max(query.limit, 0) + 1
-    async for row in _stream(db, query, queue, None if query.count else cursor):
+    async for row in _merged([_stream(db, query, queue, None if query.count else cursor) for db in dbs], query.order):
         if mark is not None and not _is_ahead(row, mark):
             if query.order == "line":
                 break
@@ -82,6 +85,26 @@ async def find(db: Reader, query: Query) -> Page:
     page = tuple(found[: max(query.limit, 0)])
     more = len(found) > len(page) and page
     return Page(page, looking.cursor_of(page[-1], query.order) if more else None, total if query.count else None)
+
+
+async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> AsyncIterator[Record]:
+    """Streams that are in this order as one; a row that moved from one to the next is there once."""
+    if len(streams) == 1:
+        async for row in streams[0]:
+            yield row
+        return
+    heads = [await anext(stream, None) for stream in streams]
+    best, last = max if order == "newest" else min, None
+    while True:
+        there = [number for number, head in enumerate(heads) if head is not None]
+        if not there:
+            return
+        first = best(there, key=lambda number: looking.sort_key(heads[number], order))  # type: ignore[arg-type]
+        row = heads[first]
+        assert row is not None
+        if row.job.id != last:
+            yield row
+        last, heads[first] = row.job.id, await anext(streams[first], None)
 
 
 def _is_ahead(row: Record, mark: tuple[Any, ...]) -> bool:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from treadle import clock
-from treadle.errors import BadUrl, KeyHeld, SchemaTooNew, UnknownJob
+from treadle.errors import BadUrl, KeyHeld, SchemaTooNew, StorageUnavailable, UnknownJob
 from treadle.model import (
     APPLIED,
     Claim,
@@ -47,6 +50,7 @@ from treadle.storage.redis.wake import Ear
 from treadle.storage.rules import rank
 
 SCHEMA: Final = 1
+HOME, LATE = b"\1", b"\2"  # what storing jobs in a shard may answer instead
 GROUP: Final = 1_000  # plain jobs of one queue and priority the script stores at once
 
 
@@ -57,29 +61,45 @@ class RedisStorage:
           redis+cluster://host:port,host:port, and both with rediss+ for TLS
     ns    which of the programs sharing the server; the keys begin with {treadle:<ns>}
     now   a clock for tests; None: the server's own
+    shard, shards, hub   which shard of how many, and where all of them speak (`shards.py`)
     """
 
-    def __init__(self, url: str, *, ns: str = "default", now: clock.Clock | None = None) -> None:
+    def __init__(
+        self, url: str, *, ns: str = "default", now: clock.Clock | None = None, shard: int = 0, shards: int = 1,
+        hub: Hub | None = None,
+    ) -> None:  # fmt: skip
         if not re.fullmatch(r"[A-Za-z0-9._:-]{1,100}", ns):
             raise BadUrl(f"ns: expected letters, digits, . _ : or -, found {ns!r}")
-        self._now = now
-        self._tag = f"{{treadle:{ns}}}"
+        self._now, self._ns, self._shards = now, ns, shards
+        self._tag = f"{{treadle:{ns}/{shard}}}" if shard else f"{{treadle:{ns}}}"
         self._scripts = load()
-        self._hub = Hub()
+        self._hub = hub or Hub()
         self._place = place_of(url, self._tag)
         self._pool = Pool(self._place)
         self._ear: Ear | None = None
+
+    @property
+    def where(self) -> str:
+        """The server, as it may be shown."""
+        return self._pool.where
 
     async def open(self) -> None:
         """Connect. Raises StorageUnavailable, SchemaTooNew."""
         if self._ear is not None:
             return
         self._pool = Pool(self._place)
-        await self._pool.command("SET", f"{self._tag}:schema", SCHEMA, "NX")
-        found = int(await self.read("GET", "schema"))
-        if found > SCHEMA:
+        own = SCHEMA if self._shards == 1 else f"{SCHEMA}/{self._shards}"  # as one word: who comes first says both
+        await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
+        found, _, shards = (await self.read("GET", "schema")).decode().partition("/")
+        if int(found) > SCHEMA:
             await self._pool.close()
-            raise SchemaTooNew(found, SCHEMA)
+            raise SchemaTooNew(int(found), SCHEMA)
+        if int(shards or 1) != self._shards:
+            await self._pool.close()
+            raise BadUrl(
+                f"{self._pool.where}: the namespace {self._ns!r} was made with shards={shards or 1}, found "
+                f"shards={self._shards}; open it with that, or bring its jobs into another ns with `treadle move`"
+            )
         self._ear = Ear(self._pool, self._tag, self._hub)
         await self._ear.open()
 
@@ -96,14 +116,15 @@ class RedisStorage:
         now = "" if self._now is None else repr(self._now())
         # The second key is there for a cluster that moves our slot: one of the two is missing wherever one asks then,
         # and the script is refused before it runs, where it would otherwise see half of the keys.
-        return self._scripts[verb], (2, self._tag, f"{self._tag}:schema", now, *words)
+        keys = (self._tag, f"{self._tag}:schema", f"{self._tag}:left")[: 2 if self._shards == 1 else 3]
+        return self._scripts[verb], (len(keys), *keys, now, *words)
 
     async def call(self, verb: str, *words: Any) -> Any:
         """Run a script."""
         [answer] = await self._pool.run(self._words(verb, words))
         return answer
 
-    async def _open_call(self, verb: str, *words: Any) -> Any:
+    async def open_call(self, verb: str, *words: Any) -> Any:
         """Run a script that does nothing while the jobs are elsewhere, or on their way."""
         answer = await self.call(verb, *words)
         mark = carry.away(answer)
@@ -116,7 +137,12 @@ class RedisStorage:
         verb, key, *more = words
         return await self._pool.command(verb, f"{self._tag}:{key}", *more)
 
-    async def _moment(self) -> float:
+    async def write(self, *words: Any) -> Any:
+        """Run a command that changes nothing when it is repeated."""
+        return await self.read(*words)
+
+    async def moment(self) -> float:
+        """Now, by the clock that decides."""
         if self._now is not None:
             return self._now()
         seconds, micros = await self._pool.command("TIME")
@@ -127,25 +153,46 @@ class RedisStorage:
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         if not jobs:
             return []
+        found = await self.store(jobs)
+        assert found is not None  # this is no shard, or the first one
+        return found
+
+    async def store(
+        self, jobs: Sequence[NewJob], call: str = "", until: float = 0.0, here: bool = False
+    ) -> list[Record] | None:
+        """`enqueue`, as a part of a call over several shards if `call` names one; stored once, and not after `until`.
+        None: they belong elsewhere (not with `here`)."""
+        part = (call, repr(until) if call else "here" if here else "")
         if all(map(is_plain, jobs)) and len({job.id for job in jobs}) == len(jobs):
-            now, known = await self._open_call("enqueue", "plain", *_groups(jobs))
-            moment = float(now)
+            answer = await self.open_call("enqueue", "plain", *part, *_groups(jobs))
+            if self._belongs_home(answer):
+                return None
+            moment, known = float(answer[0]), answer[1]
             rows = [new_record(job, moment) for job in jobs]
             for at in range(0, len(known), 3):
                 rows[known[at] - 1] = record(known[at + 1], known[at + 2])
             return rows
-        words: list[Any] = ["any"]
+        words: list[Any] = ["any", *part]
         for job in jobs:
             words += (job.id, job_bytes(job, is_plain(job)))
-        answer = await self._open_call("enqueue", *words)
+        answer = await self.open_call("enqueue", *words)
+        if self._belongs_home(answer):
+            return None
         if not answer[0]:
             raise _refusal(*answer[1:])
         found = answer[1]
-        return [record(found[2 * n], found[2 * n + 1], None if found[2 * n] else job) for n, job in enumerate(jobs)]
+        return [_row(job, found[2 * n], found[2 * n + 1], float(answer[0])) for n, job in enumerate(jobs)]
 
-    async def claim(self, ask: Claim) -> Claimed:
+    def _belongs_home(self, answer: list[Any]) -> bool:
+        if answer[0] == LATE:
+            raise StorageUnavailable(f"{self._pool.where}: the call took too long; it will be carried out all the same")
+        return bool(answer[0] == HOME)
+
+    async def claim(self, ask: Claim, more: bool = False) -> Claimed:
+        """`more`: beside what the ticket has already."""
+        words = encode({**asdict(ask), "more": True} if more else ask)
         while True:
-            answer = await self.call("claim", encode(ask))
+            answer = await self.call("claim", words)
             mark = carry.away(answer)
             if mark is None:
                 found = _claimed(answer, ask)
@@ -170,12 +217,12 @@ class RedisStorage:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        return self._told(await self.call("settle", *_outcomes(outcomes)), len(outcomes))
+        return self._told(await self.call("settle", *outcome_words(outcomes)), len(outcomes))
 
     def _told(self, answer: list[Any], count: int) -> list[Settled]:
         mark = carry.away(answer)
         if mark is None:
-            return _settled(answer, count)
+            return settled(answer, count)
         if mark.role == "gone":
             return [gone(mark)] * count
         raise refusal(mark, self._pool.where)
@@ -185,7 +232,7 @@ class RedisStorage:
         if not outcomes:
             return [], await self.claim(ask)
         settled, claimed = await self._pool.run(
-            self._words("settle", _outcomes(outcomes)), self._words("claim", (encode(ask),))
+            self._words("settle", outcome_words(outcomes)), self._words("claim", (encode(ask),))
         )
         told = self._told(settled, len(outcomes))
         if carry.away(claimed) is not None:
@@ -195,14 +242,17 @@ class RedisStorage:
     # --- looking
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        found = await look.by_ids(self, list(dict.fromkeys(ids)))
+        found = await self._rows(list(dict.fromkeys(ids)))
         return [found.get(id) for id in ids]
 
+    async def _rows(self, ids: list[str]) -> dict[str, Record]:
+        return await look.by_ids(self, ids)
+
     async def find(self, query: Query) -> Page:
-        return await look.find(self, query)
+        return await look.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
-        now = await self._moment()
+        now = await self.moment()
         counts = await look.counts(self, now)
         return Stats(counts=counts, workers=await look.workers(self, now), limits=await look.limits(self))
 
@@ -216,7 +266,7 @@ class RedisStorage:
         words: list[Any] = []
         for rule in limits:
             words += (rule.name, b"" if rule.slots is None and rule.rate is None else encode(rule))
-        await self._open_call("limits", *words)
+        await self.open_call("limits", *words)
 
     async def prune(self, limit: int) -> int:
         went, past, more, first = 0, 0, True, "1"
@@ -245,9 +295,18 @@ class RedisStorage:
         await carry.load(self, load, mark)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        if self._ear is None:
+        with self.listening(topics):
             return await self._hub.wait(topics, timeout)
-        return await self._ear.wait(topics, timeout)
+
+    def listening(self, topics: Sequence[str]) -> AbstractContextManager[None]:
+        """Somebody waits for these in the hub meanwhile."""
+        return nullcontext() if self._ear is None else self._ear.listening(topics)
+
+
+def _row(job: NewJob, body: bytes, row: bytes, now: float) -> Record:
+    if not body and not row:  # a part of a call that was carried out long ago: it has ended, and is gone
+        return new_record(job, now)
+    return record(body, row, None if body else job)
 
 
 def _groups(jobs: Sequence[NewJob]) -> list[Any]:
@@ -267,7 +326,7 @@ def _groups(jobs: Sequence[NewJob]) -> list[Any]:
     return words
 
 
-def _outcomes(outcomes: Sequence[Outcome]) -> list[Any]:
+def outcome_words(outcomes: Sequence[Outcome]) -> list[Any]:
     words: list[Any] = []
     for out in outcomes:
         words += (out.id, outcome_bytes(out), len(out.then))
@@ -276,7 +335,7 @@ def _outcomes(outcomes: Sequence[Outcome]) -> list[Any]:
     return words
 
 
-def _settled(answer: list[Any], count: int) -> list[Settled]:
+def settled(answer: list[Any], count: int) -> list[Settled]:
     settled = [APPLIED] * count
     for at in range(0, len(answer), 4):
         number, status, *words = answer[at : at + 4]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import hiredis
@@ -56,7 +56,9 @@ class Ear:
                 await self._task
             self._task = None
 
-    async def wait(self, topics: Sequence[str], timeout: float) -> set[str]:
+    @contextlib.contextmanager
+    def listening(self, topics: Sequence[str]) -> Iterator[None]:
+        """Somebody waits for these meanwhile."""
         now, channels = asyncio.get_running_loop().time(), {self._channel(topic) for topic in topics}
         for channel in channels:
             self._wanted[channel] = now
@@ -64,7 +66,7 @@ class Ear:
         if not channels <= self._listening and self._connection is not None:
             self._send(b"SUBSCRIBE", *(channels - self._listening))
         try:
-            return await self._hub.wait(topics, timeout)
+            yield
         finally:
             now = asyncio.get_running_loop().time()
             for channel in channels:

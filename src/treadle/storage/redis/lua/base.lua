@@ -4,6 +4,10 @@
 local ns, call, sub, byte = KEYS[1], redis.call, string.sub, string.byte
 local JOB, ROW, DUE, MADE = ns .. ':job', ns .. ':row', ns .. ':due', ns .. ':made'
 local OLD, ENDED, LIVE, BEGUN = ns .. ':old', ns .. ':ended', ns .. ':live', ns .. ':begun'
+-- A shard beside the first, "{treadle:<name>/<n>}", has only workflows that concern nobody else (decisions/shards.md).
+-- LEFT: ids that are not to be stored here: since when, and after "@" the shard they are in if it is not the first one.
+-- KEYS[3] is given where there are several shards.
+local SPREAD, LEFT = string.find(ns, '/', 1, true) ~= nil, ns .. ':left'
 local OPENS, RULES, PARENTS = ns .. ':opens', ns .. ':rules', ns .. ':parents'
 
 local WAITING, READY, RUNNING, SUCCEEDED, FAILED, CANCELLED = 0, 1, 2, 3, 4, 5
@@ -31,6 +35,24 @@ local function away(but)
   if mark and byte(mark) ~= 97 and byte(mark) ~= but then return { '\0', mark } end
 end
 local CLOSING = 99
+
+-- whether one of these belongs elsewhere; what is asked for stays, if somebody meant to drop it ("x")
+local function has_left(ids)
+  if not KEYS[3] or #ids == 0 or call('EXISTS', LEFT) == 0 then return false end
+  local any = false
+  for at = 1, #ids, 1000 do
+    local some = { unpack(ids, at, math.min(at + 999, #ids)) }
+    for k, since in ipairs(call('HMGET', LEFT, unpack(some))) do
+      if since then
+        any = true
+        if byte(since) == 120 then
+          call('HSET', LEFT, some[k], (string.gsub(since, '^[^@]*', string.format('%.17g', now))))
+        end
+      end
+    end
+  end
+  return any
+end
 
 -- tostring has 14 digits only
 local function num(x) return string.format('%.17g', x) end

@@ -82,6 +82,7 @@ function B.make(id, body, j)
   B.made[n + 1], B.made[n + 2] = num(now), id
   local r = R.fresh(id, j, now)
   B.rows[id] = r
+  if SPREAD and j.root then call('SADD', ns .. ':tree:' .. j.root, id) end
   return r
 end
 
@@ -233,6 +234,7 @@ function B.forget(r)
   call('ZREM', DUE, id)
   call('HDEL', JOB, id)
   call('HDEL', ROW, id)
+  if SPREAD and r.j.root then call('SREM', ns .. ':tree:' .. r.j.root, id) end
   B.rows[id], B.dirty[id] = false, nil
 end
 

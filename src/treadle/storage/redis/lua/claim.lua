@@ -1,4 +1,4 @@
--- ARGV: now, the ask as msgpack.   Answers { now, next moment or '', again, { body, row, ... } };
+-- ARGV: now, the ask as msgpack; `more`: it goes on with what it has got already.   Answers { now, next moment or '', again, { body, row, ... } };
 -- again: 1 if this ticket was asked before, 2 if there is more to look at.
 do
   local mark = away()
@@ -47,7 +47,7 @@ end
 
 local HELD = ns .. ':held:' .. ask.worker
 local held = call('SMEMBERS', HELD)
-if #held > 0 then
+if #held > 0 and not ask.more then
   bodies, rows, n = fetch(JOB, held), fetch(ROW, held), #held
   return answer(1)
 end

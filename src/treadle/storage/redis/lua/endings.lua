@@ -204,6 +204,35 @@ function E.answers(jobs, leaving)
   return answers
 end
 
+-- --- what a shard beside the first must not do by itself
+
+function E.root_of(r)
+  local root = r.j.root
+  return root and root ~= '' and root or r.id
+end
+
+-- ids that are made of their parent's: no other workflow may ask for one
+local function is_derived(id)
+  return sub(id, 1, 8) == 'treadle:' or (#id == 32 and not string.find(id, '[^0-9a-f]'))
+end
+
+-- whether an outcome would touch what another workflow may have to do with
+function E.crosses(r, after, jobs)
+  local root, own, ids, ups = E.root_of(r), {}, {}, {}
+  for k, up in ipairs(after) do ups[k] = up end
+  for k, new in ipairs(jobs) do
+    local j = R.job(new[1], new[2])
+    own[j.id], ids[k] = true, j.id
+    if j.key or #j.limits > 0 or j.wait_timeout or j.root ~= root or not is_derived(j.id) then return true end
+    for _, up in ipairs(j.after) do ups[#ups + 1] = up end
+  end
+  for _, up in ipairs(ups) do
+    local above = not own[up] and B.get(up)
+    if not own[up] and (not above or E.root_of(above) ~= root) then return true end
+  end
+  return has_left(ids)
+end
+
 -- the same list without repetitions, each replaced by what answers it
 local function resolved(after, answers, keep)
   local list, seen, same = {}, {}, true

@@ -20,21 +20,7 @@ for _ = 1, tonumber(ARGV[at]) do
   at = at + 2
 end
 at = at + 1
-for k = at, #ARGV, 6 do
-  local id, body, raw = ARGV[k], ARGV[k + 1], ARGV[k + 2]
-  if call('HEXISTS', JOB, id) == 0 then
-    local r = R.read(id, body, raw ~= '' and raw or nil)
-    call('HSET', JOB, id, body)
-    call('ZADD', MADE, num(r.created_at), id)
-    r.v = {}                             -- the views know nothing of it yet
-    B.rows[id] = r
-    B.put(r)
-    if raw == '' then B.dirty[id] = nil end
-    if ARGV[k + 3] == '1' then call('HSET', ns .. ':keys', r.j.key, id) end
-    if ARGV[k + 4] ~= '' then call('HSET', ns .. ':behind', id, ARGV[k + 4]) end
-    for _, edge in ipairs(cmsgpack.unpack(ARGV[k + 5])) do E.set_edge(edge[1], id, edge[2], edge[3], edge[4]) end
-  end
-end
+C.store(at)
 B.write()
 call('SET', ns .. ':move', ARGV[2])
 return 1

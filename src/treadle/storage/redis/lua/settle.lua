@@ -1,7 +1,8 @@
 -- ARGV: now, then for each outcome: id, words, number of jobs born of it, and id body of each of those.
 -- words: 's' state version attempt keep | tail of the row   -- a plain ending
 --    or: 'f' | the outcome as msgpack
--- Answers { number, status, what, other, ... } of those that were not simply applied.
+-- Answers { number, status, what, other, ... } of those that were not simply applied; status 'left': it is in the first
+-- shard; 'cross': the workflow `what` has to be there for that.
 do
   local mark = away(CLOSING)
   if mark then return mark end
@@ -166,10 +167,15 @@ local function apply(r, out, jobs, answers)
   A.call_in(r)
 end
 
+local crossed = {}                      -- workflows that have to be in the first shard before they go on
+
 local function settle(k)
   local id = ids[k]
   local r, out = B.get(id), outcome(words[k])
-  if not r then return refuse(k, 'stale', 'there is no such job') end
+  if not r then
+    if has_left({ id }) then return refuse(k, 'left') end
+    return refuse(k, 'stale', 'there is no such job')
+  end
   if repeats(out, r) then return end
   if r.version ~= out.version then
     return refuse(k, 'stale', 'it is ' .. STATES[r.state] .. ' at version ' .. r.version)
@@ -181,6 +187,11 @@ local function settle(k)
   end
   local jobs, from = {}, at[k]
   for n = 1, tonumber(ARGV[from]) do jobs[n] = { ARGV[from + 2 * n - 1], ARGV[from + 2 * n] } end
+  if SPREAD then
+    local root = E.root_of(r)
+    crossed[root] = crossed[root] or E.crosses(r, out.after, jobs)
+    if crossed[root] then return refuse(k, 'cross', root) end
+  end
   local answers, wrong, one, other = E.answers(jobs, out.state >= SUCCEEDED and id or nil)
   if not answers then return refuse(k, wrong, one, other) end
   for _, up in ipairs(out.after) do

@@ -1,0 +1,32 @@
+-- ARGV: now, a root, a number for this leaving.   Takes a whole workflow out of this shard, in one step, to be stored in
+-- the first one. Answers { number, { id, job, row, ... as of `told` } }, the same until `leaving` has forgotten it; {} if
+-- there is nothing (more) of it here. From now on its ids are looked for in the first shard.
+local root = ARGV[2]
+local before = call('HGET', ns .. ':leaving', root)
+if before then return cmsgpack.unpack(before) end
+local ids = call('SMEMBERS', ns .. ':tree:' .. root)
+if call('HEXISTS', JOB, root) == 1 then ids[#ids + 1] = root end
+if #ids == 0 then return {} end
+table.sort(ids)
+B.load(ids)
+local made, told, all = {}, C.told(ids), {}
+for k, id in ipairs(ids) do
+  all[6 * k - 5] = id
+  for n = 1, 5 do all[6 * k - 5 + n] = told[5 * k - 5 + n] end
+end
+for _, id in ipairs(ids) do
+  local r = B.get(id)
+  r.place, r.parked, r.due_at, r.expires_at, r.ended_at, r.worker = nil, nil, nil, nil, nil, nil
+  if r.state < SUCCEEDED then r.state = CANCELLED end
+  B.put(r)                               -- out of all counts
+end
+B.write()
+for k, id in ipairs(ids) do
+  B.forget(B.get(id))
+  call('DEL', ns .. ':kids:' .. id)
+  call('SREM', PARENTS, id)
+  made[2 * k - 1], made[2 * k] = id, num(now)
+end
+many('HSET', LEFT, made, 2)
+call('HSET', ns .. ':leaving', root, cmsgpack.pack({ ARGV[3], all }))
+return { ARGV[3], all }

@@ -1,0 +1,35 @@
+-- ARGV: now, the ask as msgpack, s after which a call that is half done is taken up.   Tends, and tells what could be
+-- claimed: { now, '1' if this ticket has jobs here already, '1' if something half done is to be taken up, next moment or
+-- '', { queue's number, rank, place, id, ... } }: the first of each line, as many as were asked for.
+do
+  local mark = away()
+  if mark then return mark end
+end
+local ask = cmsgpack.unpack(ARGV[2])
+if call('EXISTS', ns .. ':held:' .. ask.worker) == 1 then return { num(now), '1', '', '', {} } end
+T.tend()
+A.write()
+B.finish()
+
+local spots = {}
+local function look(number, queue)
+  local shut = A.rule('queue:' .. queue) and not A.fits('queue:' .. queue, 1, false)
+  local left = ask.limit
+  for _, rank in ipairs(call('ZRANGE', ns .. ':lines:' .. queue, 0, -1)) do
+    if left <= 0 then break end
+    local list = ns .. ':' .. (shut and 'fast' or 'line') .. ':' .. rank .. ':' .. queue
+    local found, n = call('ZRANGE', list, 0, left - 1, 'WITHSCORES'), #spots
+    for k = 1, #found, 2 do
+      spots[n + 1], spots[n + 2], spots[n + 3], spots[n + 4] = number, rank, found[k + 1], found[k]
+      n = n + 4
+    end
+    left = left - #found / 2
+  end
+end
+if #ask.ids == 0 then
+  for number, each in ipairs(ask.queues) do look(number, each[1]) end
+end
+local half = call('EXISTS', ns .. ':leaving') == 1
+  or #call('ZRANGEBYSCORE', ns .. ':calls:at', '-inf', num(now - ARGV[3]), 'LIMIT', 0, 1) > 0
+local moment = B.next_moment()
+return { num(now), '', half and '1' or '', moment and num(moment) or '', spots }

@@ -1,0 +1,22 @@
+-- ARGV: now, then id and what its pointer is to be unless it is here: '' for none, '0' for the first shard, or '<n>'; ...
+-- Answers { '1' if something is on its way to the first shard, then for each id: the root of its workflow if it is here,
+-- '@<n>' if a pointer to another shard than the first one was found, or '' }.
+local told = { call('EXISTS', ns .. ':leaving') == 1 and '1' or '' }
+for at = 2, #ARGV, 2 do
+  local id, to, said = ARGV[at], ARGV[at + 1], ''
+  local body = call('HGET', JOB, id)
+  if body then
+    said = R.job(id, body).root
+    if not said or said == '' then said = id end
+  else
+    local pointer = call('HGET', LEFT, id)
+    if pointer then
+      said = string.match(pointer, '@.*$') or ''
+      if to ~= '' then has_left({ id }) end
+    elseif to ~= '' then
+      call('HSET', LEFT, id, num(now) .. (to == '0' and '' or '@' .. to))
+    end
+  end
+  told[#told + 1] = said
+end
+return told

@@ -1,0 +1,415 @@
+"""One namespace in several hash tags, so that the nodes of a cluster share its load. Every verb asks the shards it needs.
+
+Without it what one node carries would be the limit of a namespace. A workflow that concerns nobody else is in the shard
+of its root's id; keys, limits, ids that somebody chose and waits for other workflows are in the first shard, and a
+workflow that comes to need one of them goes there (`crossing.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from treadle import clock
+from treadle.errors import BadUrl, StorageUnavailable, Unsupported
+from treadle.model import (
+    Claim,
+    Claimed,
+    Count,
+    Hold,
+    Limit,
+    LimitUse,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    Stats,
+)  # fmt: skip
+from treadle.storage.carrying import SETTLES, Carried, Load, Mark, gone, refusal
+from treadle.storage.hints import Hub
+from treadle.storage.redis import carry, look
+from treadle.storage.redis.crossing import FRESH, Crossing, together
+from treadle.storage.redis.health import Health
+from treadle.storage.redis.rows import encode
+from treadle.storage.redis.spread import MOST, Layout, Spot, dealt, in_order, is_derived, is_random
+from treadle.storage.redis.storage import RedisStorage, outcome_words, settled
+
+KNOWN: Final = 100_000  # ids of which it is remembered where they were seen
+TRIES: Final = 8  # a workflow that moves between look and step is looked for again so often
+
+
+class ShardedRedis:
+    """`RedisStorage` over `shards` hash tags; the others as there.
+
+    spreads   which ids may be in another shard than the first, for tests; None: random ones, as they are by default
+    """
+
+    def __init__(
+        self, url: str, *, shards: int, ns: str = "default", now: clock.Clock | None = None,
+        spreads: Callable[[str], bool] = is_random,
+    ) -> None:  # fmt: skip
+        if not 1 < shards <= MOST:
+            raise BadUrl(f"shards: expected 1 to {MOST}, found {shards}")
+        self._hub = Hub()
+        self._shards = [
+            RedisStorage(url, ns=ns, now=now, shard=number, shards=shards, hub=self._hub) for number in range(shards)
+        ]
+        self._home = self._shards[0]
+        self._layout = Layout(shards, spreads)
+        self._crossing = Crossing(self._layout, self._shards)
+        self._seen: dict[str, int] = {}
+
+    async def open(self) -> None:
+        """Connect. Raises StorageUnavailable, SchemaTooNew, BadUrl if it was made with another number of shards."""
+        await self._home.open()
+        try:
+            await together(shard.open() for shard in self._shards[1:])
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await together(shard.close() for shard in self._shards)
+
+    # --- where a job is
+
+    def _note(self, rows: Sequence[Record | None], shard: int) -> None:
+        seen = self._seen
+        for row in rows:
+            if row is not None:
+                seen[row.job.id] = shard
+        while len(seen) > KNOWN:
+            del seen[next(iter(seen))]
+
+    async def _by_shard(self, ids: Sequence[str]) -> list[int]:
+        """The shard of each; the first one for those that nobody knows."""
+        missing = [id for id in dict.fromkeys(ids) if id not in self._seen]
+        found = await self._crossing.where(missing) if missing else {}
+        self._seen.update(found)
+        return [self._seen.get(id, found.get(id, 0)) for id in ids]
+
+    # --- the life of a job
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        if not jobs:
+            return []
+        parts = self._layout.parts(jobs)
+        if parts is None or not await self._crossing.point(jobs):
+            return await self._crossing.enqueue_home(jobs)
+        if len(parts) > 1:
+            return await self._crossing.enqueue(jobs, parts)
+        rows = await self._shards[next(iter(parts))].store(jobs)
+        return await self._crossing.enqueue_home(jobs) if rows is None else rows
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        told: dict[int, Settled] = {}
+        left = list(range(len(outcomes)))
+        for _ in range(TRIES):
+            where = await self._by_shard([outcomes[number].id for number in left])
+            parts: dict[int, list[int]] = {}
+            for number, shard in zip(left, where, strict=True):
+                parts.setdefault(shard, []).append(number)
+            answers = await together(
+                self._settle(shard, [outcomes[number] for number in numbers]) for shard, numbers in parts.items()
+            )
+            left = []
+            for numbers, some in zip(parts.values(), answers, strict=True):
+                for number, answer in zip(numbers, some, strict=True):
+                    if answer is None:
+                        left.append(number)
+                    else:
+                        told[number] = answer
+            if not left:
+                return [told[number] for number in range(len(outcomes))]
+            left.sort()
+            await self._crossing.finish()
+        raise StorageUnavailable("a workflow is on its way to the first shard and was not met there; try again")
+
+    async def _settle(self, shard: int, outcomes: Sequence[Outcome]) -> list[Settled | None]:
+        """None: to be tried again where it is then."""
+        if shard == 0:
+            await self._gather(outcomes)
+        answer = await self._shards[shard].call("settle", *outcome_words(outcomes))
+        mark = carry.away(answer)
+        if mark is not None:
+            if mark.role == "gone":
+                return [gone(mark)] * len(outcomes)
+            raise refusal(mark, self._home.where)
+        again: set[int] = set()
+        roots: set[str] = set()
+        kept: list[Any] = []
+        for at in range(0, len(answer), 4):
+            number, status, what, _ = answer[at : at + 4]
+            if status not in (b"left", b"cross"):
+                kept += answer[at : at + 4]
+                continue
+            again.add(number - 1)
+            if status == b"cross":
+                roots.add(what.decode())
+        for root in sorted(roots):
+            await self._crossing.bring_home(shard, root)
+        for number in again:
+            self._seen.pop(outcomes[number].id, None)
+        return [None if n in again else each for n, each in enumerate(settled(kept, len(outcomes)))]
+
+    async def _gather(self, outcomes: Sequence[Outcome]) -> None:
+        """What these ask for may be known in another shard, or waited for from here."""
+        born = {job.id: job for out in outcomes for job in out.then}
+        own = [id for id in born if not is_derived(id) and self._layout.spreads(id)]
+        ups = {up: False for out in outcomes for up in out.after if up not in born}
+        for job in born.values():
+            for up in job.after:
+                if up not in born:
+                    ups[up] = ups.get(up, False) or job.wait_timeout is not None
+        if own or ups:
+            await self._crossing.gather_home(own, ups)
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        where = await self._by_shard([hold.id for hold in holds])
+        parts: list[list[Hold]] = [[] for _ in self._shards]
+        for hold, shard in zip(holds, where, strict=True):
+            parts[shard].append(hold)
+        beats = zip(self._shards[1:], parts[1:], strict=True)
+        lost = set[str]().union(*await together(shard.heartbeat(worker, some, lease) for shard, some in beats))
+        if lost:  # or it has gone home
+            await self._crossing.finish()
+            for id in lost:
+                self._seen.pop(id, None)
+        return await self._home.heartbeat(worker, [*parts[0], *(hold for hold in holds if hold.id in lost)], lease)
+
+    # --- claiming
+
+    async def claim(self, ask: Claim) -> Claimed:
+        while True:
+            told = await together(shard.call("peek", encode(ask), repr(FRESH)) for shard in self._shards)
+            for answer in told:
+                mark = carry.away(answer)
+                if mark is not None:
+                    if mark.role == SETTLES:
+                        return Claimed()
+                    raise refusal(mark, self._home.where)
+            if not any(answer[2] for answer in told):
+                break
+            await self._crossing.finish()
+        if any(answer[1] for answer in told):
+            return await self._claimed_before(ask, [bool(answer[1]) for answer in told])
+        moments = [max(0.0, float(answer[3]) - float(answer[0])) if answer[3] else None for answer in told]
+        if ask.ids:
+            rows = await self._claim_ids(ask, moments)
+        else:
+            rows = await self._claim_lines(ask, [_lines(answer[4], ask) for answer in told], moments)
+        known = [moment for moment in moments if moment is not None]
+        return Claimed(in_order(rows, ask), min(known) if known else None)
+
+    async def _claimed_before(self, ask: Claim, there: Sequence[bool]) -> Claimed:
+        shards = [shard for shard, is_there in zip(self._shards, there, strict=True) if is_there]
+        claimed = await together(shard.claim(ask) for shard in shards)
+        rows = [row for each in claimed for row in each.records]
+        moments = [each.next_in for each in claimed if each.next_in is not None]
+        return Claimed(tuple(look.repeated_order(rows, ask.queues)), min(moments) if moments else None)
+
+    async def _claim_lines(
+        self, ask: Claim, lines: Sequence[Sequence[Sequence[Spot]]], moments: list[float | None]
+    ) -> list[Record]:
+        rows: list[Record] = []
+        dealing = dealt(ask.queues, ask.limit, lines)
+        first = [
+            (shard, replace(ask, queues=_nonzero(ask.queues, counts), limit=sum(counts)))
+            for shard, counts in enumerate(dealing)
+            if any(counts)
+        ]
+        if any(room is not None for room, _ in (ask.tasks or {}).values()):
+            for shard, part in first:  # what one takes, the next must not
+                rows += await self._claim_in(shard, _less(part, ask, rows), moments)
+        else:
+            rows += [row for some in await together(self._claim_in(*each, moments) for each in first) for row in some]
+        for shard, own in enumerate(lines):
+            left = ask.limit - len(rows)
+            if left <= 0:
+                break
+            if sum(map(len, own)) > sum(self._seen.get(row.job.id) == shard for row in rows):  # some are blocked, or
+                rows += await self._claim_in(shard, _less(replace(ask, limit=left), ask, rows), moments, more=True)
+        return rows
+
+    async def _claim_ids(self, ask: Claim, moments: list[float | None]) -> list[Record]:
+        where, rows = await self._by_shard(ask.ids), list[Record]()
+        for shard in sorted(set(where)):
+            ids = tuple(id for id, there in zip(ask.ids, where, strict=True) if there == shard)
+            part = replace(ask, ids=ids, limit=ask.limit - len(rows))
+            rows += await self._claim_in(shard, _less(part, ask, rows), moments)
+        return rows
+
+    async def _claim_in(
+        self, shard: int, ask: Claim, moments: list[float | None], more: bool = False
+    ) -> Sequence[Record]:
+        if ask.limit <= 0:
+            return ()
+        claimed = await self._shards[shard].claim(ask, more)
+        moments[shard] = claimed.next_in
+        self._note(claimed.records, shard)
+        return claimed.records
+
+    # --- looking
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        found = await self._rows(list(dict.fromkeys(ids)))
+        return [found.get(id) for id in ids]
+
+    async def _rows(self, ids: list[str]) -> dict[str, Record]:
+        """First where they ought to be; then everywhere, in the order in which a workflow may go."""
+        found: dict[str, Record] = {}
+        parts: dict[int, list[str]] = {}
+        for id in ids:
+            parts.setdefault(self._seen.get(id, self._layout.of(id)), []).append(id)
+        for some in await together(look.by_ids(self._shards[shard], own) for shard, own in parts.items()):
+            found.update(some)
+        missing = [id for id in ids if id not in found]
+        if missing:
+            for some in await together(look.by_ids(shard, missing) for shard in self._shards[1:]):
+                found.update(some)
+            await self._arrive()
+            found.update(await look.by_ids(self._home, [id for id in missing if id not in found]))
+        return found
+
+    async def _arrive(self) -> None:
+        """Let nothing be between two shards."""
+        if any(await together(shard.read("EXISTS", "leaving") for shard in self._shards[1:])):
+            await self._crossing.finish()
+
+    async def find(self, query: Query) -> Page:
+        await self._arrive()
+        return await look.find(self._shards, query, self._rows)
+
+    async def stats(self) -> Stats:
+        now = await self._home.moment()
+        counts = await together(look.counts(shard, now) for shard in self._shards)
+        limits = await together(look.limits(shard) for shard in self._shards)
+        return Stats(counts=_summed(counts), workers=await look.workers(self._home, now), limits=_used(limits))
+
+    async def health(self) -> Health:
+        """What the server of the first shard says of itself."""
+        return await self._home.health()
+
+    # --- tending
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        for rule in limits:
+            if _of_queues(rule) and (rule.slots or rule.rate):
+                raise Unsupported(
+                    f"{self._home.where} with shards={len(self._shards)}",
+                    f"the limit {rule.name!r} of a whole queue, whose jobs are in several shards",
+                    "a pause (slots=0) it can do; otherwise name a limit in the task's `limits=`, or use shards=1",
+                )
+        everywhere = [rule for rule in limits if _of_queues(rule)]
+        await together(shard.set_limits(everywhere) for shard in self._shards[1:])
+        await self._home.set_limits(limits)
+
+    async def prune(self, limit: int) -> int:
+        went = 0
+        for shard in (*self._shards[1:], self._home):
+            went += await shard.prune(max(limit, 0) - went)
+        await self._crossing.finish()
+        await self._crossing.sweep()
+        return went
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        with ExitStack() as stack:
+            for shard in self._shards:
+                stack.enter_context(shard.listening(topics))
+            return await self._hub.wait(topics, timeout)
+
+    # --- moving house
+
+    async def read_mark(self) -> Mark | None:
+        return await self._home.read_mark()
+
+    async def set_mark(self, mark: Mark | None) -> None:
+        for shard in self._shards[1:]:
+            await shard.set_mark(mark)
+        await self._home.set_mark(mark)
+
+    async def unload(self, cursor: str | None, limit: int) -> Load:
+        if cursor is None:
+            await self._crossing.finish(fresh=-1.0)  # of all that was begun; nothing more is, under a mark
+        told, jobs = Load(), list[Carried]()
+        while True:
+            number, _, inner = (cursor or "0:").partition(":")
+            shard = int(number)
+            part = await self._shards[shard].unload(inner or ("0" if shard else None), limit - len(jobs))
+            if cursor is None:
+                told = part  # with rules and rates
+            jobs += part.jobs
+            if part.cursor is not None:
+                cursor = f"{shard}:{part.cursor}"
+            else:
+                cursor = f"{shard + 1}:" if shard + 1 < len(self._shards) else None
+            if cursor is None or len(jobs) == limit:
+                return replace(told, jobs=tuple(jobs), cursor=cursor)
+
+    async def load(self, load: Load, mark: Mark) -> None:
+        """All into the first shard: a job that is here may be waited for by one that is yet to come."""
+        before = await self._shards[-1].read_mark()
+        if before is None or before.role != mark.role:
+            for shard in self._shards[1:]:
+                await shard.set_mark(mark)
+        ids = [each.record.job.id for each in load.jobs]
+        await self._crossing.gather_home(ids, {})
+        await self._home.load(load, mark)
+
+
+def _of_queues(rule: Limit) -> bool:
+    return rule.name == "queue" or rule.name.startswith("queue:")
+
+
+def _nonzero(queues: Sequence[tuple[str, int]], counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    return tuple((queue, count) for (queue, _), count in zip(queues, counts, strict=True) if count)
+
+
+def _less(part: Claim, ask: Claim, rows: Sequence[Record]) -> Claim:
+    """The part, with what room is left beside these rows."""
+    if ask.tasks is None:
+        return part
+    taken: dict[str, int] = {}
+    for row in rows:
+        taken[row.job.task] = taken.get(row.job.task, 0) + 1
+    return replace(part, tasks={
+        task: (None if room is None else room - taken.get(task, 0), lease) for task, (room, lease) in ask.tasks.items()
+    })  # fmt: skip
+
+
+def _lines(words: Sequence[Any], ask: Claim) -> list[list[Spot]]:
+    lines: list[list[Spot]] = [[] for _ in ask.queues]
+    for at in range(0, len(words), 4):
+        queue, rank, place, id = words[at : at + 4]
+        lines[queue - 1].append(Spot(-int(rank), float(place), id.decode()))
+    return lines
+
+
+def _summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
+    found: dict[tuple[str, str, str], Count] = {}
+    for each in (count for counts in told for count in counts):
+        key = each.queue, each.task, each.state.value
+        old = found.get(key)
+        if old is not None:
+            waits = [wait for wait in (old.oldest, each.oldest) if wait is not None]
+            each = replace(
+                each, jobs=old.jobs + each.jobs, in_line=old.in_line + each.in_line, parked=old.parked + each.parked,
+                oldest=max(waits) if waits else None,
+            )  # fmt: skip
+        found[key] = each
+    return tuple(sorted(found.values(), key=lambda each: (each.queue, each.task, each.state)))
+
+
+def _used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
+    found: dict[str, LimitUse] = {}
+    for each in (use for uses in told for use in uses):
+        old = found.get(each.key)
+        found[each.key] = each if old is None else replace(each, used=old.used + each.used, parked=old.parked + each.parked)
+    return tuple(found[key] for key in sorted(found))

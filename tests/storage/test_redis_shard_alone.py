@@ -1,0 +1,25 @@
+"""Workflows that are all in one shard, which is not the first: there everything is in the order of one line.
+
+What brings some of them into the first shard parts them from the others, so the laws that do so are run elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.servers import valkey
+from tests.storage.shards_kit import QUEUES, REFUSED, expect, makes
+from treadle.testing.contract.laws_lanes import *  # noqa: F403
+from treadle.testing.contract.laws_line import *  # noqa: F403
+from treadle.testing.contract.laws_lease import *  # noqa: F403
+from treadle.testing.contract.run import MakeStorage
+
+_names = (f"sa{n}" for n in itertools.count())
+
+
+@pytest.fixture
+def make_storage(request: pytest.FixtureRequest) -> MakeStorage:
+    expect(request, {name: why for name, why in REFUSED.items() if why == QUEUES})
+    return makes(valkey.url, _names, alone=1)

@@ -1,0 +1,20 @@
+"""A namespace spread over the nodes of a cluster, held to the contract."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.servers import cluster
+from tests.storage.shards_kit import REFUSED, expect, makes
+from treadle.testing.contract import *  # noqa: F403
+from treadle.testing.contract.run import MakeStorage
+
+_names = (f"sc{n}" for n in itertools.count())
+
+
+@pytest.fixture
+def make_storage(request: pytest.FixtureRequest) -> MakeStorage:
+    expect(request, REFUSED)
+    return makes(lambda: cluster.shared().url, _names)
