@@ -11,10 +11,11 @@ import pytest
 
 from tests.servers import valkey
 from tests.storage.shards_kit import QUEUES, REFUSED, expect, makes
-from treadle.testing.contract.laws_lanes import *  # noqa: F403
-from treadle.testing.contract.laws_line import *  # noqa: F403
-from treadle.testing.contract.laws_lease import *  # noqa: F403
+from treadle.testing.contract import durable, laws_lanes, laws_line, run, speaks
 from treadle.testing.contract.run import MakeStorage
+
+__all__ = ["durable", "speaks"]
+globals().update(run.tests_of(laws_line) | run.tests_of(laws_lanes))
 
 _names = (f"sa{n}" for n in itertools.count())
 

@@ -312,10 +312,10 @@ class ShardedRedis:
         await self._home.set_limits(limits)
 
     async def prune(self, limit: int) -> int:
+        await self._crossing.finish()  # first: what is stored late must still find those that were stored in its stead
         went = 0
         for shard in (*self._shards[1:], self._home):
             went += await shard.prune(max(limit, 0) - went)
-        await self._crossing.finish()
         await self._crossing.sweep()
         return went
 

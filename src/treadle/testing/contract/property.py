@@ -39,8 +39,13 @@ async def make_memory(clock: HandClock) -> Storage:
     return MemoryStorage(clock)
 
 
-def agrees_with_memory(make: MakeOne, examples: int | None = None, shrink: bool = True) -> None:
-    """Raises AssertionError with the shortest sequence found after which the storage made and memory differ."""
+def agrees_with_memory(
+    make: MakeOne, examples: int | None = None, shrink: bool = True, adapt: Callable[[Step], Step] | None = None
+) -> None:
+    """Raises AssertionError with the shortest sequence found after which the storage made and memory differ.
+
+    adapt   makes of each step one that the storage promises to answer as memory does; None: it is to answer all so
+    """
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 
@@ -53,7 +58,7 @@ def agrees_with_memory(make: MakeOne, examples: int | None = None, shrink: bool 
     )  # fmt: skip
     @given(st.lists(steps(), min_size=STEPS[0], max_size=STEPS[1]))
     def check(plan: list[Step]) -> None:
-        asyncio.run(play(plan, make))
+        asyncio.run(play(plan if adapt is None else [adapt(step) for step in plan], make))
 
     check()
 

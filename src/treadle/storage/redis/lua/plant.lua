@@ -1,6 +1,6 @@
 -- ARGV: now, then id and what its pointer is to be unless it is here: '' for none, '0' for the first shard, or '<n>'; ...
 -- Answers { '1' if something is on its way to the first shard, then for each id: the root of its workflow if it is here,
--- '@<n>' if a pointer to another shard than the first one was found, or '' }.
+-- '@<n>' if a pointer to another shard was found, or '' }.
 local told = { call('EXISTS', ns .. ':leaving') == 1 and '1' or '' }
 for at = 2, #ARGV, 2 do
   local id, to, said = ARGV[at], ARGV[at + 1], ''
@@ -11,7 +11,7 @@ for at = 2, #ARGV, 2 do
   else
     local pointer = call('HGET', LEFT, id)
     if pointer then
-      said = string.match(pointer, '@.*$') or ''
+      said = string.match(pointer, '@.*$') or '@0'
       if to ~= '' then has_left({ id }) end
     elseif to ~= '' then
       call('HSET', LEFT, id, num(now) .. (to == '0' and '' or '@' .. to))

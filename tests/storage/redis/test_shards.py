@@ -1,0 +1,448 @@
+"""What takes more than one shard, cut off at every trip: a call over several shards, a workflow that goes to the first.
+
+Somebody dies before or after any trip of it; then another goes on. What was asked for is there as a whole or not at
+all, and once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.servers import valkey
+from tests.storage.shards_kit import SHARDS, any_id
+from treadle.errors import BadUrl, StorageUnavailable, Unsupported
+from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.storage import connect
+from treadle.storage.redis import RedisStorage, ShardedRedis
+from treadle.testing import HandClock
+
+_numbers = itertools.count()
+RANDOM = "0192f0c1-1111-7222-8333-{:012x}"  # as ids are that nobody chose
+
+
+class Died(Exception):
+    pass
+
+
+class Cut:
+    """Ends a process at its n-th trip: `answered`, when the server has done it and nobody hears so."""
+
+    def __init__(self, at: int, answered: bool) -> None:
+        self.left, self.answered = at, answered
+        self.dead = False
+
+    def into(self, storage: ShardedRedis) -> None:
+        for shard in storage._shards:
+            pool = shard._pool
+            pool.run, pool.command = self._cut(pool.run), self._cut(pool.command)  # type: ignore[method-assign]
+
+    def _cut(self, trip: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def cut(*words: Any) -> Any:
+            if self.dead:
+                raise Died
+            self.left -= 1
+            if self.left == 0:
+                self.dead = True
+                if self.answered:
+                    await trip(*words)
+                raise Died
+            return await trip(*words)
+
+        return cut
+
+
+class Town:
+    """One namespace, and any number of processes at it."""
+
+    def __init__(self, spreads: Callable[[str], bool] = any_id) -> None:
+        self.clock, self._spreads = HandClock(), spreads
+        self._ns = f"crossing-{os.getpid()}-{next(_numbers)}"
+        self._open: list[ShardedRedis] = []
+
+    async def process(self, shards: int = SHARDS) -> ShardedRedis:
+        made = ShardedRedis(valkey.url(), ns=self._ns, shards=shards, now=self.clock, spreads=self._spreads)
+        await made.open()
+        self._open.append(made)
+        return made
+
+    async def plain(self) -> RedisStorage:
+        made = RedisStorage(valkey.url(), ns=self._ns, now=self.clock)
+        await made.open()
+        return made
+
+    async def close(self) -> None:
+        for each in self._open:
+            await each.close()
+
+
+Act = Callable[[ShardedRedis], Awaitable[Any]]
+Law = Callable[[Town], Awaitable[None]]
+
+
+def played(law: Callable[[Town], Awaitable[None]], spreads: Callable[[str], bool] = any_id) -> None:
+    async def play() -> None:
+        town = Town(spreads)
+        try:
+            await law(town)
+        finally:
+            await town.close()
+
+    asyncio.run(play())
+
+
+async def died_at(town: Town, at: int, answered: bool, act: Act) -> bool:
+    """Whether the act was over before its n-th trip."""
+    process, cut = await town.process(), Cut(at, answered)
+    cut.into(process)
+    try:
+        await act(process)
+    except Died:
+        return False
+    return not cut.dead
+
+
+def every_cut(check: Callable[[Town, int, bool], Awaitable[bool]]) -> None:
+    """Again and again, each time cut one trip later, until it is over before."""
+    for answered in (False, True):
+        for at in itertools.count(1):
+            over: list[bool] = []
+
+            async def one(town: Town, at: int = at, answered: bool = answered, over: list[bool] = over) -> None:
+                over.append(await check(town, at, answered))
+
+            played(one)
+            if over[0]:
+                assert at > 2
+                break
+
+
+def a_claim(worker: str = "w#1", **words: Any) -> Claim:
+    return Claim(**{"worker": worker, "queues": (("default", 99),), "limit": 99, **words})
+
+
+async def everything(storage: ShardedRedis) -> dict[str, Record]:
+    rows = (await storage.find(Query(order="oldest", limit=1_000))).records
+    found = {row.job.id: row for row in rows}
+    assert len(found) == len(rows)
+    held = [await shard.find(Query(limit=1_000)) for shard in storage._shards]
+    assert sum(len(page.records) for page in held) == len(rows), "a job is in two shards"
+    return found
+
+
+def spread_over(count: int) -> list[NewJob]:
+    return [NewJob(id=f"job-{n}", task="t") for n in range(count)]
+
+
+def test_a_call_over_several_shards_is_stored_whole_or_not_at_all() -> None:
+    async def check(town: Town, at: int, answered: bool) -> bool:
+        jobs = spread_over(9)
+        over = await died_at(town, at, answered, lambda process: process.enqueue(jobs))
+        other = await town.process()
+        town.clock.advance(10)
+        found = await other.claim(a_claim())
+        rows = await everything(other)
+        assert sorted(rows) in ([], [job.id for job in jobs])
+        assert len(found.records) == len(rows)
+        if over:
+            assert rows
+        return over
+
+    every_cut(check)
+
+
+def test_a_call_over_several_shards_that_is_repeated_stores_nothing_twice() -> None:
+    async def check(town: Town, at: int, answered: bool) -> bool:
+        jobs = spread_over(9)
+        over = await died_at(town, at, answered, lambda process: process.enqueue(jobs))
+        other = await town.process()
+        assert [row.job.id for row in await other.enqueue(jobs)] == [job.id for job in jobs]
+        claimed = (await other.claim(a_claim())).records
+        assert len(claimed) == 9
+        await other.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, keep=0) for row in claimed])
+        town.clock.advance(70)
+        assert await other.prune(99) == 9  # before what was begun is ended: nothing of it runs again
+        town.clock.advance(10)
+        assert (await other.claim(a_claim("w#2"))).records == ()
+        assert await everything(other) == {}
+        return over
+
+    every_cut(check)
+
+
+def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole() -> None:
+    async def check(town: Town, at: int, answered: bool) -> bool:
+        roots = [NewJob(id=f"root-{n}", task="t") for n in range(4)]
+        first = await town.process()
+        await first.enqueue(roots)
+        parents = (await first.claim(a_claim("w#1", lease=1000))).records
+        children = [
+            tuple(NewJob(id=f"{row.id}.{n}", task="t", root=row.id, parent=row.id, key=f"key-{n}-{row.id}") for n in (1, 2))
+            for row in parents
+        ]
+        outcomes = [
+            Outcome(id=row.id, version=row.version, state=State.WAITING, ran=True, then=then,
+                    after=tuple(job.id for job in then))
+            for row, then in zip(parents, children, strict=True)
+        ]  # fmt: skip
+        over = await died_at(town, at, answered, lambda process: process.settle(outcomes))
+        other = await town.process()
+        seen = await other.get([row.id for row in parents])
+        assert all(row is not None for row in seen), "a workflow is nowhere"
+        assert [each.status for each in await other.settle(outcomes)] == ["applied"] * 4
+        rows = await everything(other)
+        assert len(rows) == 12
+        ran = (await other.claim(a_claim("w#2"))).records
+        assert sorted(row.id for row in ran) == sorted(job.id for then in children for job in then)
+        await other.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in ran])
+        ends = (await other.claim(a_claim("w#3"))).records
+        assert sorted(row.id for row in ends) == [row.id for row in in_their_order(parents)]
+        return over
+
+    every_cut(check)
+
+
+def in_their_order(rows: Sequence[Record]) -> list[Record]:
+    return sorted(rows, key=lambda row: row.id)
+
+
+def test_a_wait_for_another_workflow_brings_it_to_the_first_shard() -> None:
+    async def check(town: Town, at: int, answered: bool) -> bool:
+        first = await town.process()
+        ups = [NewJob(id=f"up-{n}", task="t") for n in range(3)]
+        await first.enqueue(ups)
+        down = NewJob(id="down", task="t", after=tuple(up.id for up in ups))
+        over = await died_at(town, at, answered, lambda process: process.enqueue([down]))
+        other = await town.process()
+        [row] = await other.enqueue([down])
+        assert (row.state, row.pending) == (State.WAITING, 3)
+        claimed = (await other.claim(a_claim())).records
+        assert sorted(each.id for each in claimed) == [up.id for up in ups]
+        await other.settle([Outcome(id=each.id, version=each.version, state=State.SUCCEEDED) for each in claimed])
+        assert [each.id for each in (await other.claim(a_claim("w#2"))).records] == ["down"]
+        assert len(await everything(other)) == 4
+        return over
+
+    every_cut(check)
+
+
+def test_a_claim_whose_answer_is_lost_anywhere_is_answered_again() -> None:
+    async def check(town: Town, at: int, answered: bool) -> bool:
+        first = await town.process()
+        await first.enqueue(spread_over(9))
+        over = await died_at(town, at, answered, lambda process: process.claim(a_claim(limit=6)))
+        other = await town.process()
+        again = (await other.claim(a_claim(limit=6))).records
+        running = [row for row in (await everything(other)).values() if row.state is State.RUNNING]
+        assert sorted(row.id for row in again) == sorted(row.id for row in running)
+        assert again
+        return over
+
+    every_cut(check)
+
+
+# --- what is where
+
+
+def random_id(number: int, shard: int | None = None) -> str:
+    """An id as nobody chose it; of those that belong into a shard."""
+    from treadle.storage.redis.spread import Layout
+
+    layout = Layout(SHARDS)
+    found = (RANDOM.format(n) for n in itertools.count(number * 1_000))
+    return next(id for id in found if shard is None or layout.of(id) == shard)
+
+
+async def placed(storage: ShardedRedis) -> list[set[str]]:
+    pages = [await shard.find(Query(limit=1_000)) for shard in storage._shards]
+    return [{row.id for row in page.records} for page in pages]
+
+
+def ordinary(law: Law) -> None:
+    """With the ids that are spread where nobody says otherwise."""
+    from treadle.storage.redis.spread import is_random
+
+    played(law, is_random)
+
+
+def test_workflows_are_spread_and_stay_where_they_are() -> None:
+    async def law(town: Town) -> None:
+        storage = await town.process()
+        roots = [random_id(n, n % SHARDS) for n in range(6)]
+        await storage.enqueue([NewJob(id=root, task="t") for root in roots])
+        claimed = (await storage.claim(a_claim())).records
+        assert [row.id for row in claimed] == sorted(roots)  # one moment: by id, over all shards
+        children = {row.id: f"{n:032x}" for n, row in enumerate(claimed)}
+        await storage.settle([
+            Outcome(id=row.id, version=row.version, state=State.WAITING, ran=True, after=(children[row.id],),
+                    then=(NewJob(id=children[row.id], task="t", root=row.id, parent=row.id, lane="x", delay=3),))
+            for row in claimed
+        ])  # fmt: skip
+        for shard, there in enumerate(await placed(storage)):
+            own = roots[shard::SHARDS]
+            assert there == {*own, *(children[root] for root in own)}
+        page = await storage.find(Query(root=roots[1], order="oldest"))
+        assert {row.id for row in page.records} == {roots[1], children[roots[1]]}
+
+    ordinary(law)
+
+
+def test_ids_that_somebody_chose_and_limits_and_keys_are_in_the_first_shard() -> None:
+    async def law(town: Town) -> None:
+        storage = await town.process()
+        await storage.set_limits([Limit("one", slots=1)])
+        for job in (
+            NewJob(id="chosen", task="t"), NewJob(id=random_id(1, 1), task="t", key="k"),
+            NewJob(id=random_id(2, 2), task="t", limits=(("one", 1),)),
+            NewJob(id=random_id(3, 1), task="t", limits=(("one", 1),)),
+        ):  # fmt: skip
+            await storage.enqueue([job])
+        first, *others = await placed(storage)
+        assert (len(first), others) == (4, [set()] * (SHARDS - 1))
+        claimed = (await storage.claim(a_claim())).records
+        assert sorted(row.id for row in claimed) == sorted(first - {random_id(3, 1)})
+
+    ordinary(law)
+
+
+def test_an_id_is_known_whatever_is_asked_for_with_it() -> None:
+    """Once with a limit and once without, by itself and as a member of a workflow, in any turn."""
+
+    async def law(town: Town) -> None:
+        storage, id, root = await town.process(), random_id(1, 1), random_id(2, 2)
+        forms = [
+            [NewJob(id=id, task="t", payload="[1]")], [NewJob(id=id, task="t", payload="[2]", limits=(("x", 1),))],
+            [NewJob(id=root, task="t"), NewJob(id=id, task="t", payload="[3]", root=root, parent=root)],
+            [NewJob(id="chosen", task="t", after=(id,), wait_timeout=9)],
+        ]  # fmt: skip
+        for n, order in enumerate(itertools.permutations(forms)):
+            storage._seen.clear()
+            town._ns = f"{town._ns}-{n}"
+            storage = await town.process()
+            asked = [await (await town.process()).enqueue(jobs) for jobs in order]
+            known = {row.job.payload for rows in asked for row in rows if row.id == id}
+            assert len(known) == 1, order
+            assert len([row for row in (await everything(storage)).values() if row.id == id]) == 1
+            await town.close()
+            town._open.clear()
+
+    ordinary(law)
+
+
+def test_somebody_waits_for_an_id_that_nobody_knows_yet() -> None:
+    async def law(town: Town) -> None:
+        storage, id = await town.process(), random_id(1, 2)
+        await storage.enqueue([NewJob(id="waits", task="t", after=(id,), wait_timeout=60)])
+        await storage.enqueue([NewJob(id=id, task="t")])
+        [row] = (await storage.claim(a_claim())).records
+        await storage.settle([Outcome(id=id, version=row.version, state=State.SUCCEEDED)])
+        assert [row.id for row in (await storage.claim(a_claim("w#2"))).records] == ["waits"]
+
+    ordinary(law)
+
+
+def test_a_job_that_runs_while_its_workflow_goes_is_kept_and_settled_by_its_holder() -> None:
+    async def law(town: Town) -> None:
+        holder, other, id = await town.process(), await town.process(), random_id(1, 1)
+        await holder.enqueue([NewJob(id=id, task="t")])
+        [row] = (await holder.claim(a_claim(lease=10))).records
+        await other.enqueue([NewJob(id="waits", task="t", after=(id,))])
+        assert [len(each) for each in await placed(other)] == [2, 0, 0]
+        town.clock.advance(9)
+        assert await holder.heartbeat(Presence(worker="w"), [Hold(id=id, version=row.version, note="half")], 10) == set()
+        town.clock.advance(9)
+        [held] = await other.get([id])
+        assert held is not None and (held.state, held.note) == (State.RUNNING, "half")
+        [told] = await holder.settle([Outcome(id=id, version=row.version, state=State.SUCCEEDED, result="1")])
+        assert told.status == "applied"
+        [told] = await holder.settle([Outcome(id=id, version=row.version, state=State.SUCCEEDED, result="1")])
+        assert told.status == "applied"
+        [waits] = await other.get(["waits"])
+        assert waits is not None and waits.state is State.READY
+
+    ordinary(law)
+
+
+def test_a_pointer_goes_when_there_is_nothing_left_to_point_at() -> None:
+    async def law(town: Town) -> None:
+        storage, id, other = await town.process(), random_id(1, 1), random_id(2, 1)
+        for job in (id, other):
+            await storage.enqueue([NewJob(id=job, task="t", limits=(("x", 1),))])
+        row, _ = sorted((await storage.claim(a_claim())).records, key=lambda row: row.id)
+        await storage.settle([Outcome(id=id, version=row.version, state=State.SUCCEEDED, keep=0)])
+
+        async def pointers() -> list[str]:
+            await storage.prune(99)
+            return sorted(each.decode() for each in await storage._shards[1].read("HKEYS", "left"))
+
+        assert await pointers() == [id, other]
+        town.clock.advance(90_000)  # its row has gone long ago
+        assert await pointers() == [id, other]
+        town.clock.advance(100)
+        assert await pointers() == [id, other]  # not at once: somebody may just be on his way
+        town.clock.advance(100)
+        assert await pointers() == [other]
+
+    ordinary(law)
+
+
+# --- the number of shards, and what is refused
+
+
+def test_a_namespace_keeps_its_number_of_shards() -> None:
+    async def law(town: Town) -> None:
+        await town.process()
+        for wrong in (2, SHARDS + 1):
+            with pytest.raises(BadUrl, match=rf"made with shards={SHARDS}, found shards={wrong}.*treadle move"):
+                await town.process(wrong)
+        with pytest.raises(BadUrl, match=rf"made with shards={SHARDS}, found shards=1"):
+            await town.plain()
+
+    played(law)
+
+
+def test_a_namespace_that_was_never_spread_is_not_spread_by_its_url() -> None:
+    async def law(town: Town) -> None:
+        await (await town.plain()).close()
+        with pytest.raises(BadUrl, match=rf"made with shards=1, found shards={SHARDS}"):
+            await town.process()
+
+    played(law)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "x", "65", "1.5", ""])
+def test_shards_is_a_number(wrong: str) -> None:
+    with pytest.raises(BadUrl, match="shards: expected"):
+        connect(f"redis://localhost/0?shards={wrong}")
+
+
+def test_a_queue_can_be_paused_but_not_limited() -> None:
+    async def law(town: Town) -> None:
+        storage = await town.process()
+        for rule in (Limit("queue:default", slots=3), Limit("queue", rate=1)):
+            with pytest.raises(Unsupported, match="whole queue.*slots=0"):
+                await storage.set_limits([Limit("x", slots=1), rule])
+        assert (await storage.stats()).limits == ()
+        await storage.enqueue(spread_over(6))
+        await storage.set_limits([Limit("queue:default", slots=0)])
+        assert (await storage.claim(a_claim())).records == ()
+        assert [use.key for use in (await storage.stats()).limits] == ["queue:default"]
+        await storage.set_limits([Limit("queue:default")])
+        assert len((await storage.claim(a_claim("w#2"))).records) == 6
+
+    played(law)
+
+
+def test_no_server_no_shards() -> None:
+    async def play() -> None:
+        storage = ShardedRedis("redis://127.0.0.1:1/0", shards=SHARDS)
+        with pytest.raises(StorageUnavailable):
+            await storage.open()
+        await storage.close()
+
+    asyncio.run(play())
