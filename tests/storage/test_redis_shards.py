@@ -28,7 +28,7 @@ def make_storage(request: pytest.FixtureRequest) -> MakeStorage:
 def as_promised(step: Step) -> Step:
     """No lanes; claims and prunes that leave nothing over, so that it does not matter who is first; queues that are
     paused or not. All else is to be answered as by one line, the order of what is answered too."""
-    verb, words, *more = step
+    verb, words, *_ = step
     if verb == "enqueue":
         return verb, [_without_lane(spec) for spec in words]
     if verb == "settle":

@@ -20,6 +20,7 @@ from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage, ShardedRedis
+from treadle.storage.redis.spread import Layout, is_random
 from treadle.testing import HandClock
 
 _numbers = itertools.count()
@@ -182,7 +183,7 @@ def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole() -> None:
         await first.enqueue(roots)
         parents = (await first.claim(a_claim("w#1", lease=1000))).records
         children = [
-            tuple(NewJob(id=f"{row.id}.{n}", task="t", root=row.id, parent=row.id, key=f"key-{n}-{row.id}") for n in (1, 2))
+            tuple(NewJob(id=f"{row.id}.{n}", task="t", root=row.id, parent=row.id, key=f"{n}-{row.id}") for n in (1, 2))
             for row in parents
         ]
         outcomes = [
@@ -246,13 +247,32 @@ def test_a_claim_whose_answer_is_lost_anywhere_is_answered_again() -> None:
     every_cut(check)
 
 
+def test_a_member_that_is_asked_for_by_itself_is_not_stored_twice() -> None:
+    """Who died had said where its workflow would be; that it is not there yet is no reason to have it twice."""
+
+    async def check(town: Town, at: int, answered: bool) -> bool:
+        flow = [NewJob(id="flow", ran=True, task="t", after=("m-0", "m-1")),
+                *(NewJob(id=f"m-{n}", task="t", root="flow", parent="flow") for n in range(2))]  # fmt: skip
+        over = await died_at(town, at, answered, lambda process: process.enqueue(flow))
+        other, third = await town.process(), await town.process()
+        for n in range(2):
+            await other.enqueue([flow[1 + n]] if n else [NewJob(id="m-0", task="t")])
+        await third.enqueue(flow)
+        assert sorted(await everything(other)) == ["flow", "m-0", "m-1"]
+        claimed = (await third.claim(a_claim())).records
+        assert sorted(row.id for row in claimed) == ["m-0", "m-1"]
+        await other.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in claimed])
+        assert [row.id for row in (await other.claim(a_claim("w#2"))).records] == ["flow"]
+        return over
+
+    every_cut(check)
+
+
 # --- what is where
 
 
 def random_id(number: int, shard: int | None = None) -> str:
     """An id as nobody chose it; of those that belong into a shard."""
-    from treadle.storage.redis.spread import Layout
-
     layout = Layout(SHARDS)
     found = (RANDOM.format(n) for n in itertools.count(number * 1_000))
     return next(id for id in found if shard is None or layout.of(id) == shard)
@@ -265,8 +285,6 @@ async def placed(storage: ShardedRedis) -> list[set[str]]:
 
 def ordinary(law: Law) -> None:
     """With the ids that are spread where nobody says otherwise."""
-    from treadle.storage.redis.spread import is_random
-
     played(law, is_random)
 
 
@@ -354,16 +372,19 @@ def test_a_job_that_runs_while_its_workflow_goes_is_kept_and_settled_by_its_hold
         await other.enqueue([NewJob(id="waits", task="t", after=(id,))])
         assert [len(each) for each in await placed(other)] == [2, 0, 0]
         town.clock.advance(9)
-        assert await holder.heartbeat(Presence(worker="w"), [Hold(id=id, version=row.version, note="half")], 10) == set()
+        hold = Hold(id=id, version=row.version, note="half")
+        assert await holder.heartbeat(Presence(worker="w"), [hold], 10) == set()
         town.clock.advance(9)
         [held] = await other.get([id])
-        assert held is not None and (held.state, held.note) == (State.RUNNING, "half")
+        assert held is not None
+        assert (held.state, held.note) == (State.RUNNING, "half")
         [told] = await holder.settle([Outcome(id=id, version=row.version, state=State.SUCCEEDED, result="1")])
         assert told.status == "applied"
         [told] = await holder.settle([Outcome(id=id, version=row.version, state=State.SUCCEEDED, result="1")])
         assert told.status == "applied"
         [waits] = await other.get(["waits"])
-        assert waits is not None and waits.state is State.READY
+        assert waits is not None
+        assert waits.state is State.READY
 
     ordinary(law)
 
@@ -425,7 +446,7 @@ def test_a_queue_can_be_paused_but_not_limited() -> None:
     async def law(town: Town) -> None:
         storage = await town.process()
         for rule in (Limit("queue:default", slots=3), Limit("queue", rate=1)):
-            with pytest.raises(Unsupported, match="whole queue.*slots=0"):
+            with pytest.raises(Unsupported, match=r"whole queue.*slots=0"):
                 await storage.set_limits([Limit("x", slots=1), rule])
         assert (await storage.stats()).limits == ()
         await storage.enqueue(spread_over(6))

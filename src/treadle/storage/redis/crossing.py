@@ -54,7 +54,7 @@ class Crossing:
         now = await self._home.moment()  # before it is read: what is read then may be stored until `VALID` later
         answer = await self._shards[shard].call("leave", root, uuid.uuid4().hex)
         if answer:
-            await self._take(shard, root.encode(), *answer, now)
+            await self._take(shard, root.encode(), answer[0], answer[1], now)
 
     async def _take(self, shard: int, root: bytes, number: bytes, jobs: Sequence[Any], now: float) -> None:
         if not await self._home.call("take", number, repr(now + VALID), *jobs):
@@ -69,7 +69,7 @@ class Crossing:
             for root in await storage.read("HKEYS", "leaving"):
                 answer = await storage.call("leave", root, "")
                 if answer:
-                    await self._take(shard, root, *answer, now)
+                    await self._take(shard, root, answer[0], answer[1], now)
         for shard, storage in enumerate(self._shards):
             moment = await storage.moment()
             for call in await storage.read("ZRANGEBYSCORE", "calls:at", "-inf", repr(moment - fresh)):
@@ -110,10 +110,8 @@ class Crossing:
     async def _forget(self, shard: int, call: str) -> None:
         await self._shards[shard].write("HDEL", "calls", call)
         await self._shards[shard].write("ZREM", "calls:at", call)
-        await together(
-            storage.call("over", repr(REMEMBER), *([f"{call}/{n}" for n in range(len(self._shards))] if not k else [call]))
-            for k, storage in enumerate(self._shards)
-        )  # fmt: skip
+        await self._home.call("over", repr(REMEMBER), *(f"{call}/{number}" for number in range(len(self._shards))))
+        await together(storage.call("over", repr(REMEMBER), call) for storage in self._shards[1:])
 
     # --- what belongs into the first shard, and may not be known elsewhere
 
@@ -140,8 +138,9 @@ class Crossing:
             for shard in range(1, len(self._shards)):
                 anywhere = not self._layout.spreads(id) or self._layout.of(id) == shard
                 wanted.setdefault(shard, {}).setdefault(id, "0" if unknown and anywhere else "")
+        to = {id: word for some in wanted.values() for id, word in some.items()}
         wanted[0] = dict.fromkeys(wanted.get(0, ()), "")  # a pointer there leads to a workflow its id is a member of
-        await self._go_home(wanted)
+        await self._go_home(wanted, to)
 
     async def point(self, jobs: Sequence[NewJob]) -> bool:
         """See to it that jobs which belong with their workflow are not stored by themselves where their own ids say.
@@ -172,12 +171,12 @@ class Crossing:
             for id, word in zip(wanted[shard], answer[1:], strict=True)
         ]
 
-    async def _go_home(self, wanted: Mapping[int, Mapping[str, str]]) -> None:
+    async def _go_home(self, wanted: Mapping[int, Mapping[str, str]], to: Mapping[str, str]) -> None:
         leaving: set[tuple[int, str]] = set()
         further: dict[int, dict[str, str]] = {}
         for shard, id, word in await self._plant(wanted):
             if word.startswith("@"):
-                further.setdefault(int(word[1:]), {})[id] = ""
+                further.setdefault(int(word[1:]), {})[id] = to[id]  # who was about to store it there finds this
             elif word and shard:
                 leaving.add((shard, word))
         further.pop(0, None)
@@ -209,10 +208,12 @@ class Crossing:
                 continue
             known = await self.where(list(old))
             known.update(dict.fromkeys(await self._awaited(list(old)), 0))
-            said: list[Any] = []
-            for id, pointer in old.items():
-                if id not in known:
-                    said += (id, pointer, b"" if pointer[:1] == b"x" else f"x{now!r}".encode() + _target(pointer))
+            said = [
+                word
+                for id, pointer in old.items()
+                if id not in known
+                for word in (id, pointer, b"" if pointer[:1] == b"x" else f"x{now!r}".encode() + _target(pointer))
+            ]
             if said:
                 await storage.call("sweep", *said)
 

@@ -90,21 +90,22 @@ async def find(
 async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> AsyncIterator[Record]:
     """Streams that are in this order as one; a row that moved from one to the next is there once."""
     if len(streams) == 1:
-        async for row in streams[0]:
-            yield row
+        async for each in streams[0]:
+            yield each
         return
     heads = [await anext(stream, None) for stream in streams]
-    best, last = max if order == "newest" else min, None
+    best = max if order == "newest" else min
+    last: str | None = None
     while True:
         there = [number for number, head in enumerate(heads) if head is not None]
         if not there:
             return
         first = best(there, key=lambda number: looking.sort_key(heads[number], order))  # type: ignore[arg-type]
         row = heads[first]
-        assert row is not None
-        if row.job.id != last:
+        if row is not None and row.job.id != last:
+            last = row.job.id
             yield row
-        last, heads[first] = row.job.id, await anext(streams[first], None)
+        heads[first] = await anext(streams[first], None)
 
 
 def _is_ahead(row: Record, mark: tuple[Any, ...]) -> bool:

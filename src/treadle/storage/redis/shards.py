@@ -1,4 +1,4 @@
-"""One namespace in several hash tags, so that the nodes of a cluster share its load. Every verb asks the shards it needs.
+"""One namespace in several hash tags, for the nodes of a cluster to share. Every verb asks the shards it needs.
 
 Without it what one node carries would be the limit of a namespace. A workflow that concerns nobody else is in the shard
 of its root's id; keys, limits, ids that somebody chose and waits for other workflows are in the first shard, and a
@@ -251,7 +251,7 @@ class ShardedRedis:
     ) -> Sequence[Record]:
         if ask.limit <= 0:
             return ()
-        claimed = await self._shards[shard].claim(ask, more)
+        claimed = await self._shards[shard].claim(ask, tended=True, more=more)
         moments[shard] = claimed.next_in
         self._note(claimed.records, shard)
         return claimed.records
@@ -411,5 +411,7 @@ def _used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
     found: dict[str, LimitUse] = {}
     for each in (use for uses in told for use in uses):
         old = found.get(each.key)
-        found[each.key] = each if old is None else replace(each, used=old.used + each.used, parked=old.parked + each.parked)
+        if old is not None:
+            each = replace(each, used=old.used + each.used, parked=old.parked + each.parked)
+        found[each.key] = each
     return tuple(found[key] for key in sorted(found))

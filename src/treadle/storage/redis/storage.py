@@ -188,9 +188,9 @@ class RedisStorage:
             raise StorageUnavailable(f"{self._pool.where}: the call took too long; it will be carried out all the same")
         return bool(answer[0] == HOME)
 
-    async def claim(self, ask: Claim, more: bool = False) -> Claimed:
-        """`more`: beside what the ticket has already."""
-        words = encode({**asdict(ask), "more": True} if more else ask)
+    async def claim(self, ask: Claim, tended: bool = False, more: bool = False) -> Claimed:
+        """`tended`: a moment ago, by `peek`; `more`: beside what the ticket has already."""
+        words = encode({**asdict(ask), "tended": tended, "more": more} if tended else ask)
         while True:
             answer = await self.call("claim", words)
             mark = carry.away(answer)

@@ -1,4 +1,5 @@
--- ARGV: now, the ask as msgpack; `more`: it goes on with what it has got already.   Answers { now, next moment or '', again, { body, row, ... } };
+-- ARGV: now, the ask as msgpack, or with what else a claim over several shards says: `tended` already, `more` than what
+-- it has got.   Answers { now, next moment or '', again, { body, row, ... } };
 -- again: 1 if this ticket was asked before, 2 if there is more to look at.
 do
   local mark = away()
@@ -52,8 +53,10 @@ if #held > 0 and not ask.more then
   return answer(1)
 end
 
-T.tend()
-B.write()
+if not ask.tended then
+  T.tend()
+  B.write()
+end
 
 local room, holds, limit = {}, {}, ask.limit
 local tasks = ask.tasks
