@@ -22,6 +22,8 @@ def url_of(kind: str, folder: Path) -> str:
         return f"sqlite:///{folder}/moving-{number}.db?synchronous=normal"
     if kind == "redis":
         return f"{valkey.url()}?ns=moving-{os.getpid()}-{number}"
+    if kind == "shards":
+        return f"{valkey.url()}?ns=moving-{os.getpid()}-{number}&shards=3"
     if kind == "postgres":
         return f"{postgres.url()}?schema=moving_{os.getpid()}_{number}"
     return "memory://"
@@ -58,10 +60,11 @@ def kinds_of_jobs(number: int) -> list[NewJob]:
     ]
 
 
-async def populate(storage: Storage, jobs: int) -> None:
-    """About so many jobs, by the verbs alone: every state, waits open and counted, keys, slots, windows, memos."""
+async def populate(storage: Storage, jobs: int, queue: int | None = 1) -> None:
+    """About so many jobs, by the verbs alone: every state, waits open and counted, keys, slots, windows, memos.
+    `queue`: the slots of one of the queues in the end."""
     await storage.set_limits([
-        Limit("tenant", slots=1), Limit("paced", rate=1_000, per=60.0), Limit("queue:slow", slots=10_000),
+        Limit("tenant", slots=1), Limit("paced", rate=1_000, per=60.0), Limit("queue:slow", slots=queue and 10_000),
         Limit("sips", rate=10, per=60.0, how="bucket", burst=5),
     ])  # fmt: skip
     rows = [job for number in range(jobs // 11) for job in kinds_of_jobs(number)]
@@ -82,7 +85,7 @@ async def populate(storage: Storage, jobs: int) -> None:
                  for row in claimed.records if row.job.task == "runs"]  # fmt: skip
         if holds:
             await storage.heartbeat(Presence(worker="w"), holds, 600.0)
-    await storage.set_limits([Limit("queue:slow", slots=1, hold="ended")])
+    await storage.set_limits([Limit("queue:slow", slots=queue, hold="ended")])
 
 
 def ending(row: Record) -> Outcome | None:

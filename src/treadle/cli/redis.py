@@ -5,8 +5,11 @@ Without it a cache's settings, which drop what is old when memory is short, woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
+from urllib.parse import parse_qsl, urlsplit
+
+from msgspec.structs import replace
 
 from treadle.cli.checks import Check, fail, ok, warn
 from treadle.cli.say import size
@@ -34,7 +37,7 @@ class Health(Protocol):
 
 @runtime_checkable
 class Asked(Protocol):
-    async def health(self) -> Health: ...
+    async def health(self) -> Sequence[Health]: ...
 
 
 async def checks(url: str) -> list[Check]:
@@ -48,7 +51,12 @@ async def checks(url: str) -> list[Check]:
         found = await storage.health()
     finally:
         await storage.close()
-    return list(judged(found))
+    shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))
+    first, *others = found
+    told = [*judged(first), *_spread(first, shards, len(found))]
+    for number, other in enumerate(others, 2):  # of these only what is amiss
+        told += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
+    return told
 
 
 def judged(health: Health) -> Iterator[Check]:
@@ -63,6 +71,16 @@ def judged(health: Health) -> Iterator[Check]:
         yield _replicas(health, settings)
     yield _memory(health)
     yield from _trouble(health)
+
+
+def _spread(health: Health, shards: int, nodes: int) -> Iterator[Check]:
+    if health.info.get("cluster_enabled") != "1":
+        return
+    if shards == 1:
+        yield warn("shards", "1: all jobs of this namespace are on one node of the cluster",
+                   "if that is too slow: ?shards=8 with a new ns, and `treadle move` brings the jobs there")  # fmt: skip
+    else:
+        yield ok("shards", f"{shards}, on {nodes} {'node' if nodes == 1 else 'nodes'}")
 
 
 def _version(health: Health) -> Check:

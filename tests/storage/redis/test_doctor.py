@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
+from tests.servers import cluster
 from tests.servers.cluster import until
 from tests.servers.valkey import Valkey
 from treadle.cli.redis import judged
@@ -22,8 +23,12 @@ def server() -> Iterator[Valkey]:
 
 
 def doctor(server: Valkey) -> dict[str, tuple[str, str]]:
+    return doctor_of(server.url)
+
+
+def doctor_of(url: str) -> dict[str, tuple[str, str]]:
     """name -> (verdict, text)."""
-    ran = CliRunner().invoke(treadle, ["doctor", "--url", server.url, "--json"])
+    ran = CliRunner().invoke(treadle, ["doctor", "--url", url, "--json"])
     return {check["name"]: (check["verdict"], check["text"]) for check in json.loads(ran.stdout)}
 
 
@@ -77,3 +82,11 @@ def test_what_a_server_may_say(info: dict[str, str], settings: dict[str, str] | 
     """Answers that cannot be had from a server here."""
     found = {check.name: check.verdict for check in judged(Health(info, settings))}
     assert found[wrong] in ("warn", "fail")
+
+
+def test_a_cluster_of_which_one_node_does_everything() -> None:
+    found = doctor_of(cluster.shared().url)["shards"]
+    assert found[0] == "warn"
+    assert "one node of the cluster" in found[1]
+    found = doctor_of(f"{cluster.shared().url}?ns=doctor-shards&shards=12")["shards"]
+    assert found == ("ok", "12, on 3 nodes")

@@ -16,6 +16,8 @@ import msgspec
 
 from treadle.errors import StorageUnavailable
 from treadle.model import NewJob, Record
+from treadle.storage.carrying import refusal
+from treadle.storage.redis.carry import away
 from treadle.storage.redis.spread import Layout, is_derived
 from treadle.storage.redis.storage import RedisStorage
 
@@ -53,6 +55,9 @@ class Crossing:
         """All of this workflow is in the first shard then, and whatever will be asked for of it goes there."""
         now = await self._home.moment()  # before it is read: what is read then may be stored until `VALID` later
         answer = await self._shards[shard].call("leave", root, uuid.uuid4().hex)
+        mark = away(answer)
+        if mark is not None:
+            raise refusal(mark, self._home.where)
         if answer:
             await self._take(shard, root.encode(), answer[0], answer[1], now)
 

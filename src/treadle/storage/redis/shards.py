@@ -239,9 +239,9 @@ class ShardedRedis:
         return rows
 
     async def _claim_ids(self, ask: Claim, moments: list[float | None]) -> list[Record]:
-        where, rows = await self._by_shard(ask.ids), list[Record]()
-        for shard in sorted(set(where)):
-            ids = tuple(id for id, there in zip(ask.ids, where, strict=True) if there == shard)
+        where, rows = await self._crossing.where(ask.ids), list[Record]()
+        for shard in sorted(set(where.values())):
+            ids = tuple(id for id in ask.ids if where.get(id) == shard)
             part = replace(ask, ids=ids, limit=ask.limit - len(rows))
             rows += await self._claim_in(shard, _less(part, ask, rows), moments)
         return rows
@@ -293,23 +293,27 @@ class ShardedRedis:
         limits = await together(look.limits(shard) for shard in self._shards)
         return Stats(counts=_summed(counts), workers=await look.workers(self._home, now), limits=_used(limits))
 
-    async def health(self) -> Health:
-        """What the server of the first shard says of itself."""
-        return await self._home.health()
+    async def health(self) -> list[Health]:
+        """What each server that has some of the shards says of itself."""
+        told = [found for shard in self._shards for found in await shard.health()]
+        return list({found.info.get("run_id", number): found for number, found in enumerate(told)}.values())
 
     # --- tending
 
     async def set_limits(self, limits: Sequence[Limit]) -> None:
-        for rule in limits:
+        self._check(limits)
+        everywhere = [rule for rule in limits if _of_queues(rule)]
+        await together(shard.set_limits(everywhere) for shard in self._shards[1:])
+        await self._home.set_limits(limits)
+
+    def _check(self, rules: Sequence[Limit]) -> None:
+        for rule in rules:
             if _of_queues(rule) and (rule.slots or rule.rate):
                 raise Unsupported(
                     f"{self._home.where} with shards={len(self._shards)}",
                     f"the limit {rule.name!r} of a whole queue, whose jobs are in several shards",
                     "a pause (slots=0) it can do; otherwise name a limit in the task's `limits=`, or use shards=1",
                 )
-        everywhere = [rule for rule in limits if _of_queues(rule)]
-        await together(shard.set_limits(everywhere) for shard in self._shards[1:])
-        await self._home.set_limits(limits)
 
     async def prune(self, limit: int) -> int:
         await self._crossing.finish()  # first: what is stored late must still find those that were stored in its stead
@@ -355,12 +359,16 @@ class ShardedRedis:
 
     async def load(self, load: Load, mark: Mark) -> None:
         """All into the first shard: a job that is here may be waited for by one that is yet to come."""
+        self._check(load.rules)
+        paused = [rule for rule in load.rules if _of_queues(rule)]
         before = await self._shards[-1].read_mark()
         if before is None or before.role != mark.role:
             for shard in self._shards[1:]:
                 await shard.set_mark(mark)
-        ids = [each.record.job.id for each in load.jobs]
-        await self._crossing.gather_home(ids, {})
+        for shard in self._shards[1:] if paused else ():
+            await shard.load(Load(rules=tuple(paused)), mark)
+        jobs = [each.record.job for each in load.jobs]
+        await self._crossing.gather_home([*{word for job in jobs for word in (job.id, job.root) if word}], {})
         await self._home.load(load, mark)
 
 

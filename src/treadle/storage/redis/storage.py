@@ -256,9 +256,9 @@ class RedisStorage:
         counts = await look.counts(self, now)
         return Stats(counts=counts, workers=await look.workers(self, now), limits=await look.limits(self))
 
-    async def health(self) -> Health:
+    async def health(self) -> list[Health]:
         """What the server says of itself."""
-        return await health(self._pool)
+        return [await health(self._pool)]
 
     # --- tending
 

@@ -4,6 +4,10 @@
 local root = ARGV[2]
 local before = call('HGET', ns .. ':leaving', root)
 if before then return cmsgpack.unpack(before) end
+do
+  local mark = away(CLOSING)             -- nothing changes its shard while all of them are carried elsewhere
+  if mark then return mark end
+end
 local ids = call('SMEMBERS', ns .. ':tree:' .. root)
 if call('HEXISTS', JOB, root) == 1 then ids[#ids + 1] = root end
 if #ids == 0 then return {} end
