@@ -78,7 +78,7 @@ def _spread(health: Health, shards: int, nodes: int) -> Iterator[Check]:
         return
     if shards == 1:
         yield warn("shards", "1: all jobs of this namespace are on one node of the cluster",
-                   "if that is too slow: ?shards=8 with a new ns, and `treadle move` brings the jobs there")  # fmt: skip
+                   "if that is too slow: a new ns with ?shards=8, and `treadle move` to it")  # fmt: skip
     else:
         yield ok("shards", f"{shards}, on {nodes} {'node' if nodes == 1 else 'nodes'}")
 

@@ -195,9 +195,8 @@ class Crossing:
         found: dict[str, int] = {}
         others = {shard: dict.fromkeys(ids, "") for shard in range(1, len(self._shards))}
         for wanted in (others, {0: dict.fromkeys(ids, "")}):  # in the order in which a workflow may go
-            for shard, id, word in await self._plant(wanted):
-                if word and word[0] != "@":
-                    found[id] = shard
+            told = await self._plant(wanted)
+            found.update({id: shard for shard, id, word in told if word and word[0] != "@"})
         return found
 
     # --- pointers nobody needs
