@@ -28,13 +28,19 @@ REFUSED = {
     "test_law02_a_delayed_job_takes_its_lanes_turn_when_due": ORDER,
     "test_law02_what_came_due_first_is_in_line_first": ORDER,
     "test_more_how_many_stand_before_me_among_lanes": ORDER,
+    "test_law08_a_claim_of_few_behind_many_takes_no_more_than_asked": ORDER,
     "test_law08_a_queue_of_so_many_slots": QUEUES,
     "test_law08_every_queue_obeys_the_common_rule": QUEUES,
     "test_law08_a_queue_of_a_pace": QUEUES,
     "test_law08_the_moment_the_pace_of_a_queue_allows_is_told": QUEUES,
     "test_law08_what_ran_takes_the_slot_it_keeps": QUEUES,
     "test_law08_queue_limits_are_shown_in_use": QUEUES,
+    "test_law08_a_rule_holds_for_what_is_sent_after_it[queue]": QUEUES,
     "test_more_a_cursor_outlives_changes": "prune goes shard by shard, not by the order of endings over all",
+}
+# the same, where it depends on who is faster
+AT_TIMES = {
+    "test_law08_a_claim_that_passes_very_many_lets_others_in_between": ORDER,
     "test_law11_all_that_spoke_are_named": "each shard speaks by itself, and the first wakes who waits",
 }
 
@@ -62,6 +68,8 @@ def makes(url: Callable[[], str], names: Iterator[str], alone: int | None = None
 
 def expect(request: pytest.FixtureRequest, refused: dict[str, str]) -> None:
     """What is refused must fail: a row that holds after all does not belong into the list."""
-    why = refused.get(request.node.originalname)
+    why = refused.get(request.node.originalname, refused.get(request.node.name))
     if why is not None:
         request.node.add_marker(pytest.mark.xfail(reason=why, strict=True))
+    elif (name := request.node.originalname) in AT_TIMES:
+        request.node.add_marker(pytest.mark.xfail(reason=AT_TIMES[name], strict=False))

@@ -218,24 +218,30 @@ class ShardedRedis:
     async def _claim_lines(
         self, ask: Claim, lines: Sequence[Sequence[Sequence[Spot]]], moments: list[float | None]
     ) -> list[Record]:
-        rows: list[Record] = []
         dealing = dealt(ask.queues, ask.limit, lines)
-        first = [
-            (shard, replace(ask, queues=_nonzero(ask.queues, counts), limit=sum(counts)))
+        first = {
+            shard: replace(ask, queues=tuple(zip((queue for queue, _ in ask.queues), counts, strict=True)), limit=total)
             for shard, counts in enumerate(dealing)
-            if any(counts)
-        ]
+            if (total := sum(counts))
+        }
+        rows: list[Record] = []
         if any(room is not None for room, _ in (ask.tasks or {}).values()):
-            for shard, part in first:  # what one takes, the next must not
-                rows += await self._claim_in(shard, _less(part, ask, rows), moments)
+            answers = []
+            for shard, part in first.items():  # what one takes, the next must not
+                answers.append(await self._claim_in(shard, _less(part, ask, rows), moments))
+                rows += answers[-1]
         else:
-            rows += [row for some in await together(self._claim_in(*each, moments) for each in first) for row in some]
-        for shard, own in enumerate(lines):
-            left = ask.limit - len(rows)
-            if left <= 0:
-                break
-            if sum(map(len, own)) > sum(self._seen.get(row.job.id) == shard for row in rows):  # some are blocked, or
-                rows += await self._claim_in(shard, _less(replace(ask, limit=left), ask, rows), moments, more=True)
+            answers = await together(self._claim_in(shard, part, moments) for shard, part in first.items())
+            rows += [row for some in answers for row in some]
+        if len(rows) == ask.limit:
+            return rows
+        # who gave less than was asked for has looked at all he has
+        through = {shard for (shard, part), some in zip(first.items(), answers, strict=True) if len(some) < part.limit}
+        taken = {row.job.id for row in rows}
+        left = [[spot for line in own for spot in line if spot.id not in taken] for own in lines]
+        for shard in sorted((n for n, own in enumerate(left) if own and n not in through), key=lambda n: min(left[n])):
+            rest = replace(ask, limit=ask.limit - len(rows))
+            rows += await self._claim_in(shard, _less(rest, ask, rows), moments, more=True)
         return rows
 
     async def _claim_ids(self, ask: Claim, moments: list[float | None]) -> list[Record]:
@@ -374,10 +380,6 @@ class ShardedRedis:
 
 def _of_queues(rule: Limit) -> bool:
     return rule.name == "queue" or rule.name.startswith("queue:")
-
-
-def _nonzero(queues: Sequence[tuple[str, int]], counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    return tuple((queue, count) for (queue, _), count in zip(queues, counts, strict=True) if count)
 
 
 def _less(part: Claim, ask: Claim, rows: Sequence[Record]) -> Claim:
