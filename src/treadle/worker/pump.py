@@ -100,7 +100,8 @@ class Pump:
         self._note_settled(outs, settled, claimed.records)
         if room:
             self._note_pace(taken >= room)
-            self._batches.looked(claimed.records)
+            if self._number == 0:  # the others ask for no items
+                self._batches.looked(claimed.records)
         if taken:
             slots.idle, slots.flowing = False, True
             self.start_all(claimed.records)
