@@ -47,8 +47,9 @@ from treadle.operate.queues import Queues
 from treadle.operate.schedules import Schedules
 from treadle.operate.ticks import CatchUp, Overlap
 from treadle.options import HasId, Options, Seconds, Sizes, When, columns, name_of
+from treadle.ports import name_of_space, three
 from treadle.retry import Policy, Retry
-from treadle.storage import connect
+from treadle.storage import compose, connect
 from treadle.storage.contract import Storage
 from treadle.sync import Portal
 from treadle.task import Computed, Kind, Maker, Stub, Task, own_limit
@@ -77,6 +78,8 @@ class App:
     url       sqlite:///file.db, redis://, http:// ..., memory://, as `treadle.storage.connect` reads it; None:
               TREADLE_URL, else `treadle.db` beside the file that makes the app
     storage   a storage made elsewhere, instead of a url
+    ports     (queue, pubsub, store) of `treadle.ports`, instead of a url: jobs in systems of your own
+    namespace with ports: in front of all their keys and channels; default "treadle"
     retry     the policy of tasks that give none, or give only some of its fields
     on_error  (exception, Failure) -> Retry.now() | Defer(...) | Abort(...) | None, for tasks without their own
     codec     how arguments and results become text; None: by annotation
@@ -89,12 +92,14 @@ class App:
         self, url: str | None = None, *, storage: Storage | None = None, retry: Retry | None = None,
         on_error: judge.OnError | None = None, codec: codecs.Codec | None = None, sizes: Sizes | None = None,
         clock: clocks.Clock | None = None, ids: IdFactory | None = None, random: Callable[[], float] | None = None,
-        token: str | None = None,
+        token: str | None = None, ports: Any = None, namespace: str | None = None,
     ) -> None:  # fmt: skip
-        if storage is not None and url is not None:
-            raise BadOption("storage", "give either a url or a storage, not both")
-        self.url = None if storage is not None else config.storage_url(url, config.caller_file())
-        self._by_default = url is None and storage is None
+        if sum(given is not None for given in (url, storage, ports)) > 1:
+            raise BadOption("storage", "give one of a url, a storage and ports")
+        self._ports, self._namespace = (None if ports is None else three(ports)), name_of_space(namespace, ports)
+        by_url = storage is None and ports is None
+        self.url = config.storage_url(url, config.caller_file()) if by_url else None
+        self._by_default = by_url and url is None
         self.now: clocks.Clock = clock or clocks.wall
         self._clock, self._token = clock, token or config.token()
         self.storage: Storage = storage if storage is not None else self._connect()
@@ -491,7 +496,7 @@ class App:
                 raise NestedTransaction("this app is open on another event loop; from other threads use app.sync")
             # The loop it was opened on is gone, as after a first asyncio.run(): what belonged to it is gone too.
             self._is_open, self._opening, self._inline, self._starting = False, None, None, None
-            if self.url is not None:
+            if self.url is not None or self._ports is not None:
                 self.storage = self._connect()
         if self._opening is None:
             self._opening = asyncio.Lock()
@@ -504,6 +509,8 @@ class App:
         return self.storage
 
     def _connect(self) -> Storage:
+        if self._ports is not None:
+            return compose(self._ports, now=self._clock, namespace=self._namespace)
         return connect(self.url or "", now=self._clock, token=self._token)
 
     async def results(self, ids: Sequence[str]) -> list[Any]:

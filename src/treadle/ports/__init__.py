@@ -14,6 +14,7 @@ from treadle.ports.contract import (
     Queue,
     Store,
     Timed,
+    name_of_space,
     three,
 )
 from treadle.ports.file import FileQueue, file_queue
@@ -52,5 +53,6 @@ __all__ = [
     "memory_pubsub",
     "memory_queue",
     "memory_store",
+    "name_of_space",
     "three",
 ]

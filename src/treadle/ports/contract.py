@@ -8,6 +8,7 @@ and is asked again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -164,3 +165,14 @@ def three(given: Any) -> Ports:
         if missing:
             raise BadOption("ports", f"expected a {name} with {', '.join(missing)}, found {port!r}")
     return Ports(*given)
+
+
+def name_of_space(namespace: str | None, ports: Any) -> str | None:
+    """The namespace, if it can be one and there are ports it could apply to. Raises BadOption."""
+    if namespace is None:
+        return None
+    if ports is None:
+        raise BadOption("namespace", "goes with ports=; in a URL it is ?ns=name (Redis) or ?schema=name (PostgreSQL)")
+    if not re.fullmatch(r"[A-Za-z0-9._@:-]{1,100}", str(namespace)):
+        raise BadOption("namespace", f"expected up to 100 characters of A-Z a-z 0-9 . _ @ : -, found {namespace!r}")
+    return namespace

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from treadle import clock
 from treadle.errors import BadUrl
+from treadle.ports import Ports
 from treadle.storage.contract import Storage
 
 KNOWN = (
@@ -56,6 +57,16 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, now)
     raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {url!r}")
+
+
+def compose(ports: Ports, *, now: clock.Clock | None = None, namespace: str | None = None) -> Storage:
+    """The storage made of a queue, a pub/sub and a store; nothing is opened yet. Raises BadOption.
+
+    namespace  in front of all keys and channels; default "treadle"
+    """
+    from treadle.storage.composed import ComposedStorage
+
+    return ComposedStorage(ports, now=now, namespace="treadle" if namespace is None else namespace)
 
 
 def _redis(url: str, now: clock.Clock | None) -> Storage:

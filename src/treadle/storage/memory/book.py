@@ -150,7 +150,7 @@ class Book:
         gate = Admission(self.rules, self.used, now)
         for queue in sorted(self.aside.get(key, ())):
             # By queue: one who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
-            returned = [self._price(id, key) for id in self.returned[key, queue]]
+            returned = [self._price(id, key) for id in sorted(self.returned[key, queue])]
             count = gate.back(key, returned, (self._price(id, key) for id in self._aside(key, queue)))
             for id in list(itertools.islice(self._aside(key, queue), count)):
                 row = self.jobs[id]

@@ -49,6 +49,8 @@ from treadle.storage.rules import costs, first_moment, needed, repeats
 class MemoryStorage:
     """Jobs in this process only; `now` reads the time (a test moves it by hand)."""
 
+    name = "this memory storage"  # in what it says where its jobs have left
+
     def __init__(self, now: clock.Clock = clock.wall) -> None:
         self._now = now
         self._hub = Hub()
@@ -72,7 +74,7 @@ class MemoryStorage:
     def _refuse(self, *but: str) -> None:
         mark = self._shut(*but)
         if mark is not None:
-            raise refusal(mark, "this memory storage")
+            raise refusal(mark, self.name)
 
     def _speak(self) -> None:
         self._hub.speak(self._book.topics)
@@ -189,11 +191,8 @@ class MemoryStorage:
     def _claim(self, ask: Claim) -> Claimed | None:
         """One step of a claim. None: it met nobody who may start yet, and there is more to look at."""
         now = self._now()
-        taken = [self._jobs[id] for id in self._book.held.get(ask.worker, ())]
-        if taken:
-            order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
-            taken.sort(key=lambda row: (order.get(row.job.queue, 1), spot_of(row)))
-        else:
+        taken = self._running(ask)
+        if not taken:
             self._tend(now)
             taking = Taking(self._book, self._ends, ask, now)
             taking.run()
@@ -202,6 +201,16 @@ class MemoryStorage:
                 self._speak()
                 return None
         self._speak()
+        return self._claimed(taken, ask, now)
+
+    def _running(self, ask: Claim) -> list[Record]:
+        """What was claimed under this ticket before and still runs."""
+        taken = [self._jobs[id] for id in self._book.held.get(ask.worker, ())]
+        order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
+        taken.sort(key=lambda row: (order.get(row.job.queue, 1), spot_of(row)))
+        return taken
+
+    def _claimed(self, taken: list[Record], ask: Claim, now: float) -> Claimed:
         moment = first_moment(self._book.next_moment(), self._next_of_queues(ask, now))
         return Claimed(tuple(taken), None if moment is None else max(0.0, moment - now))
 

@@ -1,0 +1,5 @@
+"""A storage made of three ports: a queue, publish and subscribe, keys and values."""
+
+from treadle.storage.composed.storage import ComposedStorage
+
+__all__ = ["ComposedStorage"]

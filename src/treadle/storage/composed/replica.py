@@ -1,0 +1,265 @@
+"""The rows as the log makes them: the reference storage, fed with the same verbs at the same moments in each process.
+
+Without it every process would have to ask the store for each row. It never decides by itself: what it is asked is in
+the log already, or changes nothing. All it holds can be written down and read back (`Snapshot`), to the order in which
+things are looked at, so that whoever began with a base goes on exactly like those who did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from treadle.errors import NotADatabase
+from treadle.model import Claim, Claimed, Limit, Presence, Record, State
+from treadle.storage.admit import Admission, Usage
+from treadle.storage.carrying import Mark
+from treadle.storage.composed import words
+from treadle.storage.composed.words import Base, Entry, Op
+from treadle.storage.hints import Hub
+from treadle.storage.memory.book import Book
+from treadle.storage.memory.endings import Edge, Endings
+from treadle.storage.memory.storage import MemoryStorage
+
+T = TypeVar("T")
+
+ROWS = 200  # in one line of a snapshot
+
+
+class Snapshot(Struct, frozen=True):
+    """Everything but the rows, as of a place in the log. The rows follow, `ROWS` of them a line."""
+
+    position: int
+    at: float
+    tidied: int
+    announced: dict[str, tuple[float, int]]
+    beside: dict[int, tuple[str, int]]
+    down: tuple[tuple[str, tuple[tuple[str, int, bool, bool], ...]], ...]  # up -> (down, version, open, soft)
+    keys: tuple[tuple[str, str], ...]
+    behind: tuple[tuple[str, str], ...]
+    rules: tuple[Limit, ...]
+    rates: tuple[tuple[str, Usage], ...]
+    opens: tuple[tuple[str, float], ...]
+    workers: tuple[tuple[Presence, float], ...]
+    mark: Mark | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_head = msgspec.json.Decoder(Snapshot).decode
+_rows = msgspec.json.Decoder(tuple[Record, ...]).decode
+
+
+class NotingBook(Book):
+    """Rows, and which of them began to wait for a worker: now, or from a moment on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: dict[str, float | None] = {}  # job -> when it is due; None: now
+
+    def put(self, row: Record) -> None:
+        before = self.jobs.get(row.job.id)
+        super().put(row)
+        if row.state is State.READY and row.parked is None and row.job.task and not _waits_for_a_worker(before):
+            self.called[row.job.id] = None if row.place is not None else row.due_at
+
+
+def _waits_for_a_worker(row: Record | None) -> bool:
+    return row is not None and row.state is State.READY
+
+
+class Copy(MemoryStorage):
+    """The reference storage on a clock that the log moves."""
+
+    name = "this storage of three ports"
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(lambda: self.moment)
+        self.moment = 0.0
+        self._hub = hub
+        self.book = self._book = NotingBook()
+        self._jobs = self.book.jobs
+        self.ends = self._ends = Endings(self.book)
+        self.workers = self._workers
+
+    @property
+    def mark(self) -> Mark | None:
+        return self._mark
+
+    @mark.setter
+    def mark(self, mark: Mark | None) -> None:
+        self._mark = mark
+
+    # --- what a call would come to
+
+    def claims(self, ask: Claim, now: float) -> bool:
+        """Whether this claim would change anything: jobs are due, or one that is asked for is let through or aside."""
+        if self._shut() is not None or self.book.held.get(ask.worker):
+            return False
+        moment = self.book.next_moment()
+        if moment is not None and moment <= now:
+            return True
+        gate, holds = Admission(self.book.rules, self.book.used, now), frozenset(ask.holds)
+        room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
+        queues = {self._jobs[id].job.queue for id in ask.ids if id in self._jobs} if ask.ids else dict(ask.queues)
+        for queue in queues if ask.limit > 0 else ():
+            line, own = self.book.line[queue], f"queue:{queue}"
+            is_open = gate.open(own, 1)
+            for at in range(len(line)):
+                row = self._jobs[line[at][2]]
+                if not self._wanted(row, ask, room, holds):
+                    continue
+                if is_open or row.ran or gate.open(own, 1, own in self.book.kept(row)):
+                    return True
+        return False
+
+    def look(self, ask: Claim, now: float) -> Claimed:
+        """The answer to a claim that changes nothing."""
+        self._refuse("closing")
+        if self._shut() is not None:
+            return Claimed()
+        return self._claimed(self._running(ask), ask, now)
+
+    def prunes(self, now: float) -> bool:
+        if self._shut() is not None:
+            return False
+        moment = self.book.next_moment()
+        if moment is not None and moment <= now:
+            return True
+        return any(row.expires_at is not None and row.expires_at <= now for row in self._jobs.values())
+
+
+class Replica:
+    """The rows as of `position`, and what the log says about itself."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.copy = Copy(hub)
+        self.position = 0
+        self.at = 0.0  # of the last entry
+        self.tidied = 0  # entries up to here are deleted
+        self.announced: dict[str, tuple[float, int]] = {}  # parts by name: since when, how many
+        self.beside: dict[int, tuple[str, int]] = {}  # place -> the parts its entry needs
+
+    def apply(self, entry: Entry, ops: tuple[Op, ...] | None = None) -> list[Any]:
+        """Take the next entry; answers what each of its verbs answered, or raised. `ops`: they are known already."""
+        self.position += 1
+        self.at = self.copy.moment = entry.at
+        if entry.parts is not None:
+            self.beside[self.position] = entry.parts
+            self.announced.pop(entry.parts[0], None)
+        return [self._apply(op) for op in (ops if ops is not None else entry.ops)]
+
+    def _apply(self, op: Op) -> Any:
+        if isinstance(op, words.Announce):
+            self.announced[op.name] = self.at, op.parts
+            return None
+        if isinstance(op, words.Tidied):
+            self.tidied = max(self.tidied, op.upto)
+            self.beside = {place: parts for place, parts in self.beside.items() if place > self.tidied}
+            for name in op.names:
+                self.announced.pop(name, None)
+            return None
+        steps = _call(self.copy, op)
+        try:
+            steps.send(None)
+        except StopIteration as done:
+            return done.value
+        except Exception as error:  # the same in every process: a refusal is an answer
+            return error
+        raise AssertionError(f"{type(op).__name__} waited for something")
+
+    def reads(self, steps: Coroutine[Any, Any, T], now: float) -> T:
+        """The answer of a verb that only looks."""
+        before, self.copy.moment = self.copy.moment, now
+        try:
+            steps.send(None)
+        except StopIteration as done:
+            answer: T = done.value
+            return answer
+        finally:
+            self.copy.moment = before
+        raise AssertionError("looking waits for nothing")
+
+    # --- written down and read back
+
+    def write(self) -> Iterator[str]:
+        """All of it, line by line. What may still change is copied before the first line is asked for."""
+        book, ends = self.copy.book, self.copy.ends
+        head = Snapshot(
+            position=self.position, at=self.at, tidied=self.tidied, announced=dict(self.announced),
+            beside=dict(self.beside),
+            down=tuple(
+                (up, tuple((down, edge.version, edge.open, edge.soft) for down, edge in downs.items()))
+                for up, downs in ends.down.items() if downs
+            ),
+            keys=tuple(ends.keys.items()), behind=tuple(ends.behind.items()), rules=tuple(book.rules.values()),
+            rates=tuple((key, msgspec.structs.replace(usage, used=0)) for key, usage in book.rates.items()
+                        if usage.starts or usage.tokens is not None),
+            opens=tuple(book.opens.items()), workers=tuple(self.copy.workers.values()), mark=self.copy.mark,
+        )  # fmt: skip
+        rows = list(book.jobs.values())
+
+        def lines() -> Iterator[str]:
+            yield _encode(head).decode() + "\n"
+            for at in range(0, len(rows), ROWS):
+                yield _encode(rows[at : at + ROWS]).decode() + "\n"
+
+        return lines()
+
+    def read(self, text: str, base: Base) -> None:
+        """Be what was written. Raises NotADatabase."""
+        try:
+            first, *rest = text.split("\n")
+            head = _head(first)
+            self.position, self.at, self.tidied = head.position, head.at, head.tidied
+            self.announced, self.beside = dict(head.announced), dict(head.beside)
+            self._read_book(head, [row for line in rest if line for row in _rows(line)])
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise NotADatabase(f"the base {base.name} of the log holds no rows: {error}") from error
+
+    def _read_book(self, head: Snapshot, rows: list[Record]) -> None:
+        copy, book, ends = self.copy, self.copy.book, self.copy.ends
+        copy.moment = head.at
+        for row in rows:
+            book.put(row)
+        for up, downs in head.down:
+            for down, version, is_open, soft in downs:
+                edge = ends.down[up][down] = Edge(version, soft)
+                edge.open = is_open
+        ends.keys.update(head.keys)
+        ends.behind.update(head.behind)
+        book.rules.update((rule.name, rule) for rule in head.rules)
+        book.rates.update(head.rates)
+        book.opens.clear()
+        book.opens.update(head.opens)
+        copy.workers.update((worker.worker, (worker, seen)) for worker, seen in head.workers)
+        copy.mark = head.mark
+        book.topics.clear()
+        book.called.clear()
+
+
+async def _call(copy: Copy, op: Op) -> Any:
+    """The verb of the reference storage; none of them waits for anything."""
+    match op:
+        case words.Enqueue(jobs):
+            return await copy.enqueue(jobs)
+        case words.Claiming(ask):
+            return await copy.claim(ask)
+        case words.Settling(outcomes):
+            return await copy.settle(outcomes)
+        case words.SettleClaim(outcomes, ask):
+            return await copy.settle_claim(outcomes, ask)
+        case words.Beat(worker, holds, lease):
+            return await copy.heartbeat(worker, holds, lease)
+        case words.Rules(limits):
+            return await copy.set_limits(limits)
+        case words.Prune(limit):
+            return await copy.prune(limit)
+        case words.SetMark(mark):
+            return await copy.set_mark(mark)
+        case words.Arrive(load, mark):
+            return await copy.load(load, mark)
+        case _:
+            raise AssertionError(f"{type(op).__name__} is no verb")

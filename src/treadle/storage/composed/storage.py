@@ -1,0 +1,447 @@
+"""One more storage, made of three ports: each change is an entry of the log first, and then done, by everybody.
+
+Without it a queue, a store and a pub/sub could not carry jobs without losing some. All calls that are made at the same
+time in one process become one entry. Whoever fails anywhere leaves either no entry, and nothing has happened, or one,
+and everybody will do what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from treadle import clock
+from treadle.errors import StorageError, StorageUnavailable
+from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
+from treadle.ports import Ports
+from treadle.storage.carrying import Load, Mark
+from treadle.storage.composed import tidy, words
+from treadle.storage.composed.bells import Bells
+from treadle.storage.composed.calls import PATIENCE, Port, soon
+from treadle.storage.composed.log import AHEAD, Log, as_text, pieces
+from treadle.storage.composed.replica import Replica
+from treadle.storage.composed.words import Draft, Entry, Op
+from treadle.storage.hints import Hub
+
+logger = logging.getLogger("treadle")
+
+EVERY: Final = 4096  # entries behind a base until the next one is written; more where there are more rows than that
+PIECE: Final = (
+    192 * 1024
+)  # characters in one value of the store; systems take a megabyte, a character has up to 4 bytes
+SKEW: Final = 5.0  # s the clocks of processes may differ without the log's going back
+SYNC: Final = 30.0  # s for which the store's clock, once read, is followed by our own
+
+Look = Callable[[Replica, float], Any]
+_encode = msgspec.json.Encoder().encode
+
+
+class _Asked:
+    """A call that waits: what it wants in the log, when it wants that, and how it is answered without."""
+
+    __slots__ = ("answer", "look", "op", "text", "wants")
+
+    def __init__(self, op: Op | None, look: Look | None, wants: Callable[[Replica, float], bool] | None) -> None:
+        self.op, self.look, self.wants = op, look, wants
+        self.text = _encode(op) if op is not None else b""
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def writes(self, replica: Replica, now: float) -> bool:
+        return self.op is not None and (self.wants is None or self.wants(replica, now))
+
+    def say(self, found: Any) -> None:
+        if self.answer.done():
+            return  # whoever asked has gone
+        if isinstance(found, Exception):
+            self.answer.set_exception(found)
+            self.answer.exception()  # seen, even if nobody is there any more
+        else:
+            self.answer.set_result(found)
+
+
+class ComposedStorage:
+    """Jobs in somebody's own systems.
+
+    ports      queue, pub/sub and store; the jobs are in the store
+    namespace  in front of all keys and channels, so that programs can share the three
+    now        the storage's clock; None: the store's if it has one, else this machine's
+    every      entries of the log until all rows are written down anew
+    patience   s for an answer of a port
+    """
+
+    def __init__(
+        self, ports: Ports, *, namespace: str = "treadle", now: clock.Clock | None = None, every: int = EVERY,
+        piece: int = PIECE, patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
+        self.ports, self.namespace = ports, namespace
+        self._clock, self._every, self._piece = now, every, piece
+        self._store, self._pubsub = Port(ports.store, "store", patience), Port(ports.pubsub, "pub/sub", patience)
+        self._queue = Port(ports.queue, "queue", patience)
+        self._hub = Hub()
+        self._log, self._replica = Log(self._store, namespace), Replica(self._hub)
+        self._asked: deque[_Asked] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._beside: set[asyncio.Task[Any]] = set()
+        self._bells = self._new_bells()
+        self._end_listening: Any = None
+        self._is_open, self._telling, self._hearing = False, False, False
+        self._tidying = self._listening = False
+        self._read_at: tuple[float, float] | None = None  # our monotonic clock, and the store's, at one moment
+
+    def _new_bells(self) -> Bells:
+        return Bells(self._queue, self._row, self._hub.speak, lambda: self._replica.at)
+
+    def _row(self, id: str) -> Record | None:
+        return self._replica.copy.book.jobs.get(id)
+
+    # --- life
+
+    async def open(self) -> None:
+        """Read the rows as they are, and listen for what happens to them."""
+        if self._is_open:
+            return
+        self._running, self._bells = None, self._new_bells()
+        await self._reload()
+        await self._catch_up()
+        self._is_open = True
+        await self._listen()
+
+    async def close(self) -> None:
+        """Stop, and let the ports close what they have open."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self._bells.close()
+        for task in list(self._beside):
+            task.cancel()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+        if self._beside:
+            await asyncio.wait(self._beside)
+        ending, self._end_listening = self._end_listening, None
+        if ending is not None:
+            await soon(self._pubsub(ending))
+        for port in (self._queue, self._pubsub, self._store):
+            if port.has("close"):
+                await soon(port(port.port.close))
+
+    async def abandon(self) -> None:
+        """Stop as if the process had died: nothing is finished, given back or said. For tests."""
+        self._is_open = False
+        await self._bells.abandon()
+        for task in (*self._beside, *filter(None, [self._running])):
+            task.cancel()
+        await asyncio.gather(*self._beside, *filter(None, [self._running]), return_exceptions=True)
+
+    # --- the verbs
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        if not jobs:
+            return []
+        answer: list[Record] = await self._ask(words.Enqueue(tuple(jobs)))
+        return answer
+
+    async def claim(self, ask: Claim) -> Claimed:
+        self._bells.serve((queue for queue, _ in ask.queues), ask.tasks)
+        claimed: Claimed = await self._ask(
+            words.Claiming(ask), lambda replica, now: replica.copy.look(ask, now),
+            lambda replica, now: replica.copy.claims(ask, now),
+        )  # fmt: skip
+        if not claimed.records:
+            self._bells.listen()  # once for each look in vain: what an idle worker's polling costs is the user's to say
+        return claimed
+
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+        lost: set[str] = await self._ask(words.Beat(worker, tuple(holds), lease))
+        return lost
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        if not outcomes:
+            return []
+        settled: list[Settled] = await self._ask(words.Settling(tuple(outcomes)))
+        return settled
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        if not outcomes:
+            return [], await self.claim(ask)
+        self._bells.serve((queue for queue, _ in ask.queues), ask.tasks)
+        both: tuple[list[Settled], Claimed] = await self._ask(words.SettleClaim(tuple(outcomes), ask))
+        return both
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        found: list[Record | None] = await self._look(lambda replica, now: [self._row(id) for id in ids])
+        return found
+
+    async def find(self, query: Query) -> Page:
+        page: Page = await self._look(lambda replica, now: replica.reads(replica.copy.find(query), now))
+        return page
+
+    async def stats(self) -> Stats:
+        stats: Stats = await self._look(lambda replica, now: replica.reads(replica.copy.stats(), now))
+        return stats
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        await self._ask(words.Rules(tuple(limits)))
+
+    async def prune(self, limit: int) -> int:
+        gone: int = await self._ask(
+            words.Prune(limit), lambda replica, now: 0, lambda replica, now: replica.copy.prunes(now)
+        )
+        return gone
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        if self._end_listening is None:
+            self._start(self._listen)
+        return await self._hub.wait(topics, timeout)
+
+    # --- moving house
+
+    async def read_mark(self) -> Mark | None:
+        mark: Mark | None = await self._look(lambda replica, now: replica.copy.mark)
+        return mark
+
+    async def set_mark(self, mark: Mark | None) -> None:
+        await self._ask(words.SetMark(mark))
+
+    async def unload(self, cursor: str | None, limit: int) -> Load:
+        load: Load = await self._look(lambda replica, now: replica.reads(replica.copy.unload(cursor, limit), now))
+        return load
+
+    async def load(self, load: Load, mark: Mark) -> None:
+        await self._ask(words.Arrive(load, mark))
+
+    # --- one entry after the other
+
+    async def _look(self, look: Look) -> Any:
+        return await self._ask(None, look)
+
+    async def _ask(
+        self, op: Op | None, look: Look | None = None, wants: Callable[[Replica, float], bool] | None = None
+    ) -> Any:
+        asked = _Asked(op, look, wants)
+        self._asked.append(asked)
+        if self._running is None:
+            self._running = asyncio.create_task(self._work())
+        return await asked.answer
+
+    async def _work(self) -> None:
+        try:
+            while self._asked:
+                asked = self._together()
+                try:
+                    await self._step(asked)
+                except asyncio.CancelledError:
+                    raise
+                except Exception as error:
+                    for each in asked:
+                        each.say(error)
+        finally:
+            self._running = None
+
+    def _together(self) -> list[_Asked]:
+        """The calls that go into one entry: as many as fit into one value; one that does not goes alone."""
+        asked, size = [self._asked.popleft()], 0
+        size = len(asked[0].text)
+        while self._asked and size + len(self._asked[0].text) <= self._piece:
+            asked.append(self._asked.popleft())
+            size += len(asked[-1].text)
+        return asked
+
+    async def _step(self, asked: list[_Asked]) -> None:
+        """Put what these calls want into the log, and answer all of them from the rows behind it."""
+        replica, log, at_end = self._replica, self._log, False
+        beside: tuple[str, int] | None = None
+        while True:
+            now = await self._time()
+            writing = [each for each in asked if each.writes(replica, now)]
+            if not writing and at_end:
+                break
+            if writing:
+                draft = Draft(uuid4().hex, now, words.RULES, tuple(msgspec.Raw(each.text) for each in writing))
+                text = as_text(draft)
+                if len(text) > 2 * self._piece:  # one call by itself
+                    beside = beside or await self._set_beside(writing[0])
+                    text = as_text(msgspec.structs.replace(draft, ops=(), parts=beside))
+                place = replica.position + 1
+                if await log.append(place, text, draft.id):
+                    await self._won(place)
+                    entry = Entry(draft.id, now, words.RULES, parts=beside)
+                    for each, answer in zip(writing, self._apply_own(entry, writing), strict=True):
+                        each.say(answer)
+                    asked, at_end = [each for each in asked if each not in writing], True
+                    continue
+            await self._catch_up()
+            replica, at_end = self._replica, True
+        for each in asked:
+            each.say(_seen(each, replica, now))
+
+    async def _won(self, place: int) -> None:
+        """A place that was deleted meanwhile can be won, too: then nobody will read what is there."""
+        if await self._log.overtaken(place - 1):
+            await self._reload()
+            raise StorageUnavailable(
+                "this process stood still while the log went on; it is not known whether its last call was applied"
+            )
+
+    def _apply_own(self, entry: Entry, writing: list[_Asked]) -> list[Any]:
+        replica, book = self._replica, self._replica.copy.book
+        book.called.clear()
+        answers = replica.apply(entry, tuple(each.op for each in writing if each.op is not None))
+        self._bells.ring(book.called)
+        book.called.clear()
+        self._bells.took(sum(map(_taken, answers)))
+        self._tell()
+        self._tidy_up()
+        return answers
+
+    async def _set_beside(self, asked: _Asked) -> tuple[str, int]:
+        """What is too long for one value, stored beside the log before the entry that needs it."""
+        name, parts = uuid4().hex, pieces(f"[{asked.text.decode()}]", self._piece)
+        await self._append_now(words.Announce(name, len(parts)))
+        await self._log.write_parts(name, parts)
+        return name, len(parts)
+
+    async def _append_now(self, op: Op) -> None:
+        """An entry of our own, made within a step."""
+        while True:
+            entry = Entry(uuid4().hex, await self._time(), words.RULES, (op,))
+            if await self._log.append(self._replica.position + 1, as_text(entry), entry.id):
+                await self._won(self._replica.position + 1)
+                self._replica.apply(entry)
+                return
+            await self._catch_up()
+
+    # --- following the log
+
+    async def _catch_up(self) -> None:
+        """Take every entry there is."""
+        width = 1
+        while True:
+            found = await self._log.read_on(self._replica.position, width)
+            for entry in found:
+                self._replica.apply(entry)
+            self._replica.copy.book.called.clear()  # whoever wrote the entry rings
+            if len(found) == width:
+                width = min(2 * width, AHEAD)
+            elif await self._log.overtaken(self._replica.position):
+                await self._reload()
+                width = 1
+            elif not found or width == 1:
+                return
+            else:
+                width = 1
+
+    async def _reload(self) -> None:
+        """Begin again with the newest base."""
+        while True:
+            number, base = await self._log.find_base()
+            text = await self._log.read_parts(base.name, base.parts) if number else ""
+            if text is not None:
+                break
+            await asyncio.sleep(0)  # there is a newer one by now
+        fresh = Replica(self._hub)
+        if number:
+            fresh.read(text, base)
+        self._log.number, self._log.base, self._replica = number, base, fresh
+        self._hub.speak(list(self._hub.topics))  # nobody knows what happened in between
+
+    def _tidy_up(self) -> None:
+        behind = self._replica.position - self._log.base.position
+        if behind >= max(self._every, len(self._replica.copy.book.jobs)) and not self._tidying:
+            self._tidying = True
+            self._start(self._rebase)
+
+    async def _rebase(self) -> None:
+        try:
+            await tidy.rebase(self._log, self._replica, self._ask, self._piece)
+        finally:
+            self._tidying = False
+
+    # --- telling others
+
+    @property
+    def _channel(self) -> str:
+        return f"{self.namespace}:log"
+
+    def _tell(self) -> None:
+        if not self._telling:
+            self._telling = True
+            self._start(self._publish)
+
+    async def _publish(self) -> None:
+        self._telling = False  # what happens from now on is told again
+        await self._pubsub(self._pubsub.port.publish, self._channel, str(self._replica.position))
+
+    async def _listen(self) -> None:
+        """Be told when others go on with the log. Tried again by whoever watches, until it comes off."""
+        if self._end_listening is not None or self._listening:
+            return
+        self._listening = True
+        try:
+            self._end_listening = await self._pubsub(self._pubsub.port.subscribe, self._channel, self._hear)
+        except StorageUnavailable as error:
+            logger.warning("nobody tells this process of new jobs, it looks for itself: %s", error)
+        finally:
+            self._listening = False
+
+    def _hear(self, text: str) -> None:
+        """Somebody went on with the log. A text that is no place in it is not from us."""
+        if self._is_open and not self._hearing and text.isdigit() and int(text) > self._replica.position:
+            self._hearing = True
+            self._start(self._follow)
+
+    async def _follow(self) -> None:
+        try:
+            await self._look(lambda replica, now: None)
+        finally:
+            self._hearing = False
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(_quietly(work))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    # --- time
+
+    async def _time(self) -> float:
+        """Now, and never a little earlier than the last entry: clocks differ by moments."""
+        own = self._clock() if self._clock is not None else await self._store_time()
+        last = self._replica.at
+        return last if own < last <= own + SKEW else own
+
+    async def _store_time(self) -> float:
+        if not self._store.has("now"):
+            return clock.wall()
+        here = clock.monotonic()
+        if self._read_at is None or here - self._read_at[0] > SYNC:
+            there = float(await self._store(self._store.port.now))
+            self._read_at = (here + clock.monotonic()) / 2, there
+        return self._read_at[1] + clock.monotonic() - self._read_at[0]
+
+
+def _seen(asked: _Asked, replica: Replica, now: float) -> Any:
+    try:
+        return asked.look(replica, now) if asked.look is not None else None
+    except StorageError as error:
+        return error
+    except Exception as error:  # a wrong cursor, and the like
+        return error
+
+
+def _taken(answer: Any) -> int:
+    """How many jobs an answer handed out."""
+    claimed = answer[1] if isinstance(answer, tuple) and len(answer) == 2 else answer
+    return len(claimed.records) if isinstance(claimed, Claimed) else 0
+
+
+async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except StorageError as error:
+        logger.debug("beside the calls: %s", error)

@@ -1,0 +1,317 @@
+"""Apps on ports: a fleet in one process, what goes through the queue, and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from treadle import App, BadOption, Retry, Worker, chain, flow
+from treadle.ports import MemoryPubSub, MemoryQueue, MemoryStore, memory_backend
+from treadle.storage.composed import ComposedStorage
+
+PATIENCE = 60.0  # s, on a machine that is busy with other things
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = holds()
+            if await found if asyncio.iscoroutine(found) else found:
+                return
+            await asyncio.sleep(0.002)
+
+
+def fleet(backend: Any, size: int, ran: Counter[str]) -> list[App]:
+    """Apps with the same tasks, as processes of one deployment have them."""
+    apps = []
+    for n in range(size):
+        app = App(ports=backend, retry=Retry(base=0.01))
+
+        @app.task(name="add", reduce="sum")
+        async def add(a: int, b: int, n: int = n) -> int:
+            ran[f"app{n}"] += 1
+            await asyncio.sleep(0)
+            return a + b
+
+        @app.task(name="fan", reduce="sum")
+        async def fan(width: int, app: App = app) -> Any:
+            return flow(app.stub("add").job(k, 1) for k in range(width))
+
+        @app.task(name="flaky", retry=Retry(attempts=3, base=0.01))
+        async def flaky(of: str) -> str:
+            ran[of] += 1
+            if ran[of] < 2:
+                raise ConnectionError("not yet")
+            return of
+
+        apps.append(app)
+    return apps
+
+
+def test_fewer_than_three_ports_say_why() -> None:
+    with pytest.raises(BadOption, match="all three are needed"):
+        App(ports=(MemoryQueue(), MemoryStore()))
+    with pytest.raises(BadOption, match="one of a url, a storage and ports"):
+        App("memory://", ports=memory_backend())
+    with pytest.raises(BadOption, match="goes with ports="):
+        App("memory://", namespace="x")
+    with pytest.raises(BadOption, match="up to 100 characters"):
+        App(ports=memory_backend(), namespace="a b")
+
+
+async def test_several_apps_on_one_backend_are_a_fleet() -> None:
+    ran: Counter[str] = Counter()
+    apps = fleet(memory_backend(), 3, ran)
+    sender = apps[0]
+    async with sender, Worker(apps[1], concurrency=2), Worker(apps[2], concurrency=2):
+        jobs = await sender.enqueue([sender.tasks["add"].job(n, 1) for n in range(60)])
+        assert await asyncio.gather(*(job.result(PATIENCE) for job in jobs)) == [n + 1 for n in range(60)]
+        fan = await sender.tasks["fan"].enqueue(10)
+        assert await fan.workflow.result(PATIENCE) == sum(range(1, 11))
+        again = await sender.tasks["flaky"].enqueue("twice")
+        assert await again.result(PATIENCE) == "twice"
+        assert ran["twice"] == 2
+    assert ran["app0"] == 0  # it has no worker
+    assert ran["app1"] + ran["app2"] == 70
+    assert min(ran["app1"], ran["app2"]) > 0
+
+
+async def test_accept_shards_a_fleet_by_task() -> None:
+    backend, ran = memory_backend(), Counter[str]()
+    apps = fleet(backend, 2, ran)
+    adds = Worker(apps[1], accept=lambda record: record.job.task == "add", poll=0.05)
+    async with Worker(apps[0], tasks=["fan"], poll=0.05), adds:
+        job = await apps[0].tasks["fan"].enqueue(4)
+        assert await job.workflow.result(PATIENCE) == 10
+    assert ran == {"app1": 4}
+
+
+async def test_what_waits_is_woken_across_apps_without_polling() -> None:
+    ran: Counter[str] = Counter()
+    one, other = fleet(memory_backend(), 2, ran)
+    async with one, Worker(other, poll=3600):
+        job = await one.tasks["add"].enqueue(1, 2)
+        assert await job.result(PATIENCE) == 3
+
+
+async def test_nobody_listens_and_the_queue_wakes_all_the_same() -> None:
+    class Deaf(MemoryPubSub):
+        async def publish(self, channel: str, text: str) -> None:
+            raise ConnectionError("nobody hears this")
+
+    queue, _, store = memory_backend()
+    ran: Counter[str] = Counter()
+    one, other = fleet((queue, Deaf(), store), 2, ran)
+    async with one, Worker(other, poll=0.05):
+        jobs = await one.enqueue([one.tasks["add"].job(n, 0) for n in range(20)])
+        await until(lambda: ran["app1"] == 20)
+        assert await jobs[0].result(PATIENCE) == 0
+
+
+async def test_namespaces_are_apart_and_prefix_every_key() -> None:
+    backend, heard = memory_backend(), Counter[str]()
+    one, other = (App(ports=backend, namespace=name) for name in ("one", "other"))
+    for app in (one, other):
+
+        @app.task(name="t")
+        async def t(app: str) -> None:
+            heard[app] += 1
+
+    async with one, other:
+        await one.tasks["t"].options(id="same").enqueue("one")
+        await other.tasks["t"].options(id="same").enqueue("other")
+        assert [row.id for row in (await one.jobs.list()).records] == ["same"]
+        async with Worker(other):
+            await until(lambda: heard["other"])
+        assert heard == {"other": 1}
+    assert {key.partition(":")[0] for key in backend.store._values} == {"one", "other"}
+
+
+async def test_the_queue_is_empty_when_all_is_done() -> None:
+    backend, ran = memory_backend(), Counter[str]()
+    [app] = fleet(backend, 1, ran)
+    async with app:
+        jobs = await app.enqueue([app.tasks["add"].job(n, 0) for n in range(100)])
+        await until(lambda: _is(backend.queue.size, 100))
+        async with Worker(app, poll=0.02):
+            await asyncio.gather(*(job.result(PATIENCE) for job in jobs))
+            await until(lambda: _is(backend.queue.size, 0))
+    assert backend.queue.dead == []
+
+
+async def test_a_message_that_cannot_be_read_is_set_aside_with_the_reason() -> None:
+    backend, ran = memory_backend(), Counter[str]()
+    [app] = fleet(backend, 1, ran)
+    await backend.queue.push("{half a me")
+    await backend.queue.push('{"other": "program"}')
+    async with app, Worker(app, poll=0.02):
+        job = await app.tasks["add"].enqueue(1, 1)
+        assert await job.result(PATIENCE) == 2
+        await until(lambda: len(backend.queue.dead) == 2)
+    assert {dead.body for dead in backend.queue.dead} == {"{half a me", '{"other": "program"}'}
+    assert all("expected a bell" in dead.reason for dead in backend.queue.dead)
+
+
+async def test_a_message_twice_or_for_nobody_changes_nothing() -> None:
+    backend, ran = memory_backend(), Counter[str]()
+    [app] = fleet(backend, 1, ran)
+    async with app:
+        job = await app.tasks["add"].enqueue(1, 1)
+        for id in (job.id, job.id, "never-heard-of"):
+            await backend.queue.push(f'{{"job": "{id}"}}')
+        async with Worker(app, poll=0.02):
+            assert await job.result(PATIENCE) == 2
+            await until(lambda: _is(backend.queue.size, 0))
+    assert ran["app0"] == 1
+    assert backend.queue.dead == []
+
+
+async def test_a_task_nobody_runs_stays_in_line_uncounted_and_in_sight() -> None:
+    backend, ran = memory_backend(), Counter[str]()
+    [app] = fleet(backend, 1, ran)
+    async with app:
+        job = await app.stub("nobody.runs").enqueue()
+        async with Worker(app, poll=0.02):
+            other = await app.tasks["add"].enqueue(1, 1)
+            assert await other.result(PATIENCE) == 2
+        found = await app.jobs.get(job.id)
+        assert found is not None
+        assert (found.state, found.attempt, found.lost) == ("ready", 0, 0)
+        counts = (await app.storage.stats()).counts
+        assert [(count.task, count.in_line) for count in counts if not count.state.final] == [("nobody.runs", 1)]
+        [bell] = await backend.queue.pop(5, 1) or [None]
+        assert bell is None or bell.attempt == 1
+
+
+class Counting(MemoryQueue):
+    """Like the queues one rents: no more than ten at a time, no delay beyond 15 minutes, and each pop is paid for."""
+
+    def __init__(self, clock: Any) -> None:
+        super().__init__(clock, max_batch=10, max_delay=900, max_lease=12 * 3600)
+        self.pops = 0
+
+    async def pop(self, limit: int, lease: float) -> Any:
+        self.pops += 1
+        return await super().pop(limit, lease)
+
+
+async def test_ten_messages_at_a_time_do_not_slow_a_worker_down() -> None:
+    """A worker takes all it has room for at once, not ten for each poll, which here is an hour."""
+    import time
+
+    _, pubsub, store = memory_backend()
+    ran: Counter[str] = Counter()
+    [app] = fleet((Counting(time.time), pubsub, store), 1, ran)
+    async with app:
+        jobs = await app.enqueue([app.tasks["add"].job(n, 0) for n in range(500)])
+        async with Worker(app, concurrency=100, poll=3600):
+            await asyncio.gather(*(job.result(PATIENCE) for job in jobs))
+    assert ran["app0"] == 500
+
+
+async def test_an_idle_worker_pops_once_a_poll() -> None:
+    import time
+
+    _, pubsub, store = memory_backend()
+    queue = Counting(time.time)
+    app = App(ports=(queue, pubsub, store))
+    calls: Counter[str] = Counter()
+    storage = app.storage
+    assert isinstance(storage, ComposedStorage)
+    claim = storage.claim
+
+    async def counted(ask: Any) -> Any:
+        calls["claim"] += 1
+        return await claim(ask)
+
+    storage.claim = counted  # type: ignore[method-assign]
+
+    @app.task
+    async def nothing() -> None: ...
+
+    async with app, Worker(app, poll=0.02):
+        await until(lambda: calls["claim"] > 10 and queue.pops > 5)
+        assert queue.pops <= calls["claim"]
+
+
+async def test_a_delay_beyond_what_the_queue_can_bounces_and_costs_no_attempt() -> None:
+    from treadle.testing import HandClock
+
+    clock = HandClock()
+    queue = Counting(clock)
+    app = App(ports=(queue, MemoryPubSub(), MemoryStore(clock)), clock=clock)
+
+    @app.task
+    async def later() -> str:
+        return "done"
+
+    async with app:
+        job = await later.options(delay=3600).enqueue()
+        async with Worker(app, poll=0.01):
+            for _ in range(3):
+                clock.advance(901)
+                pops = queue.pops
+                await until(lambda pops=pops: queue.pops > pops + 1)  # type: ignore[misc]
+                assert (await app.jobs.get(job.id)).state == "ready"  # type: ignore[union-attr]
+            clock.advance(901)
+            assert await job.result(PATIENCE) == "done"
+        found = await app.jobs.get(job.id)
+        assert found is not None
+        assert found.lost == 0
+
+
+async def test_sync_ports_run_in_threads_and_serve_as_well() -> None:
+    class Plain:
+        """A port of plain functions, as somebody writes it over a blocking client."""
+
+        def __init__(self, port: Any) -> None:
+            self._port = port
+
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(self._port, name)
+
+            def call(*args: Any, **named: Any) -> Any:
+                return asyncio.run(method(*args, **named))
+
+            return call if callable(method) else method
+
+    queue, pubsub, store = memory_backend()
+    ran: Counter[str] = Counter()
+    [app] = fleet((Plain(queue), pubsub, Plain(store)), 1, ran)
+    async with app, Worker(app):
+        job = await app.tasks["fan"].enqueue(3)
+        assert await job.workflow.result(PATIENCE) == 6
+
+
+async def test_jobs_larger_than_one_value_are_kept_in_pieces() -> None:
+    backend = memory_backend()
+    app = App(ports=backend)
+
+    @app.task
+    async def echo(text: str) -> str:
+        return text
+
+    text = "ä" * 1_000_000
+    async with app, Worker(app):
+        job = await echo.enqueue(text)
+        assert await job.result(PATIENCE) == text
+        last = await chain(echo.job("x"), echo.job()).enqueue()
+        assert await last.result(PATIENCE) == "x"
+    assert max(len(value) for value, _ in backend.store._values.values()) < 500_000
+
+
+async def test_a_new_process_finds_everything() -> None:
+    backend, ran = memory_backend(), Counter[str]()
+    first, second = fleet(backend, 2, ran)
+    async with first:
+        job = await first.tasks["fan"].enqueue(5)
+    async with second, Worker(second):
+        assert await (await second.jobs.handle(job.id)).workflow.result(PATIENCE) == 15
+
+
+async def _is(ask: Any, value: int) -> bool:
+    return bool(await ask() == value)

@@ -1,0 +1,81 @@
+"""The storage made of ports, held to the contract: on ports in memory, and on a queue in a file.
+
+REFUSED names each law that bare ports cannot keep, with the reason. There is none: listing by attribute and the exact
+order of lines come from the log, which has one order for everybody. Laws about transactions of a user's own database
+are skipped by the suite, as on every storage that is no SQL database.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.ports import Ports, file_queue, memory_backend, memory_pubsub, memory_store
+from treadle.storage.composed import ComposedStorage
+from treadle.storage.contract import Storage
+from treadle.testing import HandClock
+from treadle.testing.contract import *  # noqa: F403
+from treadle.testing.contract.property import agrees_with_memory
+from treadle.testing.contract.run import MakeStorage
+
+REFUSED: dict[str, str] = {}
+
+KINDS = {"memory": 3, "file": 4096}  # how many entries a base is written after
+
+
+@pytest.fixture(params=list(KINDS))
+def make_storage(request: Any, tmp_path: Path) -> MakeStorage:
+    made: list[Ports] = []
+
+    async def make(clock: HandClock, share: bool = False) -> Storage:
+        if not share:
+            queue = file_queue(tmp_path / f"q{len(made)}", clock=clock)
+            made.append(Ports(*memory_backend(clock)))
+            if request.param == "file":
+                made[-1] = Ports(queue, memory_pubsub(), memory_store(clock))
+        storage = ComposedStorage(made[-1], now=clock, every=KINDS[request.param], piece=2000)
+        await storage.open()
+        return storage
+
+    return make
+
+
+class Fleet:
+    """Several storages on the same ports: each call goes to the next of them, and now and then one begins anew."""
+
+    def __init__(self, clock: HandClock) -> None:
+        ports = Ports(*memory_backend(clock))
+        self._new = lambda: ComposedStorage(ports, now=clock, every=5, piece=2000)
+        self._all = [self._new() for _ in range(3)]
+        self._calls = 0
+
+    async def open(self) -> None:
+        for storage in self._all:
+            await storage.open()
+
+    async def close(self) -> None:
+        for storage in self._all:
+            await storage.close()
+
+    def __getattr__(self, verb: str) -> Any:
+        async def call(*args: Any) -> Any:
+            self._calls += 1
+            at = self._calls % len(self._all)
+            if self._calls % 7 == 0:
+                await self._all[at].close()
+                self._all[at] = self._new()
+                await self._all[at].open()
+            return await getattr(self._all[at], verb)(*args)
+
+        return call
+
+
+def test_a_fleet_of_them_agrees_with_memory() -> None:
+    async def make(clock: HandClock) -> Storage:
+        fleet: Any = Fleet(clock)
+        await fleet.open()
+        return fleet
+
+    agrees_with_memory(make)
