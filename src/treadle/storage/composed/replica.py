@@ -7,15 +7,15 @@ things are looked at, so that whoever began with a base goes on exactly like tho
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from treadle.errors import NotADatabase
-from treadle.model import Claim, Claimed, Limit, Presence, Record, State
-from treadle.storage.admit import Admission, Usage
+from treadle.model import Claim, Claimed, Limit, Outcome, Presence, Record, Settled, State
+from treadle.storage.admit import Usage
 from treadle.storage.carrying import Mark
 from treadle.storage.composed import words
 from treadle.storage.composed.words import Base, Entry, Op
@@ -23,6 +23,7 @@ from treadle.storage.hints import Hub
 from treadle.storage.memory.book import Book
 from treadle.storage.memory.endings import Edge, Endings
 from treadle.storage.memory.storage import MemoryStorage
+from treadle.storage.memory.taking import Taking
 
 T = TypeVar("T")
 
@@ -101,19 +102,16 @@ class Copy(MemoryStorage):
         moment = self.book.next_moment()
         if moment is not None and moment <= now:
             return True
-        gate, holds = Admission(self.book.rules, self.book.used, now), frozenset(ask.holds)
-        room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
-        queues = {self._jobs[id].job.queue for id in ask.ids if id in self._jobs} if ask.ids else dict(ask.queues)
-        for queue in queues if ask.limit > 0 else ():
-            line, own = self.book.line[queue], f"queue:{queue}"
-            is_open = gate.open(own, 1)
-            for at in range(len(line)):
-                row = self._jobs[line[at][2]]
-                if not self._wanted(row, ask, room, holds):
-                    continue
-                if is_open or row.ran or gate.open(own, 1, own in self.book.kept(row)):
-                    return True
-        return False
+        return Taking(self.book, self.ends, ask, now).meets_anybody()
+
+    def step(self, ask: Claim) -> Claimed | None:
+        """One step of a claim. None: it met nobody who may start yet, and there is more to look at."""
+        self._refuse("closing")
+        return Claimed() if self._shut() is not None else self._claim(ask)
+
+    def settle_and_step(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed | None]:
+        settled = run_through(self.settle(outcomes))
+        return settled, Claimed() if self._shut() is not None else self.step(ask)
 
     def look(self, ask: Claim, now: float) -> Claimed:
         """The answer to a claim that changes nothing."""
@@ -161,26 +159,18 @@ class Replica:
             for name in op.names:
                 self.announced.pop(name, None)
             return None
-        steps = _call(self.copy, op)
         try:
-            steps.send(None)
-        except StopIteration as done:
-            return done.value
+            return run_through(_call(self.copy, op))
         except Exception as error:  # the same in every process: a refusal is an answer
             return error
-        raise AssertionError(f"{type(op).__name__} waited for something")
 
     def reads(self, steps: Coroutine[Any, Any, T], now: float) -> T:
         """The answer of a verb that only looks."""
         before, self.copy.moment = self.copy.moment, now
         try:
-            steps.send(None)
-        except StopIteration as done:
-            answer: T = done.value
-            return answer
+            return run_through(steps)
         finally:
             self.copy.moment = before
-        raise AssertionError("looking waits for nothing")
 
     # --- written down and read back
 
@@ -240,17 +230,26 @@ class Replica:
         book.called.clear()
 
 
+def run_through(steps: Coroutine[Any, Any, T]) -> T:
+    """The answer of a verb of the reference storage, none of which waits for anything."""
+    try:
+        steps.send(None)
+    except StopIteration as done:
+        answer: T = done.value
+        return answer
+    raise AssertionError(f"{steps} waited for something")
+
+
 async def _call(copy: Copy, op: Op) -> Any:
-    """The verb of the reference storage; none of them waits for anything."""
     match op:
         case words.Enqueue(jobs):
             return await copy.enqueue(jobs)
         case words.Claiming(ask):
-            return await copy.claim(ask)
+            return copy.step(ask)
         case words.Settling(outcomes):
             return await copy.settle(outcomes)
         case words.SettleClaim(outcomes, ask):
-            return await copy.settle_claim(outcomes, ask)
+            return copy.settle_and_step(outcomes, ask)
         case words.Beat(worker, holds, lease):
             return await copy.heartbeat(worker, holds, lease)
         case words.Rules(limits):

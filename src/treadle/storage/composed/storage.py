@@ -149,10 +149,12 @@ class ComposedStorage:
 
     async def claim(self, ask: Claim) -> Claimed:
         self._bells.serve((queue for queue, _ in ask.queues), ask.tasks)
-        claimed: Claimed = await self._ask(
-            words.Claiming(ask), lambda replica, now: replica.copy.look(ask, now),
-            lambda replica, now: replica.copy.claims(ask, now),
-        )  # fmt: skip
+        claimed: Claimed | None = None
+        while claimed is None:  # past very many who are blocked it goes in steps, each an entry
+            claimed = await self._ask(
+                words.Claiming(ask), lambda replica, now: replica.copy.look(ask, now),
+                lambda replica, now: replica.copy.claims(ask, now),
+            )  # fmt: skip
         if not claimed.records:
             self._bells.listen()  # once for each look in vain: what an idle worker's polling costs is the user's to say
         return claimed
@@ -171,8 +173,10 @@ class ComposedStorage:
         if not outcomes:
             return [], await self.claim(ask)
         self._bells.serve((queue for queue, _ in ask.queues), ask.tasks)
-        both: tuple[list[Settled], Claimed] = await self._ask(words.SettleClaim(tuple(outcomes), ask))
-        return both
+        settled: list[Settled]
+        claimed: Claimed | None
+        settled, claimed = await self._ask(words.SettleClaim(tuple(outcomes), ask))
+        return settled, await self.claim(ask) if claimed is None else claimed
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         found: list[Record | None] = await self._look(lambda replica, now: [self._row(id) for id in ids])

@@ -29,14 +29,26 @@ class Taking:
     def unfinished(self) -> bool:
         return self._aside >= ASIDE_MOST
 
-    def run(self) -> None:
+    def meets_anybody(self) -> bool:
+        """Whether `run` would take anybody or let him step aside. Changes nothing."""
+        book, gate = self._book, self._gate
+        for queue in dict(self._queues()) if self._ask.limit > 0 else ():
+            line, own = book.line[queue], f"queue:{queue}"
+            for at in range(len(line)):
+                row = book.jobs[line[at][2]]
+                if self._wanted(row) and (row.ran or gate.open(own, 1, own in book.kept(row))):
+                    return True
+        return False
+
+    def _queues(self) -> list[tuple[str, int]]:
         ask, jobs = self._ask, self._book.jobs
-        queues = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
         if ask.ids:
-            named = dict.fromkeys(jobs[id].job.queue for id in ask.ids if id in jobs)
-            queues = [(queue, ask.limit) for queue in named]
-        for queue, share in queues:
-            self._walk(queue, min(share, ask.limit - len(self.taken)))
+            return [(jobs[id].job.queue, ask.limit) for id in ask.ids if id in jobs]
+        return [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
+
+    def run(self) -> None:
+        for queue, share in dict.fromkeys(self._queues()) if self._ask.ids else self._queues():
+            self._walk(queue, min(share, self._ask.limit - len(self.taken)))
         for key in self._gate.spent:
             self._book.set_opening(self._gate, key)
 
