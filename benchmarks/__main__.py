@@ -2,7 +2,8 @@
 
 `bench engine` measures Treadle alone, `bench claim-cost` and `bench backlog` what very many stored jobs cost, `bench
 blocked` what those of one blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it asks
-for, `bench http` what requests cost a server. `bench pins [NAME ...]` compiles the pins of the peers anew.
+for, `bench http` what requests cost a server. `bench envs` makes the environments of the peers ahead of a run, `bench
+pins [NAME ...]` compiles their pins anew.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ def main(words: list[str]) -> int:
         from benchmarks.harness.environments import pin
 
         pin([word for word in rest if not word.startswith("-")], [word for word in rest if word.startswith("-")])
+    elif name == "envs":
+        from benchmarks.harness import environments
+
+        for peer in rest or environments.peers():
+            try:
+                print(f"{peer}: {environments.python(peer)}", flush=True)
+            except environments.Unavailable as error:
+                print(f"{peer}: {error}", flush=True)
     elif name in ("engine", "claim-cost", "backlog", "blocked", "roads", "http"):
         from benchmarks import backlog, blocked, claim_cost, engine, over_http, roads
 

@@ -10,21 +10,21 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
-SQLITE = False
-from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body, main  # noqa: E402
+from benchmarks.adapters.frame import ASK, BALLAST, VALUE, About, Producer, body, main
 
-if ASK.storage.startswith("sqlite"):
+SQLITE = ASK.storage.startswith("sqlite")
+if SQLITE:
     import sqlite3
 
     if sqlite3.sqlite_version_info < (3, 42):  # its schema needs unixepoch('subsec')
         import pysqlite3
 
-        sys.modules["sqlite3"] = pysqlite3
-    SQLITE = True
+        sys.modules["sqlite3"] = pysqlite3  # before it is imported
 
-from dbos import DBOS  # noqa: E402
+from dbos import DBOS, SetEnqueueOptions  # noqa: E402
 
 ABOUT = About(
     packages=("dbos", "sqlalchemy"),
@@ -64,7 +64,7 @@ def register() -> Any:
     if ASK.feature == "limits":
         options |= {"global_concurrency": 1_000_000}
     if LANES:
-        options |= {"partition_queue": True}
+        options |= {"partition_worker_concurrency": max(1, options["worker_concurrency"] // 10)}
     return DBOS.register_queue("peer", polling_interval_sec=0.01, **options)
 
 
@@ -73,12 +73,17 @@ async def producer() -> AsyncIterator[Producer]:
     DBOS.listen_queues([])
     DBOS.launch()
     queue = await asyncio.to_thread(register)
+    numbers = count()
 
     def arguments(sent: float) -> tuple[Any, ...]:
         return (sent, BALLAST) if BALLAST else (sent,)
 
     async def one(sent: float) -> None:
-        await queue.enqueue_async(noop, *arguments(sent))
+        if LANES:
+            with SetEnqueueOptions(queue_partition_key=f"tenant-{next(numbers) % 10}"):
+                await queue.enqueue_async(noop, *arguments(sent))
+        else:
+            await queue.enqueue_async(noop, *arguments(sent))
 
     async def result() -> None:
         handle = await queue.enqueue_async(noop, 0.0)

@@ -52,7 +52,7 @@ def fold(values: Any) -> int:
 
 @asynccontextmanager
 async def producer() -> AsyncIterator[Producer]:
-    from flexiq import chord
+    from flexiq import chord, group
 
     def arguments(sent: float) -> tuple[Any, ...]:
         return (sent, BALLAST) if BALLAST else (sent,)
@@ -67,7 +67,7 @@ async def producer() -> AsyncIterator[Producer]:
         noop.delay(0.0).result(timeout=30)
 
     def fan(n: int) -> None:
-        chord([noop.s(0.0) for _ in range(n)], fold.s()).apply(queue)
+        chord(group(*[noop.s(0.0) for _ in range(n)]), fold.s()).apply(queue)
 
     yield Producer(one, many, result, fan)
 

@@ -280,11 +280,12 @@ async def _produce(module: Any) -> None:
                 say({"error": f"{type(error).__name__}: {error}"})
 
 
-def _about(about: About) -> dict[str, Any]:
+def _about(about: About, module: Any) -> dict[str, Any]:
     versions = {name: importlib.metadata.version(name) for name in about.packages}
     return {
         "versions": versions, "python": sys.version.split()[0], "settled": about.settled, "worker": about.worker,
         "server": about.server, "notes": " ".join(about.notes.split()), "can": list(about.can), "forks": about.forks,
+        "setup": hasattr(module, "setup"),
     }  # fmt: skip
 
 
@@ -300,7 +301,7 @@ def main(module: Any) -> None:
     command, uvloop = sys.argv[1], getattr(module, "UVLOOP", False)
     threading.Thread(target=_leave_with, args=(int(os.environ.get("BENCH_PARENT", os.getppid())),), daemon=True).start()
     if command == "about":
-        say(_about(module.ABOUT))
+        say(_about(module.ABOUT, module))
     elif command == "setup":
         made: Awaitable[None] | None = module.setup() if hasattr(module, "setup") else None
         if inspect.isawaitable(made):

@@ -16,7 +16,7 @@ UVLOOP = True
 coredis.Config.optimized = True
 ABOUT = About(
     packages=("streaq", "coredis", "uvloop"),
-    settled=(["ZCARD", "streaq:default:queues:timeout:default"], ["XLEN", "streaq:default:queues:default"]),
+    settled=(["XLEN", "streaq:default:queues:normal"],),  # entries are deleted when their job has ended
     worker="loses nothing: what was idle for a minute is taken by another worker",
     server=CRASH.get(ASK.storage, ""),
     notes="uvloop, concurrency 32 unless set, coredis optimised; bulk is enqueue_many; no results with ttl=0",

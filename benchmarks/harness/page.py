@@ -22,13 +22,9 @@ TITLES: Final = {
 }  # fmt: skip
 PICTURES: Final = (  # file, figure, title, unit, whether less is better
     ("drain", goals.DRAIN, "Drain of no-op jobs", "jobs/s, counted to the last one settled; longer is better", False),
-    (
-        "bulk",
-        goals.BULK,
-        "Enqueue in bulk",
-        "jobs/s; longer is better; systems without a bulk call are left out",
-        False,
-    ),
+    ("backlog", goals.DEEP, "Drain of 100,000 no-op jobs", "jobs/s; longer is better; who is slow is left out", False),
+    ("bulk", goals.BULK, "Enqueue in bulk", "jobs/s; longer is better; who has no bulk call is left out", False),
+    ("together", goals.TOGETHER, "Enqueue from 100 coroutines", "jobs/s, each awaits its own; longer is better", False),
     ("pick-up", goals.PICK, "Pick-up by an idle worker, p99", "ms at 50 jobs/s; shorter is better", True),
     ("cpu", f"drain: {goals.CPU}", "CPU of the worker", "s for 10,000 no-op jobs; shorter is better", True),
 )
@@ -42,8 +38,10 @@ def groups() -> Iterable[tuple[str, list[System]]]:
 
 def label(system: System) -> str:
     """As a column or a bar is called: the storage is said above it, but for SQLite's durability."""
-    own = system.storage.removeprefix("sqlite-")
-    return f"{system.peer} ({own})" if system.group == "sqlite" else system.peer
+    if system.group != "sqlite":
+        return system.peer
+    way = system.storage.removeprefix("sqlite-")
+    return f"{system.peer} ({ {'off': 'no fsync', 'own': 'as it is'}.get(way, way) })"
 
 
 def cell(results: Results, system: System, figure: str) -> str:

@@ -56,7 +56,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="leave out what was measured before")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--report", action="store_true", help="measure nothing, only write the page")
-    parser.add_argument("--churn", type=float, metavar="MINUTES", help="how long that measure takes; default: 10")
+    parser.add_argument("--churn", type=float, metavar="MINUTES", help="how long that measure takes; default: 5")
     parser.add_argument("--page", type=Path, help="default: docs/benchmarks.md; a rehearsal writes beside its results")
     args = parser.parse_args(words)
     if args.rounds is not None and args.rounds < 1:
@@ -73,10 +73,12 @@ def plan(systems: Sequence[System], measures: Sequence[str], rounds: int, size: 
             for system in systems:
                 if not named and size != "full" and not _quick(cell, system):
                     continue
+                if not cell.fits(system, SIZES[size]):
+                    continue
                 if cell.name == "hold" and not system.ours:
                     continue
-                if cell.name == "churn" and not named and not system.ours:
-                    continue  # it takes long, and of others no goal asks; named, it is measured
+                if cell.name == "churn" and not named and (turn > 1 or not system.ours):
+                    continue  # it takes long, and of others no goal asks; named, it is measured as often as the rest
                 steps.append((turn, cell, system))
     return steps
 
@@ -97,7 +99,8 @@ class Progress:
         self.steps, self.results, self.begun = steps, results, time.monotonic()
 
     def guess(self, at: int) -> float:
-        return sum(self.results.took(system.name, cell.name) or cell.guess for _, cell, system in self.steps[at:])
+        known = ((self.results.took(system.name, cell.name), cell.guess) for _, cell, system in self.steps[at:])
+        return sum(guess if took is None else took for took, guess in known)
 
     def say(self, at: int) -> None:
         turn, cell, system = self.steps[at]

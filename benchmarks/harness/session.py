@@ -106,6 +106,8 @@ class Session:
     def setup(self) -> None:
         """Empty the place, make tables."""
         self.place.reset()
+        if not self.about["setup"]:
+            return
         made = self._start("setup", stdin=subprocess.DEVNULL)
         try:
             code = made.wait(self.left("the set-up"))
