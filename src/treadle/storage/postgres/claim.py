@@ -6,29 +6,53 @@ Without it no work is handed out. Who is next is decided in `functions/claim.sql
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from treadle.model import Claim, Claimed, Record
 from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.head import Floor
 from treadle.storage.postgres.line import Row
-from treadle.storage.postgres.rows import record, text
+from treadle.storage.postgres.rows import record, said, text
 from treadle.storage.rules import rank
 
 AGAIN, UNFINISHED = 1, 2  # what the last row says of the claim
-Left = Callable[[int], None]  # told of each claim how many left the line by it: taken, or stepped aside
 CLAIM: Final = "SELECT * FROM {schema}.claim(%s::float8, %s::json)"
 TICKETS: Final = 64  # of one worker remembered
 
+Floors = dict[str, Floor] | None
 
-async def claim(run: Runner, ask: Claim, now: float | None, left: Left) -> Claimed:
+
+class Watch(Protocol):
+    """Who keeps an eye on the lines for the next claims."""
+
+    def floors(self, ask: Claim) -> Floors:
+        """Where to begin to look; None: at the head."""
+        ...
+
+    def claimed(self, ask: Claim, floors: Floors, records: Sequence[Record], aside: int) -> None:
+        """These were claimed, so many stepped aside."""
+        ...
+
+
+class Nobody:
+    """Within a user's transaction: he claims nothing there."""
+
+    def floors(self, ask: Claim) -> Floors:
+        return None
+
+    def claimed(self, ask: Claim, floors: Floors, records: Sequence[Record], aside: int) -> None: ...
+
+
+async def claim(run: Runner, ask: Claim, now: float | None, watch: Watch) -> Claimed:
     while True:
-        found = claimed(await run.run(CLAIM, [now, asked(ask)]), ask, left)
+        floors = watch.floors(ask)
+        found = claimed(await run.run(CLAIM, [now, asked(ask, floors)]), ask, watch, floors)
         if found is not None:
             return found
 
 
-def asked(ask: Claim) -> str:
+def asked(ask: Claim, floors: Floors) -> str:
     name, _, number = ask.worker.rpartition("#")
     tasks = None if ask.tasks is None else sorted(ask.tasks)
     words: dict[str, Any] = {
@@ -41,6 +65,8 @@ def asked(ask: Claim) -> str:
         "ids": list(dict.fromkeys(ask.ids)),
         "holds": ask.holds,
     }
+    if floors is not None:
+        words["floors"] = {said(queue): floor for queue, floor in floors.items()}
     if ask.tasks is not None and tasks is not None:
         words["tasks"] = tasks
         if any(lease is not None for _, lease in ask.tasks.values()):
@@ -50,14 +76,15 @@ def asked(ask: Claim) -> str:
     return text(words)
 
 
-def claimed(rows: Sequence[Row], ask: Claim, left: Left) -> Claimed | None:
+def claimed(rows: Sequence[Row], ask: Claim, watch: Watch, floors: Floors) -> Claimed | None:
     """The last row tells of the claim, the others are its jobs. None: it met none yet and is to be made once more."""
     *found, head = rows
     again, aside, now, due_at = head[2], head[3], head[9], head[8]
-    left(len(found) + aside)
+    records = [record(row) for row in found]
+    if again != AGAIN:
+        watch.claimed(ask, floors, records, aside)
     if again == UNFINISHED and not found:
         return None
-    records = [record(row) for row in found]
     if again == AGAIN:
         records = _in_line_order(records, ask)
     return Claimed(tuple(records), None if due_at is None else max(0.0, due_at - now))

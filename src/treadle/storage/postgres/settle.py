@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from treadle.model import APPLIED, ASKED, SUPERSEDED, Claim, Claimed, Hold, Outcome, Presence, Settled
-from treadle.storage.postgres.claim import Left, asked, claim, claimed
+from treadle.storage.postgres.claim import Watch, asked, claim, claimed
 from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import named_once, refusal
 from treadle.storage.postgres.rows import NUMBER, STATES, from_json, job_words, said, text, to_json
@@ -27,12 +27,14 @@ async def settle(run: Runner, outcomes: Sequence[Outcome], now: float | None) ->
 
 
 async def settle_claim(
-    run: Runner, outcomes: Sequence[Outcome], ask: Claim, now: float | None, left: Left
+    run: Runner, outcomes: Sequence[Outcome], ask: Claim, now: float | None, watch: Watch
 ) -> tuple[list[Settled], Claimed]:
-    rows = await run.run(SETTLE_CLAIM, [now, _words(outcomes), asked(ask)])
+    floors = watch.floors(ask)
+    rows = await run.run(SETTLE_CLAIM, [now, _words(outcomes), asked(ask, floors)])
     head = next(number for number, row in enumerate(rows) if row[1] is None or row[1] >= 0)
     said_of = [(row[2], row[0], row[12]) for row in rows[:head]]
-    return _settled(said_of, len(outcomes)), claimed(rows[head:], ask, left) or await claim(run, ask, now, left)
+    found = claimed(rows[head:], ask, watch, floors)
+    return _settled(said_of, len(outcomes)), found or await claim(run, ask, now, watch)
 
 
 def _settled(rows: Sequence[tuple[Any, ...]], count: int) -> list[Settled]:

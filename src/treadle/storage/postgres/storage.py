@@ -60,7 +60,7 @@ class PostgresStorage(Verbs):
         self._sweeper = Sweeper(self._pool)
         self._identity: str | None = None
         self._home = Home(self._address, self._statements, now, lambda: self._identity)
-        super().__init__(_Renewed(self._pool, self._address), now, self._sweeper.claimed)
+        super().__init__(_Renewed(self._pool, self._address), now, self._sweeper)
 
     async def open(self) -> None:
         """Connect and migrate. Raises StorageUnavailable, NotADatabase, SchemaTooNew; StorageError if a right lacks."""

@@ -11,7 +11,7 @@ from treadle.errors import StorageError
 from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
 from treadle.storage.carrying import gone
 from treadle.storage.postgres import look
-from treadle.storage.postgres.claim import Left, claim
+from treadle.storage.postgres.claim import Nobody, Watch, claim
 from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import enqueue
 from treadle.storage.postgres.faults import mark_of
@@ -22,8 +22,8 @@ from treadle.storage.postgres.tend import prune, set_limits
 class Verbs:
     """What the contract says of each. `now` reads a test's clock; None: the server's own."""
 
-    def __init__(self, runner: Runner, now: Callable[[], float] | None, left: Left = lambda _: None) -> None:
-        self._runner, self._clock, self._left = runner, now, left
+    def __init__(self, runner: Runner, now: Callable[[], float] | None, watch: Watch | None = None) -> None:
+        self._runner, self._clock, self._watch = runner, now, watch or Nobody()
 
     def _moment(self) -> float | None:
         return None if self._clock is None else self._clock()
@@ -33,7 +33,7 @@ class Verbs:
 
     async def claim(self, ask: Claim) -> Claimed:
         try:
-            return await claim(self._runner, ask, self._moment(), self._left)
+            return await claim(self._runner, ask, self._moment(), self._watch)
         except StorageError as error:
             if _role(error) != "closing":
                 raise
@@ -61,7 +61,7 @@ class Verbs:
         if not outcomes:
             return [], await self.claim(ask)
         try:
-            return await settle_claim(self._runner, outcomes, ask, self._moment(), self._left)
+            return await settle_claim(self._runner, outcomes, ask, self._moment(), self._watch)
         except StorageError as error:
             if _role(error) not in ("closing", "gone"):
                 raise

@@ -7,7 +7,8 @@
 -- for the next claim, too. The planner is told what to use, for without statistics it would read and sort the whole line.
 --
 -- ask: worker, name, slot, queues [[queue, share], ...], tasks [name, ...] or null, leases (of these, null: `lease`),
--- rooms (of these, null: no bound) or null, limit, lease, ids, holds.
+-- rooms (of these, null: no bound) or null, limit, lease, ids, holds; floors {queue: [rank, place]} or null: where the
+-- line may be looked at first, see head.py.
 -- -> the rows in the order of their turns; then one without a spec: `version` 1 if this ticket was asked before, 2 if
 -- there is more to look at (see walk), `attempt` how many stepped aside, `created_at` the moment, `due_at` the next one.
 CREATE FUNCTION claim(moment float8, ask json) RETURNS TABLE (
@@ -31,10 +32,12 @@ DECLARE
     unfinished boolean;
     aside int;
     turn record;
+    share int;
+    picked tid[];
 BEGIN
     PERFORM enter(NULL);
     SELECT * INTO a FROM json_to_record(ask) AS a (worker text, name text, slot int, queues json, tasks text[],
-        leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
+        leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[], floors json);
     -- asked twice at once, over two connections: the second one finds what the first has taken
     PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || a.worker, 0));
     SELECT jobs INTO earlier FROM ticket k WHERE k.worker = a.name AND k.slot = a.slot AND k.ticket = a.worker;
@@ -47,9 +50,10 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    IF EXISTS (SELECT 1 FROM job j WHERE j.due_at <= t AND j.state <> 2)
+    -- with a floor we are between two full looks, and what comes due waits for the next: there too lies what is gone
+    IF a.floors IS NULL AND (EXISTS (SELECT 1 FROM job j WHERE j.due_at <= t AND j.state <> 2)
         OR EXISTS (SELECT 1 FROM job j WHERE j.due_at < t AND j.state = 2)
-        OR EXISTS (SELECT 1 FROM gate WHERE opens <= t)
+        OR EXISTS (SELECT 1 FROM gate WHERE opens <= t))
     THEN
         PERFORM tend(t);
     END IF;
@@ -78,20 +82,26 @@ BEGIN
         FROM generate_series(0, 1) AS half, json_array_elements(a.queues) WITH ORDINALITY AS q (value, n)
         ORDER BY half, q.n
     LOOP
-        CONTINUE WHEN least(turn.share, most) <= 0;
+        share := least(turn.share, most);
+        CONTINUE WHEN share <= 0;
+        picked := NULL;
+        IF a.floors -> turn.queue IS NOT NULL THEN
+            picked := from_floor(turn.queue, a.tasks, held, (a.floors -> turn.queue ->> 0)::smallint,
+                (a.floors -> turn.queue ->> 1)::float8, share);
+        END IF;
         RETURN QUERY WITH taken AS (
             UPDATE job SET state = 2, version = job.version + 1, place = NULL, parked = NULL, worker = a.worker,
                 due_at = t + coalesce(nullif(job.lease, 0), a.leases[array_position(a.tasks, task)], a.lease),
                 started_at = t, updated_at = t,
                 key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END
-            WHERE ctid = ANY (ARRAY(
+            WHERE ctid = ANY (coalesce(picked, ARRAY(
                 SELECT ctid FROM job j
                 WHERE j.queue = turn.queue AND j.place IS NOT NULL AND j.limits IS NULL
                     AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || turn.queue))
                     AND (a.tasks IS NULL OR j.task = ANY (a.tasks))
                     AND (held IS NULL OR j.id <> ALL (held))
-                ORDER BY j.rank DESC, j.place, j.id LIMIT least(turn.share, most)
-                FOR NO KEY UPDATE SKIP LOCKED))
+                ORDER BY j.rank DESC, j.place, j.id LIMIT share
+                FOR NO KEY UPDATE SKIP LOCKED)))
             RETURNING job.*
         ), kept AS (
             INSERT INTO ticket (worker, slot, ticket, jobs, at)
@@ -109,7 +119,30 @@ BEGIN
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
     END LOOP;
-    RETURN QUERY SELECT * FROM claim_end(0, 0, ask, t);
+    RETURN QUERY SELECT * FROM claim_end(0, 0, ask, t, picked IS NOT NULL AND most <= 0);
+END $$;
+
+-- The first of a line as they stand above a floor, locked; NULL: there are not enough of them, look at all of the line.
+CREATE FUNCTION from_floor(line text, tasks text[], held text[], at_rank smallint, at_place float8, share int)
+RETURNS tid[] LANGUAGE plpgsql AS $$
+DECLARE
+    found tid[];
+BEGIN
+    found := ARRAY(
+        SELECT ctid FROM job j
+        WHERE j.queue = line AND j.place IS NOT NULL AND j.rank > at_rank AND j.limits IS NULL
+            AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line))
+            AND (tasks IS NULL OR j.task = ANY (tasks)) AND (held IS NULL OR j.id <> ALL (held))
+        ORDER BY j.rank DESC, j.place, j.id LIMIT share FOR NO KEY UPDATE SKIP LOCKED);
+    IF cardinality(found) < share THEN
+        found := found || ARRAY(
+            SELECT ctid FROM job j
+            WHERE j.queue = line AND j.place IS NOT NULL AND j.rank = at_rank AND j.place >= at_place
+                AND j.limits IS NULL AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line))
+                AND (tasks IS NULL OR j.task = ANY (tasks)) AND (held IS NULL OR j.id <> ALL (held))
+            ORDER BY j.place, j.id LIMIT share - cardinality(found) FOR NO KEY UPDATE SKIP LOCKED);
+    END IF;
+    RETURN CASE WHEN cardinality(found) = share THEN found END;
 END $$;
 
 -- Whether somebody in this line must be asked for one by one.
@@ -120,12 +153,13 @@ BEGIN
 END $$;
 
 -- The last row of an answer: the next moment anything here is due, or a rate lets the next of a line asked for start.
-CREATE FUNCTION claim_end(again int, aside int, ask json, t float8) RETURNS TABLE (
+-- `brief`: no look at the leases, for who got all he asked for does not wait.
+CREATE FUNCTION claim_end(again int, aside int, ask json, t float8, brief boolean DEFAULT false) RETURNS TABLE (
     spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    leased float8 := (SELECT min(j.due_at) FROM job j WHERE j.state = 2);
+    leased float8 := CASE WHEN NOT brief THEN (SELECT min(j.due_at) FROM job j WHERE j.state = 2) END;
     waits float8 := (SELECT min(j.due_at) FROM job j WHERE j.due_at IS NOT NULL AND j.state <> 2);
     opening float8 := (SELECT min(opens) FROM gate WHERE opens IS NOT NULL);
     line text;

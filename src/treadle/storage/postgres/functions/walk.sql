@@ -1,6 +1,7 @@
 -- A claim along lines where somebody has to be asked for one by one: whether its limits let it through, whether there is
--- room for its task. After `most_aside` jobs have stepped aside it ends and says so, to be asked again: what has been
--- moved is committed, and nobody waits for it longer than that. -> the ids taken, in the order of their turns; how many
+-- room for its task. After `most_aside` jobs have stepped aside, or half a second, it ends and says so, to be asked
+-- again: what has been moved is committed, and neither does anybody wait longer for it, nor is it ever undone because a
+-- call may not last so long. -> the ids taken, in the order of their turns; how many
 -- stepped aside.
 CREATE FUNCTION walk(ask json, ruled boolean, t float8, OUT taken text[], OUT unfinished boolean, OUT aside int)
 LANGUAGE plpgsql AS $$
@@ -8,6 +9,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     most_aside constant int := 1000;
     left_aside int := most_aside;
+    until timestamptz := clock_timestamp() + interval '500 ms';
+    late boolean := false;
     a record;
     turn record;
     line text;
@@ -24,9 +27,8 @@ DECLARE
     at_rank smallint;           -- the last that was looked at in this line: what is before it is not walked again
     at_place float8;
     at_id text;
-    past_rank smallint;         -- the last that was passed over
-    past_place float8;
-    past_id text;
+    back_rank smallint;         -- the first that came back
+    back_place float8;
     r job;
     task_at int;
     seen text[] := '{}';        -- limits looked at, and what of them is used: counted once, then added to
@@ -62,8 +64,7 @@ BEGIN
         of_queue := CASE WHEN ruled THEN rule_of(own) END;
         shut := false;
         at_id := NULL;
-        past_id := NULL;
-        WHILE share > 0 AND left_aside > 0 LOOP
+        WHILE share > 0 AND left_aside > 0 AND NOT late LOOP
             SELECT array_agg(p.id), array_agg(p.rank), array_agg(p.place) INTO page, ranks, places
             FROM page_of(line, a.tasks, CASE WHEN named THEN a.ids END, shut, at_rank, at_place, at_id,
                 least(greatest(share, 8), 64)) AS p;
@@ -117,9 +118,6 @@ BEGIN
                     limited := NULL;
                 END IF;
                 IF blocked = own THEN
-                    past_rank := at_rank;
-                    past_place := at_place;
-                    past_id := at_id;
                     IF limited = own AND NOT shut AND NOT named THEN
                         shut := true;   -- nobody of this line moves but those who need nothing of it
                         EXIT;
@@ -132,17 +130,26 @@ BEGIN
                     PERFORM put(r);
                     PERFORM set_opening(blocked, t);
                     left_aside := left_aside - 1;
+                    late := clock_timestamp() > until;
                     IF before <> blocked THEN
                         PERFORM call_in_for(before, t);
                         pos := array_position(seen, before);
                         IF pos IS NOT NULL THEN
                             seen[pos] := '';
                         END IF;
-                        at_rank := past_rank;   -- somebody may have come back before this spot
-                        at_place := past_place;
-                        at_id := past_id;
+                        -- who came back may stand before this spot; from the head, all who are not wanted would be
+                        -- walked past again for each who steps aside
+                        SELECT j.rank, j.place INTO back_rank, back_place FROM job j
+                        WHERE j.parked = before AND j.queue = line AND j.place IS NOT NULL
+                        ORDER BY j.rank DESC, j.place, j.id LIMIT 1;
+                        IF FOUND AND (-back_rank, back_place) <= (-at_rank, at_place) THEN
+                            at_rank := back_rank;
+                            at_place := back_place;
+                            at_id := '';
+                        END IF;
                         EXIT;
                     END IF;
+                    EXIT WHEN late;
                 ELSE
                     IF ruled THEN
                         FOR m IN 0 .. coalesce(cardinality(r.limits), 0) LOOP
@@ -194,7 +201,7 @@ BEGIN
         ON CONFLICT (worker, slot) DO UPDATE
         SET ticket = excluded.ticket, at = excluded.at, jobs = excluded.jobs;
     END IF;
-    unfinished := left_aside <= 0;
+    unfinished := left_aside <= 0 OR late;
     aside := most_aside - left_aside;
 END $$;
 

@@ -1,0 +1,134 @@
+"""Where claims begin to look while somebody's old snapshot keeps dead rows at the head of the line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.storage.postgres import support
+from tests.storage.postgres.support import done, job
+from treadle.model import Claim, Outcome, Record, State
+from treadle.storage.postgres import PostgresStorage
+from treadle.storage.postgres import head as heads
+from treadle.storage.postgres.head import HELD, Head
+from treadle.testing.clock import HandClock
+
+LONG = heads.SELDOM + 0.1  # s after which all of the line is looked at again
+
+
+@pytest.fixture
+def looks() -> HandClock:
+    """The clock by which lines are looked at in full."""
+    return HandClock()
+
+
+@pytest.fixture
+async def storage(looks: HandClock) -> AsyncIterator[PostgresStorage]:
+    """One that has met very many rows it could not sweep."""
+    with support.a_schema() as schema:
+        made = PostgresStorage(support.url_of(schema))
+        made._sweeper._head = Head(looks)
+        made._sweeper._head.swept(HELD * 10)
+        await made.open()
+        yield made
+        await made.close()
+
+
+_tickets = iter(range(1_000_000))
+
+
+async def claim(storage: PostgresStorage, limit: int = 1, **more: Any) -> list[Record]:
+    ask = Claim(worker=f"w#{next(_tickets)}", **{"queues": (("default", limit),), "limit": limit, **more})
+    return list((await storage.claim(ask)).records)
+
+
+async def ids(storage: PostgresStorage, limit: int = 1, **more: Any) -> list[str]:
+    return [row.job.id for row in await claim(storage, limit, **more)]
+
+
+async def test_the_line_goes_on_behind_the_floor(storage: PostgresStorage) -> None:
+    """In its order, several to one claim, also those that were stored in one call and share a place."""
+    await storage.enqueue([job(id) for id in "abcdefg"])
+    assert [await ids(storage), await ids(storage, 3), await ids(storage, 2), await ids(storage, 5)] == [
+        ["a"], ["b", "c", "d"], ["e", "f"], ["g"]
+    ]  # fmt: skip
+    await storage.enqueue([job("h")])
+    assert await ids(storage, 5) == ["h"]
+
+
+async def test_a_higher_priority_is_next_at_once(storage: PostgresStorage) -> None:
+    await storage.enqueue([job(id) for id in "abc"])
+    assert await ids(storage) == ["a"]
+    await storage.enqueue([job("high", priority=5), job("low", priority=-5)])
+    assert [await ids(storage), await ids(storage), await ids(storage), await ids(storage)] == [
+        ["high"], ["b"], ["c"], ["low"]
+    ]  # fmt: skip
+
+
+async def test_who_comes_back_to_a_turn_before_it(storage: PostgresStorage, looks: HandClock) -> None:
+    """He is found when all of the line is looked at: after a while, or when there are too few behind the floor."""
+    for id in "abcdefgh":
+        await storage.enqueue([job(id)])
+    [a] = await claim(storage)
+    await ids(storage)
+    await storage.settle([Outcome(id="a", version=a.version, state=State.READY)])
+    assert await ids(storage) == ["c"]
+    looks.advance(LONG)
+    assert await ids(storage) == ["a"]
+    [d] = await claim(storage)
+    await storage.settle([Outcome(id="d", version=d.version, state=State.READY)])
+    assert await ids(storage) == ["e"]
+    assert await ids(storage, 9) == ["d", "f", "g", "h"]
+
+
+async def test_each_line_has_its_own(storage: PostgresStorage) -> None:
+    """By queue, and by the tasks that are looked for."""
+    await storage.enqueue([job(f"a{n}", task="one") for n in range(3)] + [job(f"b{n}", task="two") for n in range(3)])
+    await storage.enqueue([job(f"c{n}", queue="other") for n in range(3)])
+    two = {"two": (None, None)}
+    assert await ids(storage, tasks=two) == ["b0"]
+    assert await ids(storage) == ["a0"]
+    assert await ids(storage, tasks=two) == ["b1"]
+    both = (("other", 1), ("default", 1))
+    assert await ids(storage, 2, queues=both) == ["c0", "a1"]
+    assert await ids(storage, 9, queues=both) == ["c1", "a2", "c2", "b2"]
+
+
+async def test_what_is_due_is_looked_for_with_all_of_the_line(storage: PostgresStorage, looks: HandClock) -> None:
+    clock = HandClock()
+    storage._clock = clock
+    await storage.enqueue([job(id) for id in "abcde"])
+    await storage.enqueue([job("later", delay=10.0, priority=9)])
+    assert await ids(storage) == ["a"]
+    clock.advance(11)
+    assert await ids(storage) == ["b"]
+    looks.advance(LONG)
+    assert await ids(storage) == ["later"]
+
+
+async def test_a_snapshot_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says that rows could not be swept; from then on claims begin behind them, and none is missed."""
+    monkeypatch.setattr(heads, "HELD", 200)
+    with support.a_schema() as schema, psycopg.connect(support.postgres.url()) as other:
+        storage = PostgresStorage(support.url_of(schema))
+        storage._sweeper._most = 200
+        await storage.open()
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute("SELECT count(*) FROM pg_class")
+        await storage.enqueue([job(f"{n:05}") for n in range(1_000)])
+        seen: list[str] = []
+        used = 0
+        while rows := await claim(storage, 20):
+            seen += [row.job.id for row in rows]
+            await storage.settle([done(row) for row in rows])
+            if (sweep := storage._sweeper._sweep) is not None:
+                await asyncio.wait([sweep])
+            used += storage._sweeper.floors(Claim(worker="w")) is not None
+        assert seen == [f"{n:05}" for n in range(1_000)]
+        assert used > 10
+        other.rollback()
+        await storage.close()
