@@ -47,7 +47,10 @@ class DirectoryBlobs:
         return self._folder / address[:2] / address
 
     async def put(self, content: AsyncIterator[bytes]) -> tuple[str, bool]:
-        descriptor, name = tempfile.mkstemp(dir=self._incoming)
+        try:
+            descriptor, name = tempfile.mkstemp(dir=self._incoming)
+        except OSError as error:
+            raise _refusal(error, self._folder) from error
         sha, size = hashlib.sha256(), 0
         try:
             with os.fdopen(descriptor, "wb", buffering=0) as out:

@@ -204,14 +204,14 @@ def _faces(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -
             verify_addresses=options["verify_addresses"],
         )
         found.append(queue_face(rules, blobs))
-    if "delayed" in named:
-        from treadle.faces.delayed import delayed_face
-
-        found.append(delayed_face())
     if blobs is not None:
         from treadle.faces.blobs import blob_face
 
         found.append(blob_face(blobs))
+    if "delayed" in named:  # last: it answers every other path in words of its own
+        from treadle.faces.delayed import delayed_face
+
+        found.append(delayed_face())
     return found
 
 
