@@ -35,6 +35,11 @@ class Host:
     async def _start(self) -> Serving:
         return await Serving(self._site, grace=1).__aenter__()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where the apps that are served are open."""
+        return self._loop
+
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 

@@ -38,6 +38,22 @@ class Endpoint:
         self._connection = kind(parts.hostname, parts.port, timeout=30)
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
+    def await_it(self, patience: float) -> None:
+        """Until it answers: it may have been started a moment ago. Raises Stop."""
+        until = monotonic() + patience
+        while True:
+            try:
+                self._connection.request("GET", self._base + "/healthz", headers=self._headers)
+                self._connection.getresponse().read()
+            except (OSError, http.client.HTTPException) as error:
+                self._connection.close()
+                if monotonic() >= until:
+                    words = str(error) or type(error).__name__
+                    raise Stop(UNREACHABLE, f"{self.url} does not answer: {words}") from None
+            else:
+                return
+            time.sleep(0.1)
+
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Status and answer. Raises Stop if nobody is there."""
         sent = None if body is None else json.dumps(body).encode()
@@ -86,9 +102,17 @@ class Endpoint:
     metavar="URL",
     help="The delayed face [TREADLE_ENDPOINT, API_ENDPOINT].",
 )
+@click.option(
+    "--patience",
+    type=seconds,
+    default="10",
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the endpoint to answer at all.",
+)
 @click.option("--wait/--no-wait", default=True, help="Watch them, and say how late they were [wait].")
 @as_json
-def submit_jobs(count: int, offset: float, endpoint: str, wait: bool, json_: bool) -> int:  # fmt: skip
+def submit_jobs(count: int, offset: float, endpoint: str, patience: float, wait: bool, json_: bool) -> int:  # fmt: skip
     """Post delayed jobs, wait until all have been handled, and say how late they were picked up.
 
     Exit code 1 if one failed, or was not picked up within a minute of the last due time. Lateness holds this machine's
@@ -99,6 +123,7 @@ def submit_jobs(count: int, offset: float, endpoint: str, wait: bool, json_: boo
     if offset < 1:
         raise Stop(USAGE, f"--offset: expected 1 second or more, found {offset:g}")
     api = Endpoint(endpoint, config.token())
+    api.await_it(patience)
     sent = _send(api, count, offset)
     if not wait:
         for id in sent:

@@ -180,7 +180,8 @@ class DelayedFace:
 
     async def _row(self, request: Request) -> Record:
         [row] = await self._app.storage.get([read(request.path_params["id"])])
-        if row is None or row.job.task != defaults.DELAYED_TASK:
+        # What was taken back is gone to this protocol; its row stays a while, for whoever repeats a call.
+        if row is None or row.job.task != defaults.DELAYED_TASK or row.state is State.CANCELLED:
             raise Refused(404, "not_found", "not found")
         allowed(caller(request), (row.job.queue,))
         return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.served import memory_url
+from tests.served import host, memory_url
+from treadle import App
 from treadle.faces.delayed import delayed_face, read
 from treadle.faces.names import shown
 from treadle.ids import UuidV7
 from treadle.server.faults import Refused
-from treadle.testing import HandClock
+from treadle.server.settings import Settings
+from treadle.storage.memory import MemoryStorage
+from treadle.testing import HandClock, drain
 
 NOW = 1_800_000_000.5
 
@@ -119,7 +123,40 @@ async def test_stats_and_taking_back(call: Delayed, clock: HandClock) -> None:
     }  # fmt: skip
     assert await call("DELETE", f"/jobs/{answer['jobId']}") == (204, None)
     assert (await call("GET", "/stats"))[1]["backlog"] == 0
+    for method in ("GET", "DELETE"):
+        assert await call(method, f"/jobs/{answer['jobId']}") == (404, {"message": "not found"})
     assert (await call("DELETE", f"/jobs/{shown(UuidV7()())}"))[0] == 404
+
+
+async def test_a_job_that_was_handled_can_be_looked_at(clock: HandClock) -> None:
+    app = App(storage=MemoryStorage(clock), clock=clock, random=lambda: 0.0)
+    broken, got = [True], []
+
+    @app.delayed_handler
+    async def handle(payload: Any) -> None:
+        got.append(payload)
+        if broken[0]:
+            raise RuntimeError("not today")
+
+    async with aiohttp.ClientSession() as session:
+        call = Delayed(session, host().add(app, Settings(max_wait=5), [delayed_face()]))
+        _, answer = await call("POST", "/", {"payload": {"a": 1}, "dueTime": NOW + 10})
+        path = f"/jobs/{answer['jobId']}"
+        clock.advance(10)
+
+        async def work() -> tuple[str, int, float]:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(drain(app), host().loop))
+            _, job = await call("GET", path)
+            assert "not today" in (job["lastError"] or "not today")
+            return job["state"], job["attempts"], job["pickupTime"]
+
+        assert await work() == ("scheduled", 1, NOW + 10)  # again in a second
+        assert (await call("GET", "/stats"))[1]["backlog"] == 1
+        broken[0] = False
+        clock.advance(1)
+        assert await work() == ("completed", 2, NOW + 11)
+        assert got == [{"a": 1}] * 2
+        assert await call("DELETE", path) == (204, None)
 
 
 def test_ids_are_shown_in_26_characters_that_sort_as_they_do() -> None:

@@ -183,5 +183,5 @@ def test_what_does_not_fit_together(
 
 
 def test_nobody_at_the_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
-    assert treadle(["submit-jobs", "--endpoint", "http://127.0.0.1:9"]) == 3
+    assert treadle(["submit-jobs", "--endpoint", "http://127.0.0.1:9", "--patience", "0.2"]) == 3
     assert "does not answer" in capsys.readouterr().err
