@@ -50,7 +50,7 @@ class DirectoryBlobs:
         try:
             descriptor, name = tempfile.mkstemp(dir=self._incoming)
         except OSError as error:
-            raise _refusal(error, self._folder) from error
+            raise refusal(error, self._folder) from error
         sha, size = hashlib.sha256(), 0
         try:
             with os.fdopen(descriptor, "wb", buffering=0) as out:
