@@ -65,6 +65,11 @@ class Process:
         """Whether it takes requests now."""
         raise NotImplementedError
 
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "it does not run"
+        return self._child.pid
+
     # --- life
 
     def start(self) -> Self:
