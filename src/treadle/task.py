@@ -50,7 +50,7 @@ Kind = Literal["async", "thread", "process"]
 Computed = Callable[..., Options]
 
 
-_NO_POLICY = Policy()
+_NO_POLICY, _NO_OPTIONS = Policy(), Options()
 
 
 class Maker:
@@ -138,11 +138,11 @@ class Task(Generic[P, R, C, W]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
         """A job that is not sent yet. Raises BadArgument, naming the parameter that does not fit; only the first may
         be left out, for `chain` to hand in the result before it."""
-        return self._spec_or_late(Options(), args, kwargs)
+        return self._spec_or_late(_NO_OPTIONS, args, kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, W]:
         """Store a job that will run this task; durable when it returns. Raises BadArgument, TooLarge, StorageError."""
-        [job] = await self._maker.sender.send([self._spec(Options(), args, kwargs)])
+        [job] = await self._maker.sender.send([self._spec(_NO_OPTIONS, args, kwargs)])
         return job
 
     def options(self, **options: Unpack[Options]) -> Bound[P, R, W]:
