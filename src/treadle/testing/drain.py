@@ -18,7 +18,7 @@ from treadle.model import Claim, Claimed, Hold, Outcome, Presence, Record, Settl
 from treadle.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.worker import Worker
-from treadle.worker.loop import Host
+from treadle.worker.running import Host
 
 if TYPE_CHECKING:
     from treadle.app import App

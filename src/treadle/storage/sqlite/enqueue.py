@@ -25,8 +25,7 @@ ADD_PLAIN, ADD_ANY, ADD_BODY = Rows(SQL["add_plain"]), Rows(SQL["add_any"]), Row
 STEP = 256  # jobs between two turns of the loop: 1-2 ms
 KEEP, KEEP_FAILED = defaults.KEEP, defaults.KEEP_FAILED
 READY = State.READY
-# The sqlite3 module looks for adapters of None and bytes, 0.7 us for each, and knows numbers, str and bytearray at once.
-UNSET = -1
+UNSET = -1  # sqlite3 looks for an adapter of each None and bytes, 0.7 us; numbers, str and bytearray it knows at once
 
 
 def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:

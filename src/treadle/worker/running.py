@@ -1,0 +1,277 @@
+"""One start of a worker: its loops, what they share, and how they are ended decently.
+
+Without it there would be pumps and runners, and nobody to start, restart and stop them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from treadle import middleware
+from treadle.compose.reduce import Reducer
+from treadle.ending import Ender
+from treadle.errors import StorageError
+from treadle.events import Emitter, Event
+from treadle.judge import OnError
+from treadle.model import Claim, Presence, Record
+from treadle.options import Sizes
+from treadle.retry import Retry
+from treadle.runner import AnyTask, OwnTask, Runner
+from treadle.storage.contract import Storage
+from treadle.throttle import AIMD
+from treadle.worker.asks import Asks, Rooms
+from treadle.worker.backlog import Alarm, Backlog
+from treadle.worker.batches import Batches
+from treadle.worker.home import DurableHome
+from treadle.worker.keeper import Keeper
+from treadle.worker.lead import Lead, Role, Tended
+from treadle.worker.outage import Outage
+from treadle.worker.pools import Pools
+from treadle.worker.pump import Pump
+from treadle.worker.redrive import Redrive, Redriver
+from treadle.worker.slots import Slots, Timers
+
+log = logging.getLogger("treadle")
+
+PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage, nothing lost on SQLite
+
+
+class Host(Protocol):
+    """What a worker needs of its app."""
+
+    tasks: dict[str, AnyTask]
+    own: dict[str, OwnTask]
+    emitter: Emitter
+    layers: list[middleware.Middleware]
+    on_error: OnError | None
+    sizes: Sizes
+    reducers: dict[str, Reducer]
+
+    async def open(self) -> Storage: ...
+    async def prepare(self) -> None: ...
+    async def release(self) -> None: ...
+    async def results(self, ids: Sequence[str]) -> list[Any]: ...
+    def chance(self) -> float: ...
+    def now(self) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How a worker was asked to work, in seconds; the words are those of `Worker`."""
+
+    name: str
+    concurrency: int
+    lease: float
+    poll: float
+    recovery: Retry
+    role: Role | None
+    ordered: bool
+    accept: Callable[[Record], Any] | None
+    throttle: Callable[[], Awaitable[Any]] | None
+    on_backlog: Callable[[Backlog], Any] | None
+    backlog_after: float
+    backlog_every: float | None
+    redrive: Redrive | None
+
+
+def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None = None) -> None:
+    """An event of a worker."""
+    if emitter.wants(name):
+        emitter.emit(Event(name=name, worker=worker, error=error))
+
+
+class Running:
+    """One start of a worker: everything that is gone when it has stopped."""
+
+    def __init__(
+        self, app: Host, setup: Setup, queues: dict[str, int], known: Callable[[], Rooms], pools: Pools,
+        storage: Storage, outage: Outage, patient: bool,
+    ) -> None:  # fmt: skip
+        self.app, self.setup, self.queues, self.known = app, setup, queues, known
+        self.storage, self.outage = storage, outage
+        self.loop = asyncio.get_running_loop()
+        self.slots = Slots(setup.name, setup.concurrency)
+        self.timers = Timers(self.loop)
+        self.batches = Batches(self.slots, pools.threads, patient)
+        self.lead = Lead(setup.role, self.slots.ticket(), storage, self.presence, self.tended, self.changed)
+        asks = Asks(app.tasks, app.own, queues, setup.lease, self.slots, self.batches, self.lead, self.tasks)
+        runner = Runner(
+            app.layers, app.on_error, app.chance, app.now, app.sizes.result, pools.threads, pools.processes,
+            self.batches,
+        )  # fmt: skip
+        ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
+        pumps = 1 if setup.concurrency == 1 or setup.ordered else PUMPS
+        share = -(-setup.concurrency // pumps)
+        self.keeper = Keeper(self.slots, storage, app.emitter, list(queues), setup.lease, self.tasks, outage.answered)
+        home = DurableHome(self.slots, storage, self.keeper, app, pools.threads, outage)
+        self.pumps = [
+            Pump(number, share, self.slots, self.timers, storage, app.tasks, asks, runner, app.emitter,
+                 setup.poll, setup.accept, outage, app.results, app.own, self.keeper.lost, home,
+                 ender, self.batches)
+            for number in range(pumps)
+        ]  # fmt: skip
+        self.loops: list[asyncio.Task[None]] = []
+        self.beside: list[asyncio.Task[None]] = []
+        self.hurry = asyncio.Event()  # a second signal: no grace
+
+    def start(self) -> None:
+        keeper, throttle = self.keeper, self.setup.throttle
+        self.slots.claiming = bool(self.queues)
+        if throttle is not None:
+            self.slots.pause = keeper.UNASKED
+        self.loops = [asyncio.create_task(self.supervise("pump", pump.run)) for pump in self.pumps]
+        sides: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "beat": keeper.beat, "listen": keeper.listen, "prune": lambda: keeper.prune(self.lead.tends),
+        }  # fmt: skip
+        if self.setup.role is not None:
+            sides["lead"] = lambda: keeper.lead(self.lead)
+        if throttle is not None:
+            sides["throttle"] = lambda: keeper.throttle(throttle)
+        sides |= self.extras()
+        if isinstance(throttle, AIMD):
+            throttle.attach(self.app.emitter)
+        self.beside = [asyncio.create_task(self.supervise(name, side)) for name, side in sides.items()]
+
+    # --- what one worker does for all
+
+    def tasks(self) -> Rooms:
+        """What this worker claims now: the tending tasks only if that is its part."""
+        own, lead = self.app.own, self.lead
+        return {name: room for name, room in self.known().items()
+                if name not in own or not own[name].tends or lead.ticks(name)}  # fmt: skip
+
+    def tended(self) -> Tended:
+        own, names = self.app.own, tuple(self.known())
+        ticks = tuple(name for name in names if name in own and own[name].tends)
+        return Tended(ticks, names if self.setup.redrive is not None else ())
+
+    def redriven(self) -> list[str]:
+        return self.lead.redrives(self.known())
+
+    def presence(self) -> Presence:
+        return self.keeper.presence()
+
+    def changed(self) -> None:
+        """Another worker leads: there may be other work for us."""
+        self.slots.hinted = True
+        self.slots.wake.set()
+
+    def extras(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The loops that only some workers have."""
+        setup, found = self.setup, dict[str, Callable[[], Coroutine[Any, Any, None]]]()
+        if setup.on_backlog is not None:
+            found["backlog"] = Alarm(
+                setup.on_backlog, setup.backlog_after, setup.backlog_every, self.slots, self.storage, self.queues
+            ).run
+        if setup.redrive is not None:
+            found["redrive"] = Redriver(
+                setup.redrive, self.slots, self.storage, self.queues, self.redriven, self.app.now
+            ).run
+        return found
+
+    def tell(self, name: str, error: BaseException | None = None) -> None:
+        tell(self.app.emitter, self.setup.name, name, error)
+
+    async def supervise(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """An error in a loop is told, and the loop goes on after a while; healthy time makes it forget the error."""
+        failures, retry = 0, self.setup.recovery
+        while True:
+            began = self.loop.time()
+            try:
+                return await loop()
+            except Exception as error:
+                failures = 1 if self.loop.time() - began > 60 else failures + 1
+                if isinstance(error, StorageError):
+                    await self.outage.failed(name, error)
+                else:
+                    log.exception("a loop of worker %s failed; it is started again", self.setup.name)
+                    self.tell("worker.error", error)
+                    await asyncio.sleep(retry.delay(failures, self.app.chance()))
+
+    async def run_ids(self, ids: Sequence[str]) -> None:
+        """Returns when it was tried once. A lost answer may have made them ours, so it is asked again, beside."""
+        room = min(self.slots.free, len(ids))
+        if room <= 0 or self.slots.stopping:
+            return
+        self.slots.free -= room
+        self.slots.asking += 1
+        tried: asyncio.Future[None] = self.loop.create_future()
+        task = asyncio.create_task(self.claim_ids(tuple(ids), room, tried))
+        self.loops.append(task)
+        task.add_done_callback(self.loops.remove)
+        await tried
+
+    async def claim_ids(self, ids: tuple[str, ...], room: int, tried: asyncio.Future[None]) -> None:
+        ask = Claim(
+            worker=self.slots.ticket(), limit=room, ids=ids, lease=self.setup.lease, tasks=self.tasks(),
+            holds=tuple(self.slots.running),
+        )  # fmt: skip
+        records: Sequence[Record] | None = None
+        try:
+            while records is None:
+                try:
+                    records = (await self.storage.claim(ask)).records
+                except StorageError as error:
+                    _done(tried)
+                    await self.outage.failed("inline", error)
+        except Exception as error:
+            if tried.done():
+                log.exception("claiming inline jobs failed; they wait for any worker")
+            else:
+                tried.set_exception(error)
+        finally:
+            self.outage.answered("inline")  # or given up, which is as much as this one will say
+            self.slots.asking -= 1
+            self.slots.free += room - len(records or ())
+            if records:
+                self.pumps[0].start_all(records)
+            self.slots.wake.set()
+            _done(tried)
+
+    def cancel_runs(self) -> None:
+        for run in list(self.slots.running.values()):
+            run.stop("stop")
+
+    async def stop(self, grace: float) -> None:
+        slots = self.slots
+        slots.stopping, slots.claiming = True, False
+        slots.wake.set()
+        for run in list(slots.running.values()):
+            if self.batches.waits(run.context):
+                run.stop("stop")  # nobody has begun it, so another worker may
+            else:
+                run.tell()
+        self.outage.give_up_at = self.loop.time() + grace + self.setup.lease
+        done = asyncio.gather(*self.loops, return_exceptions=True)
+        hurry = asyncio.create_task(self.hurry.wait())
+        either: list[asyncio.Future[Any]] = [done, hurry]
+        await asyncio.wait(either, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
+            self.cancel_runs()
+            # Async functions end now. One in a thread ends when it returns: until then its slot is not given back.
+            await asyncio.wait([done], timeout=1.0 if hurry.done() else max(1.0, min(grace, 5.0)))
+        for task in (*self.loops, *self.beside, hurry):
+            task.cancel()
+        await asyncio.gather(done, hurry, *self.beside, return_exceptions=True)
+        if slots.running:
+            names = ", ".join(sorted({run.record.job.task for run in slots.running.values()}))
+            log.warning("worker %s stops while %d jobs still run (%s); their leases will run out",
+                        slots.name, len(slots.running), names)  # fmt: skip
+        await self.lead.leave()
+        try:
+            await self.keeper.beat_once(gone=True)
+        except StorageError:
+            log.info("worker %s could not say good-bye; it is forgotten after its lease", slots.name)
+        await self.keeper.lost.settled()
+        if isinstance(self.setup.throttle, AIMD):
+            self.setup.throttle.detach(self.app.emitter)
+        self.timers.close()
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
