@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from treadle.blobs import Blobs
     from treadle.server import Settings
     from treadle.server.site import Face
+
+TENDERS: Final = 4  # jobs of our own at once; each takes a moment
 
 
 def serving(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +85,9 @@ def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) ->
         from treadle.cli.delayed import redis_url
 
         target.fall_back(redis_url())
-    return run_server(target, {**options, "faces": faces, "api": api or not faces}, lambda stopping: Nothing())
+    return run_server(
+        target, {**options, "faces": faces, "api": api or not faces}, lambda stopping: Tending(target.app)
+    )
 
 
 class Stopping:
@@ -105,14 +109,22 @@ class Company(AbstractAsyncContextManager[Any], Protocol):
     code: int
 
 
-class Nothing:
-    """A server alone."""
+class Tending:
+    """Beside a server alone: what is nobody's job. Old rows go, schedules tick, compositions end, also where all
+    runners are of another language. Several servers over one storage agree on one of them."""
 
     code = 0
 
-    async def __aenter__(self) -> None: ...
+    def __init__(self, app: App) -> None:
+        from treadle.worker import Worker
 
-    async def __aexit__(self, *_: object) -> None: ...
+        self._worker = Worker(app, concurrency=TENDERS, tasks=(), role="auto")
+
+    async def __aenter__(self) -> None:
+        await self._worker.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._worker.stop()
 
 
 def run_server(target: Target, options: dict[str, Any], beside: Callable[[Stopping], Company]) -> int:
