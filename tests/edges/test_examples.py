@@ -108,3 +108,7 @@ def test_postcards_are_looked_up_together_and_fail_alone(play: Callable[..., lis
         "IT-20121 Milano",
         "IT Atlantis: LookupError: no town Atlantis",
     ]
+
+
+def test_a_web_server_posts_a_job_and_streams_how_far_it_is(play: Callable[..., list[str]]) -> None:
+    assert play("films.py", "150") == ["succeeded: dawn.mp4, after some steps"]
