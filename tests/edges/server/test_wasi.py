@@ -35,7 +35,7 @@ async def run(name: str, folder: Path, content: bytes = b"", **bounds: Any) -> t
     return report, (folder / "stdout").read_bytes()
 
 
-@pytest.mark.parametrize("size", [0, 1, 3_000_000])
+@pytest.mark.parametrize("size", [0, 1, 3_000_000, 100_000_000])
 async def test_bytes_pass_unharmed(tmp_path: Path, size: int) -> None:
     content = os.urandom(size)
     report, out = await run("echo", tmp_path, content)
