@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/internals/coverage.md"
-HOMES = (ROOT / "tests", ROOT / "src/treadle/testing")
+HOMES = (ROOT / "tests", ROOT / "src/treadle/testing/contract", ROOT / "src/treadle/testing")
 
 
 def rows() -> list[str]:
