@@ -2,8 +2,9 @@
 
 `bench engine` measures Treadle alone, `bench claim-cost` and `bench backlog` what very many stored jobs cost, `bench
 blocked` what those of one blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it asks
-for, `bench http` what requests cost a server, `bench lateness` how late delayed jobs are picked up. `bench envs` makes
-the environments of the peers ahead of a run, `bench pins [NAME ...]` compiles their pins anew.
+for, `bench http` what requests cost a server, `bench lateness` how late delayed jobs are picked up, `bench plans` how
+PostgreSQL finds the next jobs. `bench envs` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
+compiles their pins anew.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def main(words: list[str]) -> int:
                 print(f"{peer}: {environments.python(peer)}", flush=True)
             except environments.Unavailable as error:
                 print(f"{peer}: {error}", flush=True)
-    elif name in ("engine", "claim-cost", "backlog", "blocked", "roads", "http", "lateness"):
-        from benchmarks import backlog, blocked, claim_cost, engine, lateness, over_http, roads
+    elif name in ("engine", "claim-cost", "backlog", "blocked", "roads", "http", "lateness", "plans"):
+        from benchmarks import backlog, blocked, claim_cost, engine, lateness, over_http, plans, roads
 
         smaller = {
             "engine": engine, "claim-cost": claim_cost, "backlog": backlog, "blocked": blocked, "roads": roads,
-            "http": over_http, "lateness": lateness,
+            "http": over_http, "lateness": lateness, "plans": plans,
         }  # fmt: skip
         smaller[name].main(rest)
     else:

@@ -1,0 +1,82 @@
+"""How PostgreSQL finds the next jobs when very much is stored: the plan of a claim's first step, with what it touched.
+
+    python3 dev.py bench plans [--many 1000000] [--blocked 100000]
+
+The lines are made in the database itself, from one row that was enqueued; then swept, as workers do. The planner is
+told what the function tells it (functions/claim.sql).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import LiteralString
+
+import psycopg
+
+from tests.servers.postgres import Postgres
+from treadle.model import NewJob
+from treadle.storage import connect
+
+PINNED: LiteralString = (
+    "SET enable_sort = off; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; "
+    "SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan; SET jit = off; SET search_path = treadle"
+)
+MADE: LiteralString = (
+    "CREATE TEMP TABLE one AS SELECT * FROM treadle.job; ALTER TABLE one DROP COLUMN id, DROP COLUMN place, "
+    "DROP COLUMN joined_at, DROP COLUMN due_at, DROP COLUMN limits, DROP COLUMN costs, DROP COLUMN parked"
+)
+REST: LiteralString = (
+    "version, state, rank, ran, memo, attempt, lost, round, pending, slack, deadline_at, created_at, started_at, "
+    "updated_at, ended_at, expires_at, keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, after, "
+    "words, spec, reason, note, result, value, error"
+)
+FILL: LiteralString = (
+    "INSERT INTO treadle.job (id, place, joined_at, due_at, limits, costs, parked, " + REST + ") "
+    "SELECT %s || lpad(n::text, 9, '0'), CASE WHEN %s THEN created_at + n / 1000 END, created_at, "
+    "CASE WHEN %s THEN created_at + 1e6 + n END, CASE WHEN %s THEN ARRAY['full'] END, CASE WHEN %s THEN ARRAY[1] END, "
+    "CASE WHEN %s THEN 'full' END, " + REST + " FROM one, generate_series(1, %s) AS n"
+)
+PICK: LiteralString = (
+    "PREPARE pick (text, int) AS SELECT ctid FROM job j "
+    "WHERE j.queue = $1 AND j.place IS NOT NULL AND j.limits IS NULL "
+    "ORDER BY j.rank DESC, j.place, j.id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED"
+)
+CASES = {"due": (True, False, False), "scheduled for later": (False, True, False), "blocked": (False, False, True)}
+
+
+async def one_row(url: str) -> None:
+    storage = connect(url)
+    await storage.open()
+    await storage.enqueue([NewJob(id="0", task="t")])
+    await storage.close()
+
+
+def plan(url: str, case: str, count: int) -> list[str]:
+    asyncio.run(one_row(url))
+    line, later, aside = CASES[case]
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in MADE.split("; "):
+            connection.execute(statement.encode())
+        connection.execute(FILL, ("m", line, later, aside, aside, aside, count))
+        connection.execute(FILL, ("d", True, False, False, False, False, 1_000))
+        connection.execute("VACUUM treadle.job")
+        for statement in (*PINNED.split("; "), PICK):
+            connection.execute(statement.encode())
+        found: list[tuple[str]] = []
+        for _ in range(2):  # the second time without what is done once
+            asked = "EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off) EXECUTE pick('default', 10)"
+            found = connection.execute(asked).fetchall()
+    return [text for (text,) in found]
+
+
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="dev.py bench plans", description=__doc__)
+    parser.add_argument("--many", type=int, default=1_000_000)
+    parser.add_argument("--blocked", type=int, default=100_000)
+    args = parser.parse_args(words)
+    with Postgres() as server:
+        for case in CASES:
+            count = args.blocked if case == "blocked" else args.many
+            print(f"{count:,} {case}")
+            print("\n".join(f"    {line}" for line in plan(server.database(), case, count)), flush=True)
