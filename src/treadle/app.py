@@ -11,7 +11,6 @@ import inspect
 import logging
 import random as _random
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -21,22 +20,20 @@ from treadle import config, defaults, judge, middleware
 from treadle import cron as crons
 from treadle.batch import BatchDecorator, BatchTask
 from treadle.client import Client
-from treadle.compose.flow import Flow, behind
-from treadle.compose.plan import FLOW
 from treadle.compose.reduce import Reducer
+from treadle.compose.sent import flatten, waiting
+from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.errors import (
     BadOption,
     BadTask,
-    JobUnknown,
     NestedTransaction,
-    StorageError,
     UnknownTask,
 )  # fmt: skip
 from treadle.events import Emitter, Event, Listener
 from treadle.ids import IdFactory, UuidV7
-from treadle.job import Continuation, Job, JobSpec, Value, has_result
+from treadle.job import Continuation, Job, JobSpec, Value
 from treadle.judge import HOLD
-from treadle.model import Limit, Record
+from treadle.model import Limit
 from treadle.operate.dead import Dead
 from treadle.operate.following import Following
 from treadle.operate.holds import Holds
@@ -46,22 +43,20 @@ from treadle.operate.orphans import Orphans
 from treadle.operate.queues import Queues
 from treadle.operate.schedules import Schedules
 from treadle.operate.ticks import CatchUp, Overlap
-from treadle.options import HasId, Options, Seconds, Sizes, When, columns, name_of
+from treadle.options import HasId, Options, Seconds, Sizes, When, name_of
 from treadle.ports import name_of_space, three
-from treadle.retry import Policy, Retry
+from treadle.retry import Retry
 from treadle.storage import compose, connect
 from treadle.storage.contract import Storage
 from treadle.sync import Portal
 from treadle.task import Computed, Kind, Maker, Stub, Task, own_limit
-from treadle.worker import Worker
+from treadle.worker.inline import Inline
 
 if TYPE_CHECKING:
     from treadle.testing.app import Testing
     from treadle.testing.clock import HandClock
 
 log = logging.getLogger("treadle")
-
-INLINE = 64  # inline jobs at once; more wait for an ordinary worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,7 +108,8 @@ class App:
             codecs.probe(codec)
         self.client = Client(self._opened, self.emitter, self.tasks)
         self.client.layers = self.layers
-        self.client.run_now = self._run_now
+        self._inline = Inline(self)
+        self.client.run_now = self._inline.run
         self.retry = retry or Retry()
         self.new_id: IdFactory = ids or UuidV7()
         self._maker = Maker(self.client, self.new_id, self.now, self.retry, self.sizes)
@@ -121,9 +117,7 @@ class App:
         self._users, self._is_open, self._lazily = 0, False, False
         self._opening: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inline: Worker | None = None
         self.sync = Portal(self)
-        self._starting: asyncio.Task[Worker] | None = None
         self.jobs = Jobs(self.client, self._opened, self.tasks, self.now, self.sizes.step)
         self.dead = Dead(self.jobs)
         self.limits = Limits(self._opened)
@@ -158,19 +152,19 @@ class App:
         options: Computed | None = None, codec: codecs.Codec | None = None,
         reduce: Literal["last", "first", "sum"] | None = None, concurrency: int | None = None,
         **constants: Unpack[Options],
-    ) -> _Decorator: ...  # fmt: skip
+    ) -> Decorator: ...  # fmt: skip
     @overload
     def task(  # type: ignore[overload-overlap]
         self, *, reduce: Literal["list"], name: str | None = None, kind: Kind | None = None,
         on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
         concurrency: int | None = None, **constants: Unpack[Options],
-    ) -> _ListDecorator: ...  # fmt: skip
+    ) -> ListDecorator: ...  # fmt: skip
     @overload
     def task(
         self, *, reduce: str, name: str | None = None, kind: Kind | None = None,
         on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
         concurrency: int | None = None, **constants: Unpack[Options],
-    ) -> _AnyDecorator: ...  # fmt: skip
+    ) -> AnyDecorator: ...  # fmt: skip
     def task(  # type: ignore[misc]  # mypy does not see that Any takes what Options names
         self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, kind: Kind | None = None,
         on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
@@ -253,7 +247,7 @@ class App:
     def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
         if isinstance(function, Task):
             raise BadTask(f"{function.name} is a task already")
-        found = name or _name_of(function)
+        found = name or name_of_function(function)
         if found in self.tasks:
             raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
         return found
@@ -381,38 +375,10 @@ class App:
         wait_timeout: Seconds | None = None,
     ) -> tuple[list[JobSpec[Any, Any]], bool]:  # fmt: skip
         """The arguments of `enqueue` as one list of specs, and whether that was one spec or flow by itself."""
-        single = len(specs) == 1 and isinstance(specs[0], Continuation)
-        flat: list[JobSpec[Any, Any]] = []
-        for each in [one for some in specs for one in ([some] if isinstance(some, Continuation) else some)]:
-            found: object = each.job(source=self._maker) if isinstance(each, Flow) else each
-            if not isinstance(found, JobSpec):
-                raise BadOption("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
-            if found.source is not None and found.source is not self._maker:
-                raise BadOption("enqueue", f"{found!r} belongs to another app")
-            flat.append(found)
+        flat = flatten(specs, self._maker)
         if after is not None or when is not None or wait_timeout is not None:
-            flat = self._waiting(flat, after, when, wait_timeout)
-        return flat, single
-
-    def _waiting(
-        self, specs: list[JobSpec[Any, Any]], after: HasId | str | Iterable[HasId | str] | None, when: When | None,
-        wait_timeout: Seconds | None,
-    ) -> list[JobSpec[Any, Any]]:  # fmt: skip
-        if when is not None and after is None:
-            raise BadOption("when", "says how many of the jobs in after= must end; give after= too")
-        options = Options()
-        if after is not None:
-            options["after"] = after if isinstance(after, str) or not isinstance(after, Iterable) else list(after)
-            for spec in specs:
-                if spec.new.after and spec.new.task != FLOW:
-                    raise BadOption("after", f"{spec!r} has an after= of its own already, which this one would replace")
-        if when is not None:
-            options["when"] = when
-        if wait_timeout is not None:
-            options["wait_timeout"] = wait_timeout
-        fields = columns(options, Policy(), "", self.now(), self.sizes)
-        del fields["retry"]
-        return [behind(spec, fields) for spec in specs]
+            flat = waiting(flat, after, when, wait_timeout, self.now(), self.sizes)
+        return flat, len(specs) == 1 and isinstance(specs[0], Continuation)
 
     # --- life
 
@@ -428,18 +394,12 @@ class App:
     async def release(self) -> None:
         """Close the storage when nobody uses it any more."""
         self._users = max(0, self._users - 1)
-        if self._users <= self._own_users() and not self._lazily:
+        if self._users <= self._inline.users and not self._lazily:
             await self.close()
-
-    def _own_users(self) -> int:
-        """The inline worker keeps the app open for nobody but itself."""
-        return 0 if self._inline is None else 1
 
     async def close(self) -> None:
         """Stop the inline worker and close the storage. Twice is once."""
-        starting, self._starting, self._inline = self._starting, None, None
-        if starting is not None:
-            await (await starting).stop()
+        await self._inline.stop()
         if self._is_open:
             self._is_open = self._lazily = False
             self._users, self._opening = 0, None
@@ -462,7 +422,7 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._users = max(0, self._users - 1)
-        if self._users <= self._own_users():  # a worker that still runs goes on, and closes
+        if self._users <= self._inline.users:  # a worker that still runs goes on, and closes
             await self.close()
 
     async def prepare(self) -> None:
@@ -495,7 +455,8 @@ class App:
             if self._loop is not None and not self._loop.is_closed():
                 raise NestedTransaction("this app is open on another event loop; from other threads use app.sync")
             # The loop it was opened on is gone, as after a first asyncio.run(): what belonged to it is gone too.
-            self._is_open, self._opening, self._inline, self._starting = False, None, None, None
+            self._is_open, self._opening = False, None
+            self._inline.forget()
             if self.url is not None or self._ports is not None:
                 self.storage = self._connect()
         if self._opening is None:
@@ -515,101 +476,4 @@ class App:
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """What became of these jobs, in order: the result, or the exception that says why there is none."""
-        rows = await self.client.get(ids)
-        return [await self._result(id, row) for id, row in zip(ids, rows, strict=True)]
-
-    async def _result(self, id: str, row: Record | None) -> Any:
-        if row is None:
-            return JobUnknown(id)
-        if not has_result(row):
-            return await self.client.failure(row)
-        return None if row.result is None else self.client.decode(row, row.result)
-
-    async def _run_now(self, ids: Iterable[str]) -> None:
-        """Inline jobs: a worker of our own that claims nothing but what it is handed."""
-        if self._starting is None:
-            # Not in the context of whoever happens to be first: its variables are not those of the jobs to come.
-            self._starting = asyncio.create_task(self._start_inline(), context=Context())
-        try:
-            inline = await asyncio.shield(self._starting)
-        except StorageError:
-            self._starting = None
-            raise
-        await inline.run_ids(list(ids))
-
-    async def _start_inline(self) -> Worker:
-        inline = Worker(self, queues=[], concurrency=INLINE)
-        await inline.start()
-        self._inline = inline
-        return inline
-
-
-class _Decorator:
-    """The type of `@app.task(...)`: keeps parameters and result of what it decorates."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, Continuation[R, W]]], /
-    ) -> Task[P, R, Coroutine[Any, Any, Continuation[R, W]], W]: ...
-    @overload
-    def __call__(self, function: Callable[P, Continuation[R, W]], /) -> Task[P, R, Continuation[R, W], W]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, V]], /) -> Task[P, V, Coroutine[Any, Any, V]]: ...
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R | JobSpec[R, R]]], /
-    ) -> Task[P, R, Coroutine[Any, Any, R | JobSpec[R, R]]]: ...
-    @overload
-    def __call__(self, function: Callable[P, V], /) -> Task[P, V, V]: ...
-    @overload
-    def __call__(self, function: Callable[P, R | JobSpec[R, R]], /) -> Task[P, R, R | JobSpec[R, R]]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Any:
-        return function
-
-
-class _ListDecorator:
-    """The type of `@app.task(reduce="list")`: a list of what the flow comes to."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, Flow[W, W]]], /
-    ) -> Task[P, list[W], Coroutine[Any, Any, Flow[W, W]], list[W]]: ...
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, Flow[R, W]]], /
-    ) -> Task[P, R, Coroutine[Any, Any, Flow[R, W]], list[W]]: ...
-    @overload
-    def __call__(self, function: Callable[P, Flow[W, W]], /) -> Task[P, list[W], Flow[W, W], list[W]]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Any:
-        return function
-
-
-class _AnyDecorator:
-    """The type of `@app.task(reduce="one of your own")`: what that comes to is not known here."""
-
-    def __call__(self, function: Callable[P, C], /) -> Task[P, Any, C, Any]:
-        raise NotImplementedError
-
-
-class Scheduled:
-    """The type of `@app.cron(...)` and the like: a task stays what it is, a function becomes one."""
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # a task is a function too
-        self, task: Task[P, R, C], /
-    ) -> Task[P, R, C]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Any:
-        return function
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    qualified = getattr(function, "__qualname__", None)
-    if qualified is None:
-        raise BadTask(f"{function!r} has no name of its own: give name=")
-    qualified = qualified.replace("<locals>.", "").replace("<lambda>", "lambda")
-    module = getattr(function, "__module__", "__main__")
-    return qualified if module in ("__main__", "__mp_main__") else f"{module}.{qualified}"
+        return await self.client.results(ids)

@@ -225,6 +225,18 @@ class Client:
         """A result by the codec of the task that wrote it; `folded`: the value of a workflow. Raises BadResult."""
         return decode_of(row, self._tasks, text, folded)
 
+    async def results(self, ids: Sequence[str]) -> list[Any]:
+        """What became of these jobs, in order: the result, or the exception that says why there is none."""
+        rows = await self.get(ids)
+        return [await self._result(id, row) for id, row in zip(ids, rows, strict=True)]
+
+    async def _result(self, id: str, row: Record | None) -> Any:
+        if row is None:
+            return JobUnknown(id)
+        if not has_result(row):
+            return await self.failure(row)
+        return None if row.result is None else self.decode(row, row.result)
+
     async def failure(self, row: Record) -> JobNotDone:
         """The error that says why a job did not succeed; of a workflow it names every job that failed."""
         return await failure_of(self.get, row)

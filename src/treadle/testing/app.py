@@ -25,6 +25,7 @@ from treadle.storage import connect
 from treadle.task import Stub
 from treadle.testing.clock import HandClock
 from treadle.testing.drain import drain
+from treadle.worker.inline import Inline
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -64,8 +65,8 @@ class Testing:
         app, ids = self.app, count(1)
         new: dict[str, Any] = {
             "storage": self.storage, "url": None, "now": self.clock, "_clock": self.clock, "chance": lambda: 0.0,
-            "_users": 0, "_is_open": False, "_lazily": False, "_opening": None, "_loop": None, "_inline": None,
-            "_starting": None, "_by_default": False,
+            "_users": 0, "_is_open": False, "_lazily": False, "_opening": None, "_loop": None, "_by_default": False,
+            "_inline": Inline(app),
         }  # fmt: skip
         for name, value in new.items():
             self._change(app, name, value)

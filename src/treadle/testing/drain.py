@@ -85,10 +85,9 @@ async def _queues(app: App, storage: Storage) -> set[str]:
 
 async def _end_inline(app: App) -> bool:
     """Jobs sent with `inline=True` run beside us in a worker of their own; whether there was one."""
-    found = app._starting is not None
-    while app._starting is not None:
-        starting, app._starting, app._inline = app._starting, None, None
-        await (await starting).stop(LONG)
+    found = False
+    while await app._inline.stop(LONG):
+        found = True
     return found
 
 

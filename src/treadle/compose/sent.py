@@ -1,0 +1,53 @@
+"""What is given to `enqueue`, as one list of specs, and what they all wait for.
+
+Without it every way to send jobs would have its own idea of what a flow is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from treadle.compose.flow import Flow, behind
+from treadle.compose.plan import FLOW
+from treadle.errors import BadOption
+from treadle.job import Continuation, JobSpec, Source
+from treadle.options import HasId, Options, Seconds, Sizes, When, columns
+from treadle.retry import Policy
+
+
+def flatten(
+    specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]], source: Source
+) -> list[JobSpec[Any, Any]]:
+    """Specs and flows, alone or in iterables, as specs. Raises BadOption for anything else, and for another app's."""
+    flat: list[JobSpec[Any, Any]] = []
+    for each in [one for some in specs for one in ([some] if isinstance(some, Continuation) else some)]:
+        found: object = each.job(source=source) if isinstance(each, Flow) else each
+        if not isinstance(found, JobSpec):
+            raise BadOption("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
+        if found.source is not None and found.source is not source:
+            raise BadOption("enqueue", f"{found!r} belongs to another app")
+        flat.append(found)
+    return flat
+
+
+def waiting(
+    specs: list[JobSpec[Any, Any]], after: HasId | str | Iterable[HasId | str] | None, when: When | None,
+    wait_timeout: Seconds | None, now: float, sizes: Sizes,
+) -> list[JobSpec[Any, Any]]:  # fmt: skip
+    """The same, all waiting for these jobs. Raises BadOption."""
+    if when is not None and after is None:
+        raise BadOption("when", "says how many of the jobs in after= must end; give after= too")
+    options = Options()
+    if after is not None:
+        options["after"] = after if isinstance(after, str) or not isinstance(after, Iterable) else list(after)
+        for spec in specs:
+            if spec.new.after and spec.new.task != FLOW:
+                raise BadOption("after", f"{spec!r} has an after= of its own already, which this one would replace")
+    if when is not None:
+        options["when"] = when
+    if wait_timeout is not None:
+        options["wait_timeout"] = wait_timeout
+    fields = columns(options, Policy(), "", now, sizes)
+    del fields["retry"]
+    return [behind(spec, fields) for spec in specs]
