@@ -85,9 +85,7 @@ def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) ->
         from treadle.cli.delayed import redis_url
 
         target.fall_back(redis_url())
-    return run_server(
-        target, {**options, "faces": faces, "api": api or not faces}, lambda stopping: Tending(target.app)
-    )
+    return run_server(target, {**options, "faces": faces, "api": api or not faces}, lambda *_: Tending(target.app))
 
 
 class Stopping:
@@ -109,6 +107,9 @@ class Company(AbstractAsyncContextManager[Any], Protocol):
     code: int
 
 
+Beside = Callable[[Stopping, int], Company]  # called with the port, once there is one
+
+
 class Tending:
     """Beside a server alone: what is nobody's job. Old rows go, schedules tick, compositions end, also where all
     runners are of another language. Several servers over one storage agree on one of them."""
@@ -127,7 +128,7 @@ class Tending:
         await self._worker.stop()
 
 
-def run_server(target: Target, options: dict[str, Any], beside: Callable[[Stopping], Company]) -> int:
+def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
     """Serve until a signal, or until what runs beside the server has ended; the exit code."""
     try:
         import starlette  # noqa: F401  # an extra: said in one line if it is not there
@@ -168,7 +169,7 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 async def _serve(
-    app: App, settings: Settings, options: dict[str, Any], beside: Callable[[Stopping], Company]
+    app: App, settings: Settings, options: dict[str, Any], beside: Beside
 ) -> int:  # fmt: skip
     from treadle.server import Serving, make_site
     from treadle.server.settings import PORT, PORTS
@@ -190,7 +191,7 @@ async def _serve(
                 "tokens: " + ", ".join(each.name for each in settings.tokens) if settings.tokens else "open: no tokens"
             )
             note(f"treadle: {serving.url} ({who}); jobs live in {masked(app.url or 'a storage of the app')}")
-            company = beside(stopping)
+            company = beside(stopping, serving.port)
             async with company:
                 await stopping.asked.wait()
                 note("treadle: stopping")

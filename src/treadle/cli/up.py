@@ -6,6 +6,8 @@ Without it one would start a server and its workers in as many terminals, and st
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,8 +16,9 @@ import click
 from treadle.cli import delayed
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.say import FAILED, USAGE, Stop, note
-from treadle.cli.server import Stopping, run_server, server
+from treadle.cli.server import Company, Stopping, run_server, server
 from treadle.cli.target import Target
+from treadle.cli.wasi_runner import needs_wasmtime
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -33,34 +36,102 @@ def up(app: str | None, concurrency: int | None, roles: str | None, faces: tuple
     """The server and workers for MODULE:APP: the whole system on one machine.
 
     With --face delayed no app is needed: jobs go to its @app.delayed_handler, to --webhook, to --command, or to stdout
-    as a line each. With --roles each worker is a process; else one worker shares that of the server. Ctrl-C stops it
-    all, running jobs get 30 s to end.
+    as a line each. Nor with --face queuey, where a runner of modules works. With --roles each worker is a process; else
+    one worker shares that of the server. Ctrl-C stops it all, running jobs get 30 s to end.
     """
     is_delayed, named = "delayed" in faces, delayed.roles(roles) if roles is not None else ()
     delivery = delayed.delivery_of(options)
-    if app is None and not is_delayed:
-        raise Stop(USAGE, "name an app (`treadle up shop.py:app`), or give --face delayed")
-    if delivery is not None and not is_delayed:
-        raise Stop(USAGE, "--webhook and --command are for delayed jobs: give --face delayed")
+    _check(app, faces, bool(named), delivery is not None)
     target = Target(url, app)
     if is_delayed:
         target.fall_back(delayed.redis_url())
         delayed.prepare(target.app, app, delivery)
-    slots = concurrency or (1 if is_delayed else 20)
-    options |= {"faces": faces, "api": options["api"] or not faces}
-    if not named:
-        return run_server(target, options, lambda stopping: Inside(target.app, slots, is_delayed))
-    if (target.app.url or "memory:").startswith("memory:"):
+    if named and (target.app.url or "memory:").startswith("memory:"):
         raise Stop(USAGE, "--roles starts processes, and what is in the memory of one the others do not see")
+    slots = concurrency or (1 if is_delayed else 20)
     orders = Orders(
         app=app or "", url=None if app else target.app.url, delivery=delivery, delayed=is_delayed, concurrency=slots,
-        name=None, ordered=is_delayed,
+        ordered=is_delayed,
     )  # fmt: skip
-    return run_server(target, options, lambda stopping: Beside(orders, named, stopping))
+    options |= {"faces": faces, "api": options["api"] or not faces}
+
+    def company(stopping: Stopping, port: int) -> Company:
+        made: list[Company] = []
+        if named:
+            made.append(Beside(orders, named, stopping))
+        elif app is not None or is_delayed:
+            made.append(Inside(target.app, slots, is_delayed))
+        if "queuey" in faces:
+            made.append(Modules(options, port, concurrency or 1, stopping))
+        return Together(made)
+
+    return run_server(target, options, company)
+
+
+def _check(app: str | None, faces: Sequence[str], has_roles: bool, delivers: bool) -> None:
+    """Raise Stop for what does not go together."""
+    if app is None and not faces:
+        raise Stop(USAGE, "name an app (`treadle up shop.py:app`), or give --face")
+    if has_roles and app is None and "delayed" not in faces:
+        raise Stop(USAGE, "--roles are for workers: name an app, or give --face delayed")
+    if delivers and "delayed" not in faces:
+        raise Stop(USAGE, "--webhook and --command are for delayed jobs: give --face delayed")
+    if "queuey" in faces:
+        needs_wasmtime()
 
 
 # Whatever the server takes, but --app: here that is the argument.
 up.params.extend(param for param in server.params if param.name != "app")
+
+
+class Together:
+    """Several of them: begun in order, ended in reverse. The first exit code that is not 0 is theirs."""
+
+    code = 0
+
+    def __init__(self, each: Sequence[Company]) -> None:
+        self._each, self._stack = each, AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        for one in self._each:
+            await self._stack.enter_async_context(one)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+        self.code = next((one.code for one in self._each if one.code), 0)
+
+
+class Modules:
+    """A runner of sandboxed modules for the queue that is served here."""
+
+    code = 0
+
+    def __init__(self, options: dict[str, Any], port: int, slots: int, stopping: Stopping) -> None:
+        host = "127.0.0.1" if options["host"] in ("0.0.0.0", "::") else options["host"]
+        scheme = "https" if options["tls_cert"] else "http"
+        self._url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        self._slots, self._stopping = slots, stopping
+
+    async def __aenter__(self) -> Self:
+        from treadle import config
+        from treadle.wasi import Bounds
+        from treadle.wasi.client import Client
+        from treadle.wasi.runner import Runner
+
+        self._client = await Client(self._url, config.token(), None, patient=True).__aenter__()
+        self._runner = Runner(self._client, Bounds(), self._slots)
+        self._running = asyncio.create_task(self._runner.run())
+        self._running.add_done_callback(lambda _: self._stopping.asked.set())
+        note(f"treadle: runner {self._runner.id}, {self._slots} at once")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._runner.stop()
+        try:
+            await self._running
+        finally:
+            await self._client.__aexit__(None, None, None)
 
 
 class Inside:

@@ -40,11 +40,7 @@ def wasi_runner(
     Without --server it works for the first queue that is announced on the local network, and follows it when it
     moves. SIGTERM or Ctrl-C: claim no more, let runs end within --grace, then kill them and hand their jobs back.
     """
-    needs_client()
-    try:
-        import wasmtime  # noqa: F401
-    except ImportError as error:
-        raise Stop(USAGE, f"no module could be run here: pip install 'treadle[wasi]' ({error})") from None
+    needs_wasmtime()
     from treadle import config
     from treadle.wasi import Bounds
     from treadle.wasi.client import Client
@@ -69,6 +65,15 @@ def wasi_runner(
 
     asyncio.run(work())
     return 0
+
+
+def needs_wasmtime() -> None:
+    """Raise Stop if no module could be run here."""
+    needs_client()
+    try:
+        import wasmtime  # noqa: F401
+    except ImportError as error:
+        raise Stop(USAGE, f"no module could be run here: pip install 'treadle[wasi]' ({error})") from None
 
 
 async def _look() -> Whereabouts | None:

@@ -156,6 +156,8 @@ async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -
     [
         (["up"], "name an app"),
         (["up", "--face", "delayed", "--roles", "boss"], "boss"),
+        (["up", "--face", "queuey", "--roles", "auto"], "--roles"),
+        (["up", "full.py:app", "--webhook", "http://x"], "--face delayed"),
         (["up", "--face", "delayed", "--roles", "auto", "--url", "memory://"], "memory"),
         (["up", "--face", "delayed", "--webhook", "http://x", "--command", "true"], "not both"),
         (["up", "--face", "delayed", "--webhook", "x"], "webhook"),
