@@ -13,7 +13,7 @@ from typing import Any
 
 from treadle.testing.clock import HandClock
 
-LEASE = 2.0  # s; the shortest that systems which count in whole seconds keep
+LEASE = 1.0  # s; the shortest that systems which count in whole seconds keep
 PATIENCE = 30.0  # s to wait for what a system says may take a while
 
 Check = Callable[..., Awaitable[None]]

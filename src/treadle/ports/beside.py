@@ -1,0 +1,77 @@
+"""Bodies too large for a queue, kept beside it as blobs: the message carries their address.
+
+Without it a queue whose messages end at 256 KiB could carry no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from treadle.blobs import Blobs, Corrupt, NoBlob
+from treadle.ports.contract import Pulled, Queue
+
+LIMIT: Final = 200 * 1024  # bytes; SQS takes 256 KiB, with all that is around it
+MARK: Final = "treadle-blob:"
+
+
+class Beside:
+    """A queue whose large bodies are blobs; see `beside`."""
+
+    def __init__(self, queue: Queue, blobs: Blobs, limit: int = LIMIT) -> None:
+        self._queue, self._blobs, self._limit = queue, blobs, limit
+        self.max_delay: float | None = getattr(queue, "max_delay", None)
+        self.max_lease: float | None = getattr(queue, "max_lease", None)
+
+    async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
+        data = body.encode()
+        if len(data) > self._limit or body.startswith(MARK):
+            address, _ = await self._blobs.put(_pieces(data))  # durable before anything names it
+            body = MARK + address
+        await self._queue.push(body, delay=delay, dedupe_key=dedupe_key)
+
+    async def pop(self, limit: int, lease: float) -> list[Pulled]:
+        """A message whose body is gone or is not what it was is set aside with the reason, and not handed out."""
+        found: list[Pulled] = []
+        for pulled in await self._queue.pop(limit, lease):
+            if not pulled.body.startswith(MARK):
+                found.append(pulled)
+                continue
+            try:
+                async with self._blobs.read(pulled.body.removeprefix(MARK)) as blob:
+                    data = b"".join([piece async for piece in blob])
+            except (NoBlob, Corrupt) as error:
+                await self._queue.dead_letter(pulled.handle, f"its body: {error}")
+            else:
+                found.append(Pulled(data.decode(), pulled.handle, pulled.attempt))
+        return found
+
+    async def extend(self, handle: str, lease: float) -> bool:
+        return await self._queue.extend(handle, lease)
+
+    async def ack(self, handle: str) -> bool:
+        return await self._queue.ack(handle)
+
+    async def release(self, handle: str, delay: float = 0.0) -> bool:
+        return await self._queue.release(handle, delay)
+
+    async def dead_letter(self, handle: str, reason: str) -> bool:
+        return await self._queue.dead_letter(handle, reason)
+
+    async def size(self) -> int:
+        return await self._queue.size()
+
+    async def close(self) -> None:
+        closing: Any = getattr(self._queue, "close", None)
+        if closing is not None:
+            await closing()
+
+
+def beside(queue: Queue, blobs: Blobs, limit: int = LIMIT) -> Beside:
+    """The queue, with bodies of more than `limit` bytes kept in `blobs`. The same body is kept once, and stays there
+    after the message is done with: blobs are shared by whoever has the same bytes."""
+    return Beside(queue, blobs, limit)
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    yield data

@@ -1,0 +1,79 @@
+"""Queue, store and pub/sub on NATS held to what ports must do, on a real server; and an App on the three."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.servers import nats
+from treadle import App, Worker, flow
+from treadle.ports.nats import nats_pubsub, nats_queue, nats_store
+from treadle.testing.ports.pubsub import *  # noqa: F403
+from treadle.testing.ports.queue import *  # noqa: F403
+from treadle.testing.ports.store import *  # noqa: F403
+
+_names = (f"n{os.getpid()}-{n}" for n in itertools.count())
+
+
+def url() -> str:
+    return nats.shared().url
+
+
+@pytest.fixture
+def advance() -> Callable[[float], Any]:
+    return asyncio.sleep  # the server has a clock of its own
+
+
+@pytest.fixture
+def make_queue() -> Any:
+    return lambda clock: nats_queue(url(), next(_names))
+
+
+@pytest.fixture
+def make_store() -> Any:
+    return lambda clock: nats_store(url(), next(_names))
+
+
+@pytest.fixture
+def make_pubsub() -> Any:
+    return lambda clock: nats_pubsub(url())
+
+
+async def test_an_app_on_nats_alone() -> None:
+    name = next(_names)
+    ports = (nats_queue(url(), name), nats_pubsub(url()), nats_store(url(), name))
+    app = App(ports=ports, namespace=name)
+
+    @app.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.task(reduce="sum")
+    async def fan(width: int) -> Any:
+        return flow(add.job(n, 1) for n in range(width))
+
+    async with app, Worker(app, poll=0.2):
+        job = await fan.enqueue(20)
+        assert await job.workflow.result(60) == sum(range(1, 21))
+    async with app:
+        assert (await app.jobs.get(job.id)).state == "succeeded"
+
+
+async def test_a_reader_that_dies_loses_nothing() -> None:
+    name = next(_names)
+    dying, living = nats_queue(url(), name), nats_queue(url(), name)
+    await dying.push("a")
+    [pulled] = await dying.pop(1, 3600)
+    await dying.close()  # without a word; the server waits for its short lease, not for the hour
+    found: list[Any] = []
+    async with asyncio.timeout(60):
+        while not found:
+            found = await living.pop(1, 60)
+    assert (found[0].body, found[0].attempt) == (pulled.body, 2)
+    assert await living.ack(found[0].handle)
+    await living.close()
