@@ -16,6 +16,7 @@ class Moto(Process):
     """One server; it keeps nothing once it is gone."""
 
     name = "moto"
+    patience = 90.0  # it imports half of Amazon first
 
     @property
     def url(self) -> str:

@@ -51,6 +51,7 @@ class Process:
     """
 
     name = "server"
+    patience = PATIENCE
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"treadle-{self.name}-"))
@@ -82,7 +83,7 @@ class Process:
             )
         guard = ["/bin/sh", "-c", GUARD, "guard", str(self._child.pid), str(self.folder)]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + self.patience
         while not self.answers():
             code = self._child.poll()
             if code is not None or time.monotonic() > give_up:

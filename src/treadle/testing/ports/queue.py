@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from treadle.testing.ports.kit import LEASE, Desk, checks, close, opened, until
+from treadle.testing.ports.kit import Desk, checks, close, opened, until
 
 check = checks("queue")
 
@@ -63,17 +63,17 @@ async def test_queue_many_readers_at_once_share_without_overlap(desk: Desk) -> N
 @check
 async def test_queue_an_acked_message_is_gone(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one(LEASE)
+    found = await desk.pop_one(desk.lease)
     assert await desk.port.ack(found.handle) is True
-    await desk.advance(LEASE * 2)
+    await desk.advance(desk.lease * 2)
     assert await desk.port.pop(5, 60.0) == []
 
 
 @check
 async def test_queue_a_lapsed_lease_comes_back_and_its_attempt_is_counted(desk: Desk) -> None:
     await desk.port.push("a")
-    first = await desk.pop_one(LEASE)
-    await desk.advance(LEASE + 1)
+    first = await desk.pop_one(desk.lease)
+    await desk.advance(desk.lease + 1)
     second = await desk.pop_one()
     assert (second.body, second.attempt) == ("a", 2)
     assert second.handle != first.handle
@@ -82,8 +82,8 @@ async def test_queue_a_lapsed_lease_comes_back_and_its_attempt_is_counted(desk: 
 @check
 async def test_queue_a_stale_reader_is_told_and_changes_nothing(desk: Desk) -> None:
     await desk.port.push("a")
-    stale = await desk.pop_one(LEASE)
-    await desk.advance(LEASE + 1)
+    stale = await desk.pop_one(desk.lease)
+    await desk.advance(desk.lease + 1)
     held = await desk.pop_one(60.0)
     assert await desk.port.ack(stale.handle) is False
     assert await desk.port.release(stale.handle) is False
@@ -104,9 +104,9 @@ async def test_queue_acking_twice_is_told(desk: Desk) -> None:
 @check
 async def test_queue_an_extended_lease_holds_on(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one(LEASE)
-    assert await desk.port.extend(found.handle, LEASE * 20) is True
-    await desk.advance(LEASE + 1)
+    found = await desk.pop_one(desk.lease)
+    assert await desk.port.extend(found.handle, desk.lease * 20) is True
+    await desk.advance(desk.lease + 1)
     assert await desk.port.pop(5, 60.0) == []
     assert await desk.port.ack(found.handle) is True
 
@@ -123,28 +123,28 @@ async def test_queue_a_released_message_is_there_at_once(desk: Desk) -> None:
 async def test_queue_a_message_released_with_a_delay_is_there_then(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one()
-    assert await desk.port.release(found.handle, LEASE) is True
+    assert await desk.port.release(found.handle, desk.lease) is True
     assert await desk.port.pop(5, 60.0) == []
-    await desk.advance(LEASE + 1)
+    await desk.advance(desk.lease + 1)
     assert (await desk.pop_one()).body == "a"
 
 
 @check
 async def test_queue_a_delayed_message_is_there_when_its_time_has_come(desk: Desk) -> None:
-    await desk.port.push("later", delay=LEASE)
+    await desk.port.push("later", delay=desk.lease)
     await desk.port.push("now")
     assert (await desk.pop_one()).body == "now"
     assert await desk.port.pop(5, 60.0) == []
-    await desk.advance(LEASE + 1)
+    await desk.advance(desk.lease + 1)
     assert (await desk.pop_one()).body == "later"
 
 
 @check
 async def test_queue_a_message_set_aside_is_not_handed_out_again(desk: Desk) -> None:
     await desk.port.push("a")
-    found = await desk.pop_one(LEASE)
+    found = await desk.pop_one(desk.lease)
     assert await desk.port.dead_letter(found.handle, "cannot be read") is True
-    await desk.advance(LEASE + 1)
+    await desk.advance(desk.lease + 1)
     assert await desk.port.pop(5, 60.0) == []
     assert await desk.port.ack(found.handle) is False
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from treadle.testing.ports.kit import LEASE, Desk, checks
+from treadle.testing.ports.kit import Desk, checks
 
 check = checks("store")
 
@@ -61,10 +61,10 @@ async def test_store_set_if_absent_has_one_winner(desk: Desk) -> None:
 
 @check
 async def test_store_a_key_is_gone_after_its_ttl(desk: Desk) -> None:
-    await desk.port.set("k", "v", LEASE)
-    assert await desk.port.set_if_absent("n", "v", LEASE) is True
+    await desk.port.set("k", "v", desk.lease)
+    assert await desk.port.set_if_absent("n", "v", desk.lease) is True
     assert await desk.port.get("k") == "v"
-    await desk.advance(LEASE + 1)
+    await desk.advance(desk.lease + 1)
     assert await desk.port.get("k") is None
     assert await desk.port.set_if_absent("n", "w") is True
     assert await desk.port.get("n") == "w"
@@ -72,9 +72,9 @@ async def test_store_a_key_is_gone_after_its_ttl(desk: Desk) -> None:
 
 @check
 async def test_store_setting_without_a_ttl_takes_it_away(desk: Desk) -> None:
-    await desk.port.set("k", "v", LEASE)
+    await desk.port.set("k", "v", desk.lease)
     await desk.port.set("k", "w")
-    await desk.advance(LEASE + 1)
+    await desk.advance(desk.lease + 1)
     assert await desk.port.get("k") == "w"
 
 
@@ -92,8 +92,8 @@ async def test_store_counts_every_increment(desk: Desk) -> None:
 async def test_store_a_count_begins_anew_after_its_ttl(desk: Desk) -> None:
     if not hasattr(desk.port, "increment"):
         return
-    assert await desk.port.increment("n", 5, LEASE) == 5
-    await desk.advance(LEASE + 1)
+    assert await desk.port.increment("n", 5, desk.lease) == 5
+    await desk.advance(desk.lease + 1)
     assert await desk.port.increment("n") == 1
 
 
@@ -102,8 +102,8 @@ async def test_store_its_clock_goes_forward(desk: Desk) -> None:
     if not hasattr(desk.port, "now"):
         return
     first = await desk.port.now()
-    await desk.advance(LEASE)
-    assert await desk.port.now() >= first + LEASE * 0.9
+    await desk.advance(desk.lease)
+    assert await desk.port.now() >= first + desk.lease * 0.9
 
 
 __all__ = ["advance", *(name for name in dir() if name.startswith("test_"))]  # noqa: PLE0604 - the names of the tests
