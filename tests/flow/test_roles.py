@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine.kit import Told, work
 from treadle import App, BadOption, Record, Worker
+from treadle.cli.checks import checks
 from treadle.model import NewJob, Outcome, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
@@ -91,10 +92,16 @@ async def test_a_stall_nobody_noticed_ends_nothing(app: App, clock: HandClock) -
     assert await looked(one) == [True]
 
 
-async def test_who_leaves_hands_over_at_once(app: App) -> None:
-    one, two = Candidate(app.storage, "one", "leader"), Candidate(app.storage, "two", "follower")
-    assert await looked(one, two) == [True, False]
+async def test_who_leaves_keeps_nobody_waiting_for_its_lease(app: App, clock: HandClock) -> None:
+    one, two = Candidate(app.storage, "one", "auto"), Candidate(app.storage, "two", "follower")
+    three = Candidate(app.storage, "three", "auto")
+    assert await looked(one, two, three) == [True, False, False]
     await one.leave()
+    assert [row.state async for row in app.jobs.iterate()] == [State.SUCCEEDED]  # nothing stands in line for nobody
+    assert await looked(three) == [True]
+    await three.leave()
+    assert await looked(two) == [False]
+    clock.advance(5.01)
     assert await looked(two) == [True]
 
 
@@ -125,6 +132,7 @@ async def test_a_pause_of_every_queue_keeps_no_fleet_from_being_tended(app: App,
     assert await looked(follower) == [True]
     await follower.leave()
     assert await looked(Candidate(app.storage, "one", "auto")) == [True]
+    assert await leading(app.storage) == "one"
 
 
 async def test_what_the_leader_does_not_know_followers_tend(app: App) -> None:
@@ -179,8 +187,10 @@ async def test_schedules_are_ticked_by_the_leader_and_then_by_a_follower(
         clock.advance(60)
         assert (await told.until("succeeded")).task == "job"  # run by either
         await leader.stop()
-        clock.advance(60)
-        await told.until("succeeded", 2)
+        async with asyncio.timeout(60):
+            while len(told.of("succeeded")) < 2:
+                clock.advance(1)  # the follower gives other leaders five seconds from when it has noticed
+                await asyncio.sleep(0.02)
 
 
 async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> None:
@@ -236,3 +246,19 @@ async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: p
 def test_a_role_that_is_none() -> None:
     with pytest.raises(BadOption, match="role"):
         Worker(App("memory://"), role="boss")  # type: ignore[arg-type]
+
+
+async def test_the_doctor_misses_no_worker_for_what_every_worker_serves(app: App, clock: HandClock) -> None:
+    async def missed() -> list[str]:
+        return [check.text async for check in checks(app, has_tasks=False) if check.name == "queues"]
+
+    await looked(Candidate(app.storage, "one", "auto"))
+    clock.advance(100)  # its whole fleet was killed, and is forgotten
+    assert not await missed()
+    await app.schedules.upsert("s", app.stub("job", queue="jobs").job(), every=60)
+    assert await missed() == ["1 job in queue 'treadle', and no worker serves it"]
+    async with work(app, queues=["jobs"]):
+        async with asyncio.timeout(30):
+            while not (await app.storage.stats()).workers:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not await missed()

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from treadle import defaults
 from treadle.cli.say import lasts, plural
+from treadle.worker.lead import TASK as LEADER
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -79,9 +81,12 @@ def _workers(stats: Stats) -> Check:
 
 def _unserved(stats: Stats) -> Iterator[Check]:
     served = {queue for worker in stats.workers for queue in worker.queues}
+    if stats.workers:
+        served.add(defaults.OWN_QUEUE)  # every worker serves it, and says so nowhere
     jobs: dict[str, int] = {}
     for count in stats.counts:
-        if count.state in ("ready", "running") and count.task:
+        # Who leads is no job that anybody waits for: it stays when a whole fleet was killed.
+        if count.state in ("ready", "running") and count.task not in ("", LEADER):
             jobs[count.queue] = jobs.get(count.queue, 0) + count.jobs
     for queue, number in sorted(jobs.items()):
         if queue not in served:

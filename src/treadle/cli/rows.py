@@ -42,6 +42,8 @@ def note_of(row: Record) -> str:
         return ""
     try:
         found = msgspec.json.decode(row.note)
+        if "progress" not in found:
+            return str(found["text"])
         return f"{found['progress']:.0%} {found['text']}".strip()
     except (ValueError, TypeError, KeyError):
         return row.note

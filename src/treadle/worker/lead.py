@@ -36,6 +36,7 @@ class Tended(Struct, frozen=True):
 
     ticks: tuple[str, ...] = ()  # tasks of the schedules it ticks
     redrives: tuple[str, ...] = ()  # tasks of which it reopens failed jobs
+    text: str = "leads"  # for people who look at the row
 
 
 def role_of(value: str | None) -> Role | None:
@@ -129,7 +130,7 @@ class Lead:
         return not delay
 
     def _may_free(self, row: Record) -> bool:
-        if row.state.final:  # somebody has cancelled it: that ends no lead for good
+        if row.state.final:  # the leader has left, or somebody has cancelled it: that ends no lead for good
             return True
         if row.state is State.RUNNING:
             return self._role == "leader" and not (row.worker or "").endswith("-leader")
@@ -150,11 +151,12 @@ class Lead:
         self._changed()
 
     async def leave(self) -> None:
-        """Give the lead back, so that nobody has to wait for it. Never raises StorageError."""
+        """End the lead, so that nobody has to wait for the lease, and nothing stands in line for ever once the whole
+        fleet has stopped. Never raises StorageError."""
         version, self._version = self._version, None
         if version is not None:
             with suppress(StorageError):
-                await self._storage.settle([Outcome(id=ID, version=version, state=State.READY)])
+                await self._storage.settle([Outcome(id=ID, version=version, state=State.SUCCEEDED)])
 
 
 def leader_of(row: Record | None) -> str | None:
