@@ -180,9 +180,10 @@ async def _serve(
     if options["port"] is not None:
         first, tries = options["port"], 1
     blobs = _blobs(options, "queuey" in named)
+    site = make_site(app, settings, _faces(named, options, blobs), options.get("api", True))
     serving = Serving(
-        make_site(app, settings, _faces(named, options, blobs), options.get("api", True)),
-        host=options["host"], port=first, tries=tries, certificate=options["tls_cert"], key=options["tls_key"],
+        site, host=options["host"], port=first, tries=tries, certificate=options["tls_cert"], key=options["tls_key"],
+        on_stop=site.state.waiting.send_home,
     )  # fmt: skip
     with Signals(asyncio.get_running_loop(), stopping):
         # the app first: a storage that is away is said in one line

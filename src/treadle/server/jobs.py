@@ -21,6 +21,7 @@ from treadle.server.guard import allowed
 from treadle.server.operations import Call, Operation
 from treadle.server.settings import Settings
 from treadle.server.views import Id, JobAsked, JobsAsked, JobView, JobViews, Name, PageView, moment_of, spec_of, view
+from treadle.server.waiting import Waiting
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -81,8 +82,8 @@ class Explained(Struct, frozen=True):
 class JobRoom:
     """Jobs of one app, for people and services."""
 
-    def __init__(self, app: App, settings: Settings) -> None:
-        self._app, self._settings = app, settings
+    def __init__(self, app: App, settings: Settings, waiting: Waiting) -> None:
+        self._app, self._settings, self._waiting = app, settings, waiting
 
     def operations(self) -> list[Operation]:
         made = Operation
@@ -208,20 +209,24 @@ class JobRoom:
 
     async def _follow(self, row: Record, until: float | None) -> AsyncIterator[Record]:
         """The row now, at each hint or sign of life, and at its ending, which is the last."""
-        loop, id = asyncio.get_running_loop(), row.id
+        loop, id, home = asyncio.get_running_loop(), row.id, self._waiting.home
         while True:
             heard = asyncio.ensure_future(self._app.storage.watch((f"job:{id}",), self._pause(until)))
+            stopped = asyncio.ensure_future(home.wait())
             try:
                 await asyncio.sleep(0)  # listening first, then looking: a change in between is heard
                 [found] = await self._app.storage.get([id])
                 row = found or row
                 yield row
-                if row.state.final or found is None or (until is not None and loop.time() >= until):
+                if row.state.final or found is None or (until is not None and loop.time() >= until) or home.is_set():
                     return
-                await heard
+                await asyncio.wait([heard, stopped], return_when=asyncio.FIRST_COMPLETED)
+                if heard.done():
+                    await heard  # a storage that is away is said
             finally:
-                heard.cancel()
-                await asyncio.wait([heard])
+                for each in (heard, stopped):
+                    each.cancel()
+                await asyncio.wait([heard, stopped])
 
     def _pause(self, until: float | None) -> float:
         if until is None:

@@ -36,14 +36,20 @@ def listen(host: str, port: int, tries: int = 1) -> socket.socket:
 
 
 class Serving:
-    """A site that is served in this event loop, from `async with` to its end."""
+    """A site that is served in this event loop, from `async with` to its end.
+
+    grace    s that requests under way get to end
+    on_stop  called when no more requests are taken, to answer those that wait
+    """
 
     def __init__(
         self, site: Callable[..., Awaitable[Any]], *, host: str = "127.0.0.1", port: int = 0, tries: int = 1,
         certificate: str | None = None, key: str | None = None, grace: float = GRACE,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._socket = listen(host, port, tries)
         self.host, self.port = self._socket.getsockname()[:2]
+        self._on_stop = on_stop
         self.scheme = "https" if certificate else "http"
         config = uvicorn.Config(
             site, log_config=None, access_log=False, http="httptools", ws="none", lifespan="on",
@@ -84,6 +90,7 @@ class Serving:
     async def __aexit__(self, *_: object) -> None:
         if self._ticking is not None:
             self._ticking.cancel()
+        self._on_stop()
         await self._server.shutdown([self._socket])
 
 

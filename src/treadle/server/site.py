@@ -47,10 +47,7 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
     @asynccontextmanager
     async def life(site: Starlette) -> AsyncIterator[None]:
         async with app:
-            try:
-                yield
-            finally:
-                waiting.send_home()
+            yield
 
     async def healthz(request: Request) -> Response:
         """The process answers."""
@@ -67,7 +64,7 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
         operations = [
-            *JobRoom(app, settings).operations(),
+            *JobRoom(app, settings, waiting).operations(),
             *ScheduleRoom(app).operations(),
             *OperatorRoom(app).operations(),
             *Verbs(app, waiting, settings).operations(),

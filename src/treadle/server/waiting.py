@@ -69,6 +69,7 @@ class Waiting:
     def __init__(self, storage: Callable[[], Storage]) -> None:
         self._storage = storage
         self._benches: dict[tuple[str, ...], Bench] = {}
+        self.home = asyncio.Event()  # the server stops: nobody waits any longer, for work or for an ending
 
     @asynccontextmanager
     async def bench(self, queues: Sequence[str]) -> AsyncIterator[Bench]:
@@ -102,7 +103,7 @@ class Waiting:
                 found, is_some, next_in = await look()
                 if is_some:
                     bench.call_one()
-                if is_some or loop.time() >= until:
+                if is_some or loop.time() >= until or self.home.is_set():
                     return found
                 await bench.rest(next_in, until)
                 if await request.is_disconnected():
@@ -110,7 +111,8 @@ class Waiting:
                     raise Refused(400, "gone", "the runner went away while it waited")
 
     def send_home(self) -> None:
-        """The server stops: nobody waits any longer."""
+        """The server stops: whoever waits is answered with what there is now."""
+        self.home.set()
         for bench in self._benches.values():
             for seat in bench.seats:
                 seat.set()
