@@ -16,8 +16,8 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def make(self, limit: int) -> DirectoryBlobs:
-        return DirectoryBlobs(self.path, limit)
+    def make(self, limit: int, sha1: bool = False) -> DirectoryBlobs:
+        return DirectoryBlobs(self.path, limit, sha1)
 
     async def spoil(self, address: str, content: bytes) -> None:
         DirectoryBlobs(self.path).path(address).write_bytes(content)

@@ -72,8 +72,8 @@ class Store:
             found: bytes = answer.read()
             return found
 
-    def make(self, limit: int) -> S3Blobs:
-        return S3Blobs(Bucket(self.place, self.who), limit)
+    def make(self, limit: int, sha1: bool = False) -> S3Blobs:
+        return S3Blobs(Bucket(self.place, self.who), limit, sha1)
 
     async def spoil(self, address: str, content: bytes) -> None:
         name = f"/{self.place.prefix}{S3Blobs.name(address)}"

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
-from treadle.blobs.store import Blob, Corrupt, NoBlob, TooBig
+from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig
 from treadle.errors import StorageFull, StorageUnavailable
 
 log = logging.getLogger("treadle")
@@ -30,10 +30,11 @@ class DirectoryBlobs:
     """Blobs in a directory, which is made if it is not there. Several processes may share it.
 
     limit  bytes of the largest blob
+    sha1   blobs put from now on are found by their SHA-1 as well
     """
 
-    def __init__(self, folder: str | Path, limit: int = MOST) -> None:
-        self._folder, self._limit = Path(folder), limit
+    def __init__(self, folder: str | Path, limit: int = MOST, sha1: bool = False) -> None:
+        self._folder, self._limit, self._sha1 = Path(folder), limit, sha1
         self._aside = self._folder / "quarantine"
         self._incoming = self._folder / "incoming"
         for each in (self._folder, self._aside, self._incoming):
@@ -51,7 +52,7 @@ class DirectoryBlobs:
             descriptor, name = tempfile.mkstemp(dir=self._incoming)
         except OSError as error:
             raise refusal(error, self._folder) from error
-        sha, size = hashlib.sha256(), 0
+        sha, old, size = hashlib.sha256(), hashlib.sha1(usedforsecurity=False), 0
         try:
             with os.fdopen(descriptor, "wb", buffering=0) as out:
                 async for piece in content:
@@ -60,8 +61,12 @@ class DirectoryBlobs:
                         raise TooBig("the blob", size, self._limit)
                     if piece:
                         await asyncio.to_thread(append, out, piece, sha)
+                        if self._sha1:
+                            await asyncio.to_thread(old.update, piece)
                 address = sha.hexdigest()
                 is_new = await asyncio.to_thread(self._keep, out, name, address)
+            if self._sha1:
+                await asyncio.to_thread(self._note, old.hexdigest(), address)
         except OSError as error:
             raise refusal(error, self._folder) from error
         finally:
@@ -81,6 +86,29 @@ class DirectoryBlobs:
         os.replace(name, target)
         _flush(target.parent)
         return True
+
+    def _note(self, sha1: str, address: str) -> None:
+        """Write down, whole or not at all, what has this SHA-1."""
+        target = self._folder / "sha1" / sha1
+        if target.exists():
+            return
+        target.parent.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=self._incoming, delete=False) as out:
+            out.write(address)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(out.name, target)
+        _flush(target.parent)
+
+    async def find(self, sha1: str) -> str | None:
+        if not self._sha1:
+            raise BadAddress("this store does not look blobs up by their SHA-1")
+        try:
+            return await asyncio.to_thread((self._folder / "sha1" / sha1).read_text)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refusal(error, self._folder) from error
 
     async def size(self, address: str) -> int | None:
         try:

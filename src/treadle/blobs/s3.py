@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import logging
 import os
 import tempfile
@@ -16,9 +17,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import IO, Final, Self
 
+from treadle.blobs.address import address_of
 from treadle.blobs.bucket import Bucket, read_url
 from treadle.blobs.directory import MOST, File, append, refusal
-from treadle.blobs.store import Blob, Corrupt, NoBlob, TooBig
+from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig
 
 log = logging.getLogger("treadle")
 
@@ -29,16 +31,17 @@ class S3Blobs:
     """Blobs in a bucket. Any number of servers may share it.
 
     limit  bytes of the largest blob, 5 GiB at most
+    sha1   blobs put from now on are found by their SHA-1 as well
     """
 
-    def __init__(self, bucket: Bucket, limit: int = MOST) -> None:
-        self._bucket, self._limit = bucket, min(limit, LARGEST)
+    def __init__(self, bucket: Bucket, limit: int = MOST, sha1: bool = False) -> None:
+        self._bucket, self._limit, self._sha1 = bucket, min(limit, LARGEST), sha1
 
     @classmethod
-    def at(cls, url: str, limit: int = MOST, environment: Mapping[str, str] = os.environ) -> Self:
+    def at(cls, url: str, limit: int = MOST, sha1: bool = False, environment: Mapping[str, str] = os.environ) -> Self:
         """The store of `s3://bucket/prefix?endpoint=...&region=...`; who asks is said by the environment, as
         AWS_ACCESS_KEY_ID and so on. Raises BadUrl."""
-        return cls(Bucket(*read_url(url, environment)), limit)
+        return cls(Bucket(*read_url(url, environment)), limit, sha1)
 
     async def close(self) -> None:
         await self._bucket.close()
@@ -50,6 +53,7 @@ class S3Blobs:
 
     async def put(self, content: AsyncIterator[bytes]) -> tuple[str, bool]:
         sha, mark, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+        old = hashlib.sha1(usedforsecurity=False)
         try:
             with await asyncio.to_thread(_spool) as spool:
                 async for piece in content:
@@ -57,17 +61,31 @@ class S3Blobs:
                     if size > self._limit:
                         raise TooBig("the blob", size, self._limit)
                     mark.update(piece)
+                    if self._sha1:
+                        old.update(piece)
                     await asyncio.to_thread(append, spool, piece, sha)
                 address = sha.hexdigest()
                 known = await self._bucket.head(self.name(address))
                 # The mark of an object that was put in one piece is its MD5; where a server makes marks otherwise, or
                 # the object is spoiled, it is put again.
-                if known is not None and (known.size, known.etag) == (size, f'"{mark.hexdigest()}"'):
-                    return address, False
-                await self._bucket.put(self.name(address), spool, size, address)
+                is_new = known is None or (known.size, known.etag) != (size, f'"{mark.hexdigest()}"')
+                if is_new:
+                    await self._bucket.put(self.name(address), spool, size, address)
         except OSError as error:
             raise refusal(error, tempfile.gettempdir()) from error
-        return address, True
+        if self._sha1:
+            text = address.encode()
+            await self._bucket.put(
+                f"sha1/{old.hexdigest()}", io.BytesIO(text), len(text), hashlib.sha256(text).hexdigest()
+            )
+        return address, is_new
+
+    async def find(self, sha1: str) -> str | None:
+        if not self._sha1:
+            raise BadAddress("this store does not look blobs up by their SHA-1")
+        found = io.BytesIO()
+        came = await self._bucket.fetch(f"sha1/{sha1}", found)
+        return None if came is None else address_of(found.getvalue().decode())
 
     async def size(self, address: str) -> int | None:
         found = await self._bucket.head(self.name(address))

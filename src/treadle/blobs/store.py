@@ -50,6 +50,11 @@ class Blobs(Protocol):
         """Bytes under the address; None: there are none. Does not verify."""
         ...
 
+    async def find(self, sha1: str) -> str | None:
+        """The address of the bytes with this SHA-1 (40 lower-case hex digits), where the store keeps such look-ups;
+        None: there are none. Raises BadAddress where it does not."""
+        ...
+
     async def close(self) -> None:
         """Let go of connections; the store may be used again all the same."""
         ...

@@ -70,6 +70,7 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
     "queuey].",
 )
 @click.option("--max-blob", type=click.IntRange(1), help="Bytes of the largest blob [268435456].")
+@click.option("--sha1", is_flag=True, help="Find blobs that are put from now on by their SHA-1 as well.")
 @click.option(
     "--discovery/--no-discovery", default=None, help="Announce queue and blobs by multicast DNS [with --face queuey]."
 )
@@ -239,9 +240,9 @@ def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
     limit = options["max_blob"] or blobs.MOST
     note(f"treadle: blobs live in {place}")
     if not place.startswith("s3:"):
-        return blobs.DirectoryBlobs(place, limit)
+        return blobs.DirectoryBlobs(place, limit, options["sha1"])
     try:
-        found: Blobs = blobs.S3Blobs.at(place, limit)
+        found: Blobs = blobs.S3Blobs.at(place, limit, options["sha1"])
     except ImportError as error:
         raise Stop(USAGE, f"blobs in a bucket need the extra: pip install 'treadle[s3]' ({error})") from None
     return found

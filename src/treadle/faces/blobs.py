@@ -5,6 +5,7 @@ Without it a runner would need the disk of the sender.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 BYTES = "application/octet-stream"
+SHA1 = re.compile(r"[0-9a-fA-F]{40}")
 
 
 def blob_face(blobs: Blobs) -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
@@ -80,9 +82,11 @@ class BlobFace:
 async def blob_response(blobs: Blobs, named: str, method: str) -> Response:
     """The blob of that address, streamed; for HEAD its size only. Raises Refused: 400, 404, 500 for a spoiled one."""
     try:
-        address = address_of(named)
+        address = await blobs.find(named.lower()) if SHA1.fullmatch(named) else address_of(named)
     except BadAddress as error:
         raise Refused(400, "malformed_address", str(error)) from None
+    if address is None:
+        raise Refused(404, "not_found", f"there is no blob with the SHA-1 {named}")
     headers = {"ETag": f'"{address}"', "Cache-Control": "public, max-age=31536000, immutable"}
     if method == "HEAD":
         size = await blobs.size(address)

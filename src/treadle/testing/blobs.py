@@ -9,9 +9,9 @@ A test module for a store is this:
     def shelf():
         return MyShelf()
 
-A shelf has `make(limit)`, which answers the store over one and the same place, and coroutine functions to look behind
-it: `spoil(address, content)` puts other bytes where those of an address are, `names()` lists all that lies there, with
-"quarantine" in the names of what was set aside. Needs pytest and no plugin.
+A shelf has `make(limit, sha1=False)`, which answers the store over one and the same place, and coroutine functions to
+look behind it: `spoil(address, content)` puts other bytes where those of an address are, `names()` lists all that lies
+there, with "quarantine" in the names of what was set aside. Needs pytest and no plugin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from treadle.blobs import Blobs, Corrupt, NoBlob, TooBig
+from treadle.blobs import BadAddress, Blobs, Corrupt, NoBlob, TooBig
 from treadle.blobs.store import Blob
 
 LIMIT = 3_000_000  # bytes
@@ -35,7 +35,7 @@ LIMIT = 3_000_000  # bytes
 class Shelf(Protocol):
     """Where a store keeps its blobs, as the tests see it."""
 
-    def make(self, limit: int) -> Blobs: ...
+    def make(self, limit: int, sha1: bool = False) -> Blobs: ...
     async def spoil(self, address: str, content: bytes) -> None: ...
     async def names(self) -> list[str]: ...
 
@@ -143,5 +143,22 @@ async def test_blobs_of_many_who_put_the_same_each_has_stored_it(shelf: Shelf, b
         assert {address for address, _ in found} == {hashlib.sha256(b"same").hexdigest()}
         assert await read(other, found[0][0]) == b"same"
         assert len(await kept(shelf)) == 1
+    finally:
+        await other.close()
+
+
+@checked
+async def test_blobs_are_found_by_their_sha1_if_that_was_asked_for(shelf: Shelf, blobs: Blobs) -> None:
+    content = b"old address"
+    sha1 = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    with pytest.raises(BadAddress):
+        await blobs.find(sha1)
+    other = shelf.make(LIMIT, sha1=True)
+    try:
+        assert await other.find(sha1) is None
+        address, _ = await other.put(pieces(content[:3], content[3:]))
+        assert await other.put(pieces(content)) == (address, False)
+        assert await other.find(sha1) == address
+        assert await read(other, address) == content
     finally:
         await other.close()

@@ -32,6 +32,21 @@ async def test_an_address_with_slashes_is_one_all_the_same(blobs: DirectoryBlobs
                 assert (answer.status, await answer.read()) == (200, content)
 
 
+async def test_by_sha1_over_http(tmp_path: Path) -> None:
+    content = b"old address"
+    sha1 = hashlib.sha1(content).hexdigest()
+    plain, knowing = [
+        memory_url(None, faces=[blob_face(DirectoryBlobs(tmp_path, sha1=sha1))]) for sha1 in (False, True)
+    ]
+    async with aiohttp.ClientSession() as session:
+        for url, before, after in ((plain, 400, 400), (knowing, 404, 200)):
+            for status in (before, after):
+                async with session.get(f"{url}/blob/{sha1.upper()}") as answer:
+                    assert answer.status == status
+                async with session.put(f"{url}/blob", data=content) as answer:
+                    assert answer.status in (200, 201)
+
+
 def test_addresses_have_two_forms() -> None:
     address = hashlib.sha256(b"x").hexdigest()
     assert address_of(address.upper()) == address
