@@ -16,7 +16,20 @@ const tasks = {
   "text.shout": async (text) => text.toUpperCase(),
   "text.fail": async () => { throw new Error("no luck") },
   "math.sum": async (...numbers) => numbers.reduce((a, b) => a + b, 0),
+  // Called twice: it starts a job for each word, and is called again when they have ended.
+  "text.shoutAll": async function (...words) {
+    if (!this.after.length) return new Children(words.map((word) => job("text.shout", word)), true);
+    return (await results(this.after)).join(" ");
+  },
+  // Called once: its result is that of the job it goes on as.
+  "text.shoutLater": async (text) => new Children([job("text.shout", text)]),
 };
+
+class Children { // stored with the report; the job waits for them and is ended by the server, or called again
+  constructor(jobs, again = false) { this.report = { then: jobs, ...(again && { again }) }; }
+}
+const job = (task, ...args) => ({ id: "", task, payload: JSON.stringify(args) }); // the server derives the id
+const results = async (ids) => (await call("get", { ids })).records.map((row) => JSON.parse(row.result));
 
 const running = new Map(); // id -> { version, lost }
 let stopping = false, ticket = 0;
@@ -42,12 +55,14 @@ async function call(verb, body) {
   }
 }
 
-async function run({ job, version }) {
+async function run(row) {
+  const { job, version } = row;
   const given = JSON.parse(job.payload); // an array of arguments, or { args, kwargs }
   const args = Array.isArray(given) ? given : [...given.args, given.kwargs];
   let report;
   try {
-    report = { succeed: (await tasks[job.task](...args)) ?? null };
+    const value = (await tasks[job.task].apply(row, args)) ?? null;
+    report = value instanceof Children ? value.report : { succeed: value };
   } catch (error) {
     report = { fail: `${error.stack ?? ""}\n${error}`.slice(-10_000) }; // the last line is what people see first
   }
