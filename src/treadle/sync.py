@@ -115,8 +115,7 @@ class Portal:
                 self._loop = loop
             return self._loop
 
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
@@ -124,6 +123,8 @@ class Portal:
             for task in left:
                 task.cancel()
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            if self._app.loop is loop:  # a call that came while it was closed has opened it again
+                loop.run_until_complete(self._app.close())
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()

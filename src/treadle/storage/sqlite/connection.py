@@ -23,7 +23,7 @@ from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.faults import translated
 from treadle.storage.sqlite.lockfile import LockFile
-from treadle.storage.sqlite.opening import WAIT, open_file
+from treadle.storage.sqlite.opening import WAIT, Opened, open_file
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests
@@ -58,22 +58,25 @@ class Database:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
+        self._closed: asyncio.Future[None] | None = None  # while it is being closed
         self.read_only = False
 
     # --- opening and closing
 
     async def open(self) -> None:
+        while self._closed is not None and self._closed.get_loop() is asyncio.get_running_loop():
+            await asyncio.shield(self._closed)  # or the one would close what the other opens
         if self._loop is not None:
             return
         self._pid, self.read_only = os.getpid(), False
         self._threads = ThreadPoolExecutor(1, "treadle-sqlite")
         self._searches = ThreadPoolExecutor(1, "treadle-sqlite-look")
         loop = asyncio.get_running_loop()
+        opening = self._threads.submit(lambda: open_file(self.path, self._synchronous, self.now, self._shared))
         try:
-            opened = await loop.run_in_executor(
-                self._threads, lambda: open_file(self.path, self._synchronous, self.now, self._shared)
-            )
+            opened = await asyncio.shield(asyncio.wrap_future(opening, loop=loop))
         except BaseException as error:
+            opening.add_done_callback(_let_go)  # given up while the thread still opens it
             self._threads.shutdown(wait=False)
             self._searches.shutdown(wait=False)
             found = translated(error, self.path)
@@ -90,15 +93,20 @@ class Database:
             return
         self.check_process()
         self._closing = True
-        while self._task is not None:
-            await asyncio.wait([self._task])
-        await self._checkpoints.finish()
-        loop, self._loop = self._loop, None
+        closed = self._closed = self._loop.create_future()
         try:
-            await loop.run_in_executor(self._threads, self._close)
+            while self._task is not None:
+                await asyncio.wait([self._task])
+            await self._checkpoints.finish()
+            loop, self._loop = self._loop, None
+            try:
+                await loop.run_in_executor(self._threads, self._close)
+            finally:
+                self._threads.shutdown(wait=False)
+                self._searches.shutdown(wait=True)
         finally:
-            self._threads.shutdown(wait=False)
-            self._searches.shutdown(wait=True)
+            self._closed = None
+            closed.set_result(None)
 
     def _close(self) -> None:
         """The last connection to close writes a checkpoint, so the lock is held meanwhile."""
@@ -331,6 +339,14 @@ def _nudge(loop: asyncio.AbstractEventLoop, running: ThreadFuture[Any]) -> None:
     if not running.done():
         time.sleep(0.0001)
         loop.call_later(NUDGE, _nudge, loop, running)
+
+
+def _let_go(opening: ThreadFuture[Opened]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opened = opening.result()
+        for each in (opened.search, opened.look, opened.db, opened.lock):
+            if each is not None:
+                each.close()
 
 
 def _fail(request: Request, error: BaseException) -> None:
