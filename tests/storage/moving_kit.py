@@ -64,7 +64,7 @@ async def populate(storage: Storage, jobs: int, queue: int | None = 1) -> None:
     """About so many jobs, by the verbs alone: every state, waits open and counted, keys, slots, windows, memos.
     `queue`: the slots of one of the queues in the end."""
     await storage.set_limits([
-        Limit("tenant", slots=1), Limit("paced", rate=1_000, per=60.0), Limit("queue:slow", slots=queue and 10_000),
+        Limit("tenant", slots=1), Limit("paced", rate=1_000, per=86_400.0), Limit("queue:slow", slots=queue and 10_000),
         Limit("sips", rate=10, per=60.0, how="bucket", burst=5),
     ])  # fmt: skip
     rows = [job for number in range(jobs // 11) for job in kinds_of_jobs(number)]

@@ -99,6 +99,16 @@ async def test_each_line_has_its_own(storage: PostgresStorage) -> None:
     assert await ids(storage, 9, queues=both) == ["c1", "a2", "c2", "b2"]
 
 
+async def test_who_is_passed_over_is_not_forgotten(storage: PostgresStorage) -> None:
+    """By a claim of certain jobs, or by one with no room for some."""
+    for id in "abcd":
+        await storage.enqueue([job(id, task="one" if id in "ac" else "two")])
+    assert await ids(storage, 1, ids=("b",)) == ["b"]
+    assert await ids(storage, 2, tasks={"one": (0, None), "two": (None, None)}) == ["d"]
+    assert await ids(storage) == ["a"]
+    assert await ids(storage, tasks={"one": (None, None), "two": (None, None)}) == ["c"]
+
+
 async def test_what_is_due_is_looked_for_with_all_of_the_line(storage: PostgresStorage, looks: HandClock) -> None:
     clock = HandClock()
     storage._clock = clock

@@ -54,8 +54,8 @@ class Head:
     def claimed(self, ask: Claim, floors: dict[str, Floor] | None, records: Sequence[Record]) -> None:
         """What was claimed with these floors, in the order of the line: nobody stands before the last of it now, but
         who was locked or joined meanwhile."""
-        if self._held < HELD:
-            return
+        if self._held < HELD or ask.ids or any(room is not None for room, _ in (ask.tasks or {}).values()):
+            return  # of whom was passed over nothing is known
         self._held += 2 * len(records)  # each leaves a row when it is claimed, and another when it ends
         last = {row.job.queue: row for row in records}
         for queue, _ in ask.queues:
