@@ -101,6 +101,17 @@ class RedisStage(Stage):
             await asyncio.to_thread(self.server.close)
 
 
+class ShardsStage(RedisStage):
+    """Calls that take several shards are cut anywhere; how the server is away is the same."""
+
+    name = "redis-shards"
+    ways = ("refused", "killed", "full")
+
+    def __init__(self, shared: bool = False) -> None:
+        super().__init__(shared)
+        self.direct, self.url = f"{self.direct}&shards=3", f"{self.url}&shards=3"
+
+
 class PostgresStage(Stage):
     name = "postgres"
     ways = ("refused", "black hole", "killed", "restarted", "read-only", "full", "locked")
@@ -198,7 +209,7 @@ class SqliteStage(Stage):
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-STAGES: tuple[type[Stage], ...] = (RedisStage, PostgresStage, SqliteStage)
+STAGES: tuple[type[Stage], ...] = (RedisStage, ShardsStage, PostgresStage, SqliteStage)
 SERVED: tuple[type[Stage], ...] = (RedisStage, PostgresStage)  # those with a network before them
 OUTAGES = [(stage, way) for stage in STAGES for way in stage.ways]
 
