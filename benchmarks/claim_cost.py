@@ -5,7 +5,8 @@
 A workload of its own size is made in an empty storage, then a batch of ten jobs is claimed and settled, again and
 again; the figure is the lower quartile of what the claims took, in turns with one where little is stored. It must not
 grow with what is stored. A url stands for itself; `valkey` and `postgres` start a server as the tests do, `sqlite`
-makes a file, `memory` is this process.
+makes a file, `memory` is this process. TEST_VALKEY_BIN names another server; the one that the tests bring is built with
+libc's allocator, whose calls get dearer with what it holds, so it is no measure.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ async def there(url: str) -> AsyncIterator[str]:
 
         # no rewriting of the log while we measure: it forks, and this is about claims
         with Valkey("--auto-aof-rewrite-percentage", "0", fsync="everysec") as server:
+            print(f"(allocator of the server: {server.info('memory')['mem_allocator']})", file=sys.stderr)
             yield server.url
     elif url == "postgres":
         from tests.servers.postgres import Postgres

@@ -70,6 +70,7 @@ def judged(health: Health) -> Iterator[Check]:
         yield _persistence(health, settings)
         yield _replicas(health, settings)
     yield _memory(health)
+    yield from _allocator(health)
     yield from _trouble(health)
 
 
@@ -145,6 +146,12 @@ def _memory(health: Health) -> Check:
         return warn("memory", f"{size(used)} of {size(most)} are used",
                     "more memory, shorter retention, fewer results: a full server refuses new jobs")  # fmt: skip
     return ok("memory", f"{size(used)} used" + (f" of {size(most)}" if most else ", no maxmemory"))
+
+
+def _allocator(health: Health) -> Iterator[Check]:
+    if health.info.get("mem_allocator", "").startswith("libc"):
+        yield warn("allocator", "libc: this server was built without jemalloc, and calls get dearer as it fills",
+                   "a build with jemalloc, as those of the distributions and the official images are")  # fmt: skip
 
 
 def _trouble(health: Health) -> Iterator[Check]:

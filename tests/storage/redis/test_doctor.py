@@ -90,3 +90,13 @@ def test_a_cluster_of_which_one_node_does_everything() -> None:
     assert "one node of the cluster" in found[1]
     found = doctor_of(f"{cluster.shared().url}?ns=doctor-shards&shards=12")["shards"]
     assert found == ("ok", "12, on 3 nodes")
+
+
+def test_a_server_without_jemalloc() -> None:
+    """It gets slower as it fills; those of the distributions have it."""
+    told = {
+        allocator: {check.name: check.verdict for check in judged(Health({"mem_allocator": allocator}, None))}
+        for allocator in ("libc", "jemalloc-5.3.0")
+    }
+    assert told["libc"]["allocator"] == "warn"
+    assert "allocator" not in told["jemalloc-5.3.0"]

@@ -7,17 +7,13 @@ do
 end
 local ask = cmsgpack.unpack(ARGV[2])
 if call('EXISTS', ns .. ':held:' .. ask.worker) == 1 then return { num(now), '1', '', '', {} } end
-T.tend()
-A.write()
-B.finish()
 
 local spots = {}
-local function look(number, queue)
-  local shut = A.rule('queue:' .. queue) and not A.fits('queue:' .. queue, 1, false)
+local function look(number, queue, kind)
   local left = ask.limit
   for _, rank in ipairs(call('ZRANGE', ns .. ':lines:' .. queue, 0, -1)) do
     if left <= 0 then break end
-    local list = ns .. ':' .. (shut and 'fast' or 'line') .. ':' .. rank .. ':' .. queue
+    local list = ns .. ':' .. kind .. ':' .. rank .. ':' .. queue
     local found, n = call('ZRANGE', list, 0, left - 1, 'WITHSCORES'), #spots
     for k = 1, #found, 2 do
       spots[n + 1], spots[n + 2], spots[n + 3], spots[n + 4] = number, rank, found[k + 1], found[k]
@@ -26,10 +22,35 @@ local function look(number, queue)
     left = left - #found / 2
   end
 end
-if #ask.ids == 0 then
-  for number, each in ipairs(ask.queues) do look(number, each[1]) end
+
+local function first_score(key)
+  return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
 end
-local half = call('EXISTS', ns .. ':leaving') == 1
-  or #call('ZRANGEBYSCORE', ns .. ':calls:at', '-inf', num(now - ARGV[3]), 'LIMIT', 0, 1) > 0
-local moment = B.next_moment()
-return { num(now), '', half and '1' or '', moment and num(moment) or '', spots }
+
+local function answer()
+  local half = call('EXISTS', ns .. ':leaving') == 1
+    or #call('ZRANGEBYSCORE', ns .. ':calls:at', '-inf', num(now - ARGV[3]), 'LIMIT', 0, 1) > 0
+  local due, opens = first_score(DUE), first_score(OPENS)
+  local moment = due and opens and math.min(due, opens) or due or opens
+  return { num(now), '', half and '1' or '', moment and num(moment) or '', spots }
+end
+
+-- nothing is due and there are no rules, as mostly in a shard beside the first: half the price of what follows
+local calm = (first_score(DUE) or now + 1) > now and (first_score(OPENS) or now + 1) > now
+if calm and call('EXISTS', RULES) == 0 then
+  if #ask.ids == 0 then
+    for number, each in ipairs(ask.queues) do look(number, each[1], 'line') end
+  end
+  return answer()
+end
+--- slowly
+T.tend()
+A.write()
+B.finish()
+if #ask.ids == 0 then
+  for number, each in ipairs(ask.queues) do
+    local shut = A.rule('queue:' .. each[1]) and not A.fits('queue:' .. each[1], 1, false)
+    look(number, each[1], shut and 'fast' or 'line')
+  end
+end
+return answer()
