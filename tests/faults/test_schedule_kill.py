@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.fixtures import LASTING, a_url
 from tests.faults.scheduled import EVERY, make
-from tests.servers import valkey
 from treadle import App, Worker
 
 ROUNDS = 4
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+@pytest.mark.parametrize("kind", LASTING)
 async def test_each_moment_has_one_job(tmp_path: Path, kind: str) -> None:
     await each_moment_has_one_job(kind, tmp_path, ROUNDS)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+@pytest.mark.parametrize("kind", LASTING)
 async def test_each_moment_has_one_job_for_long(tmp_path: Path, kind: str) -> None:
     await each_moment_has_one_job(kind, tmp_path, 200)
 
@@ -36,8 +36,11 @@ async def many(app: App) -> int:
 
 
 async def each_moment_has_one_job(kind: str, folder: Path, rounds: int) -> None:
-    name = f"t{os.getpid()}-{random.randrange(10**9)}"
-    url = f"sqlite:///{folder / 'jobs.db'}" if kind == "sqlite" else f"{valkey.url()}?ns={name}"
+    with a_url(kind, folder) as url:
+        await ticking_and_killed(url, rounds)
+
+
+async def ticking_and_killed(url: str, rounds: int) -> None:
     chance, workers, kills = random.Random(os.urandom(4)), list[asyncio.subprocess.Process](), 0
     app = make(url)
     await app.open()
