@@ -81,6 +81,7 @@ class About:
     settled: str | Sequence[Sequence[str]] = ()
     can: Sequence[str] = ()
     forks: bool = False  # whether its one worker makes the processes itself
+    serial: bool = False  # whether a worker runs one job at a time, whatever one asks
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ CRASH = {  # what a crash of the server loses that is set up as the storage says
 }
 ASK = Ask(**json.loads(os.environ.get("BENCH", "{}")))
 BALLAST = "x" * ASK.ballast
+CALL = max(10, min(1_000, 10_000_000 // max(1, ASK.ballast)))  # jobs of a bulk call: 10 MB at most
 VALUE = 1 if ASK.results else None  # what a job returns
 
 
@@ -216,8 +218,8 @@ async def _many(producer: Producer, seconds: float, most: int) -> int:
     assert producer.many is not None
     end, sent = time.monotonic() + seconds, 0
     while sent < most and time.monotonic() < end:
-        await _called(producer.many, min(1_000, most - sent))
-        sent += min(1_000, most - sent)
+        await _called(producer.many, min(CALL, most - sent))
+        sent += min(CALL, most - sent)
     return sent
 
 
@@ -281,12 +283,17 @@ async def _produce(module: Any) -> None:
 
 
 def _about(about: About, module: Any) -> dict[str, Any]:
-    versions = {name: importlib.metadata.version(name) for name in about.packages}
     return {
-        "versions": versions, "python": sys.version.split()[0], "settled": about.settled, "worker": about.worker,
-        "server": about.server, "notes": " ".join(about.notes.split()), "can": list(about.can), "forks": about.forks,
+        "versions": {name: importlib.metadata.version(name) for name in about.packages},
+        "python": sys.version.split()[0],
+        "settled": about.settled,
+        "worker": about.worker,
+        "server": about.server,
+        "notes": " ".join(about.notes.split()),
+        "can": [*about.can, *(() if about.serial else ("concurrency",))],
+        "forks": about.forks,
         "setup": hasattr(module, "setup"),
-    }  # fmt: skip
+    }
 
 
 def _leave_with(parent: int) -> None:

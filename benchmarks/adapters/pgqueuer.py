@@ -54,9 +54,9 @@ async def work() -> None:
         await body(float((job.payload or b"0").split(b" ", 1)[0]))
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, queue.shutdown.set)
-    batch = ASK.concurrency or 300
-    most = 2 * batch if ASK.concurrency else None  # what it holds at once; it must be twice the batch
-    await queue.run(dequeue_timeout=timedelta(seconds=30), batch_size=batch, max_concurrent_tasks=most)
+    # what it holds at once must be twice the batch at least
+    batch = max(1, ASK.concurrency // 2) if ASK.concurrency else 300
+    await queue.run(dequeue_timeout=timedelta(seconds=30), batch_size=batch, max_concurrent_tasks=ASK.concurrency)
 
 
 def worker() -> None:

@@ -20,6 +20,7 @@ ABOUT = About(
     server=CRASH.get(ASK.storage, ""),
     notes="SimpleWorker, one job at a time; bulk is enqueue_many; result_ttl=0 unless results are on",
     can=("results", "processes", "fanin"),
+    serial=True,
 )
 connection: Any = redis.Redis.from_url(ASK.url or "redis://localhost")
 queue: Any = Queue(connection=connection)

@@ -51,7 +51,7 @@ class Size:
     churn: float
 
 
-QUICK: Final = Size(1.2, 0.5, 100, 100, 20_000, 300, 60.0, 1_000, 1_000_000, 10.0, 60.0)
+QUICK: Final = Size(1.2, 0.5, 100, 100, 20_000, 300, 90.0, 1_000, 1_000_000, 10.0, 60.0)
 FULL: Final = Size(5.0, 2.0, 400, 300, 20_000, 1_000, 600.0, 1_000, 1_000_000, 240.0, 300.0)
 TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9, 2.0)  # to try the harness out, not to measure
 
@@ -289,14 +289,14 @@ def _cells() -> dict[str, Cell]:
     made = [
         Cell("core", core, "all", 8.0),
         Cell("results", results, "all", 5.0, "results"),
-        Cell("concurrency-16", drain("drain at concurrency 16", concurrency=16), "ours", 4.0),
+        Cell("concurrency-16", drain("drain at concurrency 16", concurrency=16), "ours", 4.0, "concurrency"),
         Cell("limits", drain("drain with limits", feature="limits"), "goals", 4.0, "limits"),
         Cell("lanes", drain("drain with lanes", feature="lanes"), "goals", 4.0, "lanes"),
         Cell("fan-in", fan_in, "goals", 5.0, "fanin"),
         Cell("hold", hold, "ours", 3.0),
         Cell("both", both, "", 5.0),
-        Cell("concurrency-64", drain("drain at concurrency 64", concurrency=64), "", 4.0),
-        Cell("concurrency-256", drain("drain at concurrency 256", concurrency=256), "", 4.0),
+        Cell("concurrency-64", drain("drain at concurrency 64", concurrency=64), "", 4.0, "concurrency"),
+        Cell("concurrency-256", drain("drain at concurrency 256", concurrency=256), "", 4.0, "concurrency"),
         Cell("nap", drain("drain of jobs that wait 5 ms", 0.5, kind="nap"), "", 6.0),
         Cell("spin", drain("drain of jobs that use 1 ms of CPU", most=2_000, kind="spin"), "", 6.0),
         Cell("1KB", drain("drain of jobs with 1 KB", ballast=1_000), "", 5.0),

@@ -207,7 +207,8 @@ def measured(args: argparse.Namespace, results: Results) -> None:
     results.machine |= machine(args.size)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the servers end with us
     with Places() as places:
-        if "probes" in args.measures or not (args.peers or args.measures):
+        missing = not (args.resume and results.machine.get("probes"))
+        if "probes" in args.measures or (missing and not (args.peers or args.measures)):
             print("the floor: raw servers and loops", file=sys.stderr, flush=True)
             results.machine["probes"] = probes.measured(places, args.storages or STORAGES, args.size)
             results.save()
