@@ -30,7 +30,7 @@ B = TypeVar("B")
 
 
 class Batcher(Generic[A, B]):
-    """Calls made while one is under way ride together on the next: no timer, no linger.
+    """Calls made while one is under way ride together on the next: no timer, no linger. The first goes by itself.
 
     100 coroutines: 135,000 enqueues/s against 30,000 each on its own trip (hotpath study, Redis).
     A group that fails is called again one by one, so an error is its caller's alone. That is safe because every
@@ -41,13 +41,24 @@ class Batcher(Generic[A, B]):
         self._call, self._most = call, most
         self._waiting: list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._ahead = False  # somebody is under way by itself
 
     async def __call__(self, items: Sequence[A]) -> Sequence[B]:
+        if not self._ahead and self._task is None:
+            return await self._go(items)
         future: asyncio.Future[Sequence[B]] = asyncio.get_running_loop().create_future()
         self._waiting.append((items, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._drain())
         return await future
+
+    async def _go(self, items: Sequence[A]) -> Sequence[B]:
+        """Nobody else is under way: straight there, two turns of the loop less than by a task."""
+        self._ahead = True
+        try:
+            return await self._call(list(items))
+        finally:
+            self._ahead = False
+            if self._waiting:
+                self._task = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
         try:

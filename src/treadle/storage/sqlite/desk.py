@@ -72,9 +72,13 @@ class Desk:
         """The mark of a move that keeps a verb from doing what it always does; but under these roles it does."""
         if not self._looked:
             found = self.ex(SQL["mark"]).fetchone()
-            self._looked, self._move = True, decode_mark(found[0]) if found is not None else None
+            self.saw(None if found is None else found[0])
         mark = self._move
         return mark if mark is not None and mark.role in SHUT and mark.role not in but else None
+
+    def saw(self, mark: bytes | None) -> None:
+        """The mark as it is stored, read beside something else; None: there is none."""
+        self._looked, self._move = True, None if mark is None else decode_mark(mark)
 
     def refuse(self, *but: str) -> None:
         mark = self.shut(*but)

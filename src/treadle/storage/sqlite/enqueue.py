@@ -30,10 +30,10 @@ UNSET = -1  # sqlite3 looks for an adapter of each None and bytes, 0.7 us; numbe
 
 def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
     """Plain jobs (rows.is_plain) go in as they come; a known id is found by the number of rows that went in."""
-    desk.refuse()
     now, answers = desk.now, list[Record]()
-    top = desk.ex(SQL["top"]).fetchone()[0]
-    edges = bool(desk.ex(SQL["any_edge"]).fetchone()[0])
+    top, edges, mark = desk.ex(SQL["glance"]).fetchone()
+    desk.saw(mark)
+    desk.refuse()
     desk.topics.update({f"queue:{job.queue}" for job in jobs})
     for at in range(0, len(jobs), STEP):
         if at:

@@ -6,6 +6,12 @@ SELECT coalesce(max(seq), 0) FROM job;
 -- name: any_edge
 SELECT EXISTS (SELECT 1 FROM edge);
 
+-- What storing plain jobs has to know first, in one look.
+
+-- name: glance
+SELECT (SELECT coalesce(max(seq), 0) FROM job), EXISTS (SELECT 1 FROM edge),
+    (SELECT value FROM meta WHERE name = 'move');
+
 -- name: waited_for
 SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));
 
