@@ -30,28 +30,32 @@ B = TypeVar("B")
 
 
 class Batcher(Generic[A, B]):
-    """Calls made while one is under way ride together on the next: no timer, no linger. The first goes by itself.
+    """Calls made while one is under way ride together on the next: no timer, no linger.
 
     100 coroutines: 135,000 enqueues/s against 30,000 each on its own trip (hotpath study, Redis).
     A group that fails is called again one by one, so an error is its caller's alone. That is safe because every
     verb may be repeated (law 10).
+
+    at_once  who finds nobody under way goes by itself, in this turn of the loop; else with those who come in it
     """
 
-    def __init__(self, call: Callable[[list[A]], Awaitable[Sequence[B]]], most: int) -> None:
-        self._call, self._most = call, most
+    def __init__(self, call: Callable[[list[A]], Awaitable[Sequence[B]]], most: int, *, at_once: bool = False) -> None:
+        self._call, self._most, self._at_once = call, most, at_once
         self._waiting: list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]] = []
         self._task: asyncio.Task[None] | None = None
         self._ahead = False  # somebody is under way by itself
 
     async def __call__(self, items: Sequence[A]) -> Sequence[B]:
-        if not self._ahead and self._task is None:
+        if self._at_once and not self._ahead and self._task is None:
             return await self._go(items)
         future: asyncio.Future[Sequence[B]] = asyncio.get_running_loop().create_future()
         self._waiting.append((items, future))
+        if self._task is None and not self._ahead:
+            self._task = asyncio.create_task(self._drain())
         return await future
 
     async def _go(self, items: Sequence[A]) -> Sequence[B]:
-        """Nobody else is under way: straight there, two turns of the loop less than by a task."""
+        """Straight there: two turns of the loop less than by a task."""
         self._ahead = True
         try:
             return await self._call(list(items))
@@ -120,7 +124,7 @@ class Client:
     ) -> None:
         self._storage, self._emitter = storage, emitter
         self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows as tasks are declared
-        self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000)
+        self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.layers: list[middleware.Middleware] = []
         self.orphans: Waited | None = None  # told who waits, where somebody listens for workflows nobody waits for
