@@ -449,3 +449,16 @@ async def test_law01_many_keys_in_one_call(storage: Storage) -> None:
     await storage.enqueue([job(f"a{n:03}", key=f"k{n:03}") for n in range(0, 1_000, 2)])
     rows = await storage.enqueue([job(f"b{n:03}", key=f"k{n:03}") for n in range(1_000)])
     assert ids(rows) == [f"{'ba'[n % 2 == 0]}{n:03}" for n in range(1_000)]
+
+
+async def test_law05_an_ending_whose_child_takes_the_key_of_one_that_waits_for_it(storage: Storage) -> None:
+    """The holder ran, so it is not superseded: it is let go by this ending, and the child waits for its own."""
+    await storage.enqueue([job("up")])
+    await storage.enqueue([job("holder", key="k", ran=True, after=("up",), slack=None)])
+    up = await claim_one(storage)
+    await settle(storage, done(up, then=(job("child", key="k", key_conflict="replace"),)))
+    holder = await claim_one(storage)
+    assert holder.job.id == "holder"
+    assert (await row(storage, "child")).state is WAITING
+    await settle(storage, done(holder))
+    assert await claim_ids(storage, 9) == ["child"]

@@ -153,11 +153,7 @@ BEGIN
             ) AS m;
         END IF;
         IF r.key IS NOT NULL THEN
-            soft := take_key(r, t, origin, ups, states);
-            IF soft IS NOT NULL THEN
-                ups := '{}';
-                states := '{}';
-            END IF;
+            soft := take_key(r, t, origin, ups, states);    -- may have counted them; below they are counted again
             IF soft = ANY (r.after) THEN
                 soft := NULL;   -- it waits for the holder by name, and with what it asked of that ending
             END IF;
