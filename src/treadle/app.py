@@ -183,7 +183,7 @@ class App:
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             found = self._free_name(function, name)
-            own = codec if codec is not None else self._codec
+            own = self._codec_of(codec)
             given = cast("Options", constants)
             task: Task[..., Any, Any] = Task(self._maker, found, function, kind, given, options, on_error, own, reduce)
             self.tasks[found] = task
@@ -244,6 +244,13 @@ class App:
 
         return cast("Scheduled", decorate)
 
+    def _codec_of(self, own: codecs.Codec | None) -> codecs.Codec | None:
+        """A task's codec: its own, which must give back what it is given, or the app's. Raises BadCodec."""
+        if own is None:
+            return self._codec
+        codecs.probe(own)
+        return own
+
     def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
         if isinstance(function, Task):
             raise BadTask(f"{function.name} is a task already")
@@ -269,7 +276,7 @@ class App:
 
         def decorate(function: Callable[..., Any]) -> BatchTask[Any, Any]:
             found = self._free_name(function, name)
-            own = codec if codec is not None else self._codec
+            own = self._codec_of(codec)
             task: BatchTask[Any, Any] = BatchTask(
                 self._maker, found, function, kind, constants, options, on_error, own, size=size, max_wait=max_wait,
                 by=by,

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from treadle import Abort, App, Defer, Flow, Retry, current, flow
+from treadle.codec import TaggedCodec
 
 app = App("memory://")
 
@@ -19,10 +20,10 @@ class Shouting:
     """A codec of somebody's own, which only a decorated task brings along."""
 
     def encode(self, value: object) -> str:
-        return repr(value).upper()
+        return TaggedCodec().encode(value).encode().hex().upper()
 
     def decode(self, text: str) -> object:
-        return eval(text.lower())
+        return TaggedCodec().decode(bytes.fromhex(text).decode())
 
 
 @app.task(kind="process", codec=Shouting())

@@ -7,16 +7,20 @@ are skipped by the suite, as on every storage that is no SQL database.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from treadle.errors import StorageUnavailable
+from treadle.model import Query
 from treadle.ports import Ports, file_queue, memory_backend, memory_pubsub, memory_store
 from treadle.storage.composed import ComposedStorage
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.contract import *  # noqa: F403
+from treadle.testing.contract.kit import ids, job
 from treadle.testing.contract.property import agrees_with_memory
 from treadle.testing.contract.run import MakeStorage
 
@@ -79,3 +83,66 @@ def test_a_fleet_of_them_agrees_with_memory() -> None:
         return fleet
 
     agrees_with_memory(make)
+
+
+async def test_a_store_that_forgets_the_end_of_the_log_parts_nobody() -> None:
+    """As behind a fail-over: what was forgotten is lost for all alike, and whoever had seen it says so once."""
+    clock = HandClock()
+    queue, _, store = memory_backend(clock)
+    one, other = (ComposedStorage(Ports(queue, memory_pubsub(), store), now=clock) for _ in range(2))
+    await one.open()
+    await one.enqueue([job("kept")])
+    await other.open()
+    await one.enqueue([job("x")])
+    await one.enqueue([job("y")])
+    for place in (2, 3):
+        await store.delete(f"treadle:log:{place}")
+    with pytest.raises(StorageUnavailable, match="forgotten the end"):
+        await one.enqueue([job("z")])
+    await one.enqueue([job("z")])
+    for n in range(3):
+        await other.enqueue([job(f"w{n}")])
+        await one.enqueue([job(f"v{n}")])
+    rows = [await storage.find(Query(order="oldest")) for storage in (one, other)]
+    assert rows[0] == rows[1]
+    assert ids(rows[0].records) == ["kept", "v0", "v1", "v2", "w0", "w1", "w2", "z"]
+    for storage in (one, other):
+        await storage.close()
+
+
+async def test_who_only_reads_begins_anew_too() -> None:
+    clock = HandClock()
+    queue, _, store = memory_backend(clock)
+    one, other = (ComposedStorage(Ports(queue, memory_pubsub(), store), now=clock) for _ in range(2))
+    await one.open()
+    await other.open()
+    await one.enqueue([job("x")])
+    await store.delete("treadle:log:1")
+    await other.enqueue([job("w")])
+    await other.enqueue([job("w2")])
+    assert ids((await one.find(Query(order="oldest"))).records) == ["w", "w2"]
+    for storage in (one, other):
+        await storage.close()
+
+
+async def test_who_slept_through_two_bases_begins_anew() -> None:
+    """The place it would win was deleted: nobody reads there any more."""
+    clock = HandClock()
+    queue, _, store = memory_backend(clock)
+    sleeper, other = (ComposedStorage(Ports(queue, memory_pubsub(), store), now=clock, every=3) for _ in range(2))
+    await sleeper.open()
+    await sleeper.enqueue([job("first")])
+    await other.open()
+    for _ in range(40):
+        await other.set_limits([])
+        while other._tidying:  # noqa: ASYNC110 - it is a matter of turns
+            await asyncio.sleep(0)
+    assert await store.get("treadle:log:2") is None
+    with pytest.raises(StorageUnavailable, match="stood still"):
+        await sleeper.enqueue([job("late")])
+    await sleeper.enqueue([job("late")])
+    rows = [await storage.find(Query(order="oldest", limit=100)) for storage in (sleeper, other)]
+    assert rows[0] == rows[1]
+    assert ids(rows[0].records) == ["first", "late"]
+    for storage in (sleeper, other):
+        await storage.close()

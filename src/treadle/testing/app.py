@@ -214,6 +214,14 @@ class Checked:
             raise BadResult(self._task.name, _changed(value, found))
         return text
 
+    def encode_value(self, value: object) -> str:
+        """What children's results were folded to; as for a result."""
+        text = self._signature.encode_value(value)
+        found = self._signature.decode_value(text)
+        if not same(value, found):
+            raise BadResult(self._task.name, _changed(value, found))
+        return text
+
 
 def same(one: object, other: object) -> bool:
     """Equal, as far as annotations promise it: a tuple may come back as a list, a NaN is the same as another."""

@@ -7,6 +7,10 @@ Entries are deleted once a base, all rows as of a place, makes them superfluous,
 that slept through that could win a place that was deleted, and nobody would ever read what it wrote there. So the
 pointers to bases, `base:<k>`, are never deleted; base k + 1 lets the entries up to base k go, no others; and after each
 win, and each time the log seems to have ended, the next pointers are looked at (`overtaken`).
+
+A store may also break its promise and forget what it acknowledged, as one does behind a fail-over. So each entry names
+the one before it: one that names another than stands there is void for everybody, and whoever wrote or read what was
+forgotten finds that out at his next step, and begins anew with what is there.
 """
 
 from __future__ import annotations
@@ -68,6 +72,11 @@ class Log:
             return msgspec.structs.replace(entry, ops=words.decode_ops(whole))
         except msgspec.MsgspecError as error:
             raise NotADatabase(f"{self.key('log', position)} holds no entry of a log: {error}") from error
+
+    async def id_at(self, position: int) -> str:
+        """Of the entry at this place; "" if there is none."""
+        text = await self.get(self.key("log", position)) if position > 0 else None
+        return "" if text is None else words.decode_head(text).id
 
     async def read_on(self, position: int, count: int) -> list[Entry]:
         """Up to `count` entries behind this place; fewer: the log ends there, or ended a moment ago."""

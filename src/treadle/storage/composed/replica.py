@@ -34,6 +34,7 @@ class Snapshot(Struct, frozen=True):
     """Everything but the rows, as of a place in the log. The rows follow, `ROWS` of them a line."""
 
     position: int
+    last: str
     at: float
     tidied: int
     announced: dict[str, tuple[float, int]]
@@ -135,6 +136,7 @@ class Replica:
     def __init__(self, hub: Hub) -> None:
         self.copy = Copy(hub)
         self.position = 0
+        self.last = ""  # the id of the entry there
         self.at = 0.0  # of the last entry
         self.tidied = 0  # entries up to here are deleted
         self.announced: dict[str, tuple[float, int]] = {}  # parts by name: since when, how many
@@ -142,7 +144,10 @@ class Replica:
 
     def apply(self, entry: Entry, ops: tuple[Op, ...] | None = None) -> list[Any]:
         """Take the next entry; answers what each of its verbs answered, or raised. `ops`: they are known already."""
+        before, self.last = self.last, entry.id
         self.position += 1
+        if entry.after != before:
+            return []  # void: its writer stood elsewhere, and was told so
         self.at = self.copy.moment = entry.at
         if entry.parts is not None:
             self.beside[self.position] = entry.parts
@@ -178,7 +183,7 @@ class Replica:
         """All of it, line by line. What may still change is copied before the first line is asked for."""
         book, ends = self.copy.book, self.copy.ends
         head = Snapshot(
-            position=self.position, at=self.at, tidied=self.tidied, announced=dict(self.announced),
+            position=self.position, last=self.last, at=self.at, tidied=self.tidied, announced=dict(self.announced),
             beside=dict(self.beside),
             down=tuple(
                 (up, tuple((down, edge.version, edge.open, edge.soft) for down, edge in downs.items()))
@@ -203,7 +208,7 @@ class Replica:
         try:
             first, *rest = text.split("\n")
             head = _head(first)
-            self.position, self.at, self.tidied = head.position, head.at, head.tidied
+            self.position, self.last, self.at, self.tidied = head.position, head.last, head.at, head.tidied
             self.announced, self.beside = dict(head.announced), dict(head.beside)
             self._read_book(head, [row for line in rest if line for row in _rows(line)])
         except (msgspec.MsgspecError, ValueError) as error:

@@ -267,15 +267,16 @@ class ComposedStorage:
             if not writing and at_end:
                 break
             if writing:
-                draft = Draft(uuid4().hex, now, words.RULES, tuple(msgspec.Raw(each.text) for each in writing))
+                if beside is None and len(writing[0].text) > 2 * self._piece:  # such a call goes by itself
+                    beside = await self._set_beside(writing[0])
+                    replica = self._replica
+                ops = tuple(msgspec.Raw(each.text) for each in writing) if beside is None else ()
+                draft = Draft(uuid4().hex, now, words.RULES, replica.last, ops, beside)
                 text = as_text(draft)
-                if len(text) > 2 * self._piece:  # one call by itself
-                    beside = beside or await self._set_beside(writing[0])
-                    text = as_text(msgspec.structs.replace(draft, ops=(), parts=beside))
                 place = replica.position + 1
                 if await log.append(place, text, draft.id):
                     await self._won(place)
-                    entry = Entry(draft.id, now, words.RULES, parts=beside)
+                    entry = Entry(draft.id, now, words.RULES, draft.after, parts=beside)
                     for each, answer in zip(writing, self._apply_own(entry, writing), strict=True):
                         each.say(answer)
                     asked, at_end = [each for each in asked if each not in writing], True
@@ -286,11 +287,14 @@ class ComposedStorage:
             each.say(_seen(each, replica, now))
 
     async def _won(self, place: int) -> None:
-        """A place that was deleted meanwhile can be won, too: then nobody will read what is there."""
-        if await self._log.overtaken(place - 1):
+        """A place can be won that was deleted meanwhile, or that comes after what the store has forgotten: then nobody
+        will heed what is there."""
+        overtaken, before = await asyncio.gather(self._log.overtaken(place - 1), self._log.id_at(place - 1))
+        if overtaken or before != self._replica.last:
             await self._reload()
             raise StorageUnavailable(
-                "this process stood still while the log went on; it is not known whether its last call was applied"
+                "this process stood still while the log went on, or the store has forgotten the end of it; it is not "
+                "known whether the last call was applied"
             )
 
     def _apply_own(self, entry: Entry, writing: list[_Asked]) -> list[Any]:
@@ -314,7 +318,7 @@ class ComposedStorage:
     async def _append_now(self, op: Op) -> None:
         """An entry of our own, made within a step."""
         while True:
-            entry = Entry(uuid4().hex, await self._time(), words.RULES, (op,))
+            entry = Entry(uuid4().hex, await self._time(), words.RULES, self._replica.last, (op,))
             if await self._log.append(self._replica.position + 1, as_text(entry), entry.id):
                 await self._won(self._replica.position + 1)
                 self._replica.apply(entry)
@@ -328,18 +332,26 @@ class ComposedStorage:
         width = 1
         while True:
             found = await self._log.read_on(self._replica.position, width)
-            for entry in found:
-                self._replica.apply(entry)
+            lost = not await self._take(found)
             self._replica.copy.book.called.clear()  # whoever wrote the entry rings
-            if len(found) == width:
-                width = min(2 * width, AHEAD)
-            elif await self._log.overtaken(self._replica.position):
+            if lost or (len(found) < width and await self._log.overtaken(self._replica.position)):
                 await self._reload()
                 width = 1
-            elif not found or width == 1:
+            elif len(found) == width:
+                width = min(2 * width, AHEAD)
+            elif width == 1:
                 return
             else:
                 width = 1
+
+    async def _take(self, entries: list[Entry]) -> bool:
+        """Apply these. False: what the copy stands on is not in the log any more."""
+        replica = self._replica
+        for entry in entries:
+            if entry.after != replica.last and await self._log.id_at(replica.position) != replica.last:
+                return False
+            replica.apply(entry)
+        return True
 
     async def _reload(self) -> None:
         """Begin again with the newest base."""

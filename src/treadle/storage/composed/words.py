@@ -77,11 +77,15 @@ Op = (
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
-    """One step of the log. With `parts` its verbs are stored beside it, because they are many or long."""
+    """One step of the log. With `parts` its verbs are stored beside it, because they are many or long.
+
+    `after` is the id of the entry before it, as its writer knew that; if another one stands there, this one is void.
+    """
 
     id: str
     at: float  # by the storage's clock; what "now" means in its verbs
     rules: int
+    after: str = ""
     ops: tuple[Op, ...] = ()
     parts: tuple[str, int] | None = None  # name, how many
 
@@ -92,6 +96,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     id: str
     at: float
     rules: int
+    after: str = ""
     ops: tuple[msgspec.Raw, ...] = ()
     parts: tuple[str, int] | None = None
 
