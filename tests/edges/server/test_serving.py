@@ -76,7 +76,13 @@ async def test_each_request_is_a_line_of_the_log(
     with caplog.at_level(logging.INFO, "treadle.access"):
         await call("GET", "/v1/jobs", token="web", headers={"X-Request-Id": "mine-1"})
         await call("GET", "/v1/jobs", headers={"X-Request-Id": "mine-2"})
-    first, second = [each.getMessage().split() for each in caplog.records if "mine-" in each.getMessage()]
+        async with asyncio.timeout(PATIENCE):  # the line is written once the answer is out
+            while sum("mine-" in each.getMessage() for each in list(caplog.records)) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    first, second = sorted(
+        (each.getMessage().split() for each in caplog.records if "mine-" in each.getMessage()),
+        key=lambda line: line[-1],
+    )
     assert (first[0], first[2], first[-2:]) == ("GET", "200", ["web", "mine-1"])
     assert (second[0], second[2], second[-2:]) == ("GET", "401", ["-", "mine-2"])
 
