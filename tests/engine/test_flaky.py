@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engine.kit import Spy, Told, work
-from treadle import App, Retry, State, StorageUnavailable
-from treadle.model import Outcome, Settled
+from treadle import App, Event, Retry, State, StorageUnavailable, current
+from treadle.model import Claim, Claimed, Outcome, Settled
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
@@ -116,3 +117,45 @@ async def test_an_outcome_that_is_held_up_for_too_long_is_left_to_its_lease(monk
     async with app, work(app):
         assert await (await t.enqueue()).result(timeout=20) == "well"
     assert len(ran) == 3
+
+
+class Forgetful(Spy):
+    """Hands a worker what it holds, as when an answer took longer than the lease."""
+
+    async def claim(self, ask: Claim) -> Claimed:
+        return await super().claim(replace(ask, holds=()))
+
+
+async def test_a_job_lost_and_claimed_again_by_the_same_worker_is_told_once() -> None:
+    """The first run was not believed, so nobody hears that it succeeded."""
+    spy, gate, versions, told = (
+        Forgetful(MemoryStorage(clock := HandClock())),
+        asyncio.Event(),
+        list[int](),
+        list[str](),
+    )
+    async with App(storage=spy, clock=clock) as app:
+
+        @app.task
+        async def t(n: int) -> int:
+            versions.append(current().version)
+            if n == 0:
+                await gate.wait()
+            return n
+
+        @app.on("succeeded")
+        def succeeded(event: Event) -> None:
+            told.append(event.id or "")
+
+        job = await t.enqueue(0)
+        async with work(app, concurrency=2, lease=10.0, poll=0.01), asyncio.timeout(60):
+            while len(versions) < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            clock.advance(11)
+            while len(versions) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            gate.set()
+            await job.result(timeout=60)
+            await (await t.enqueue(1)).result(timeout=60)  # and the other run has been settled too
+    assert versions[:2] == [1, 2]
+    assert told.count(job.id) == 1

@@ -320,6 +320,7 @@ class Pump:
         for (run, outcome), answer in zip(outs, settled, strict=True):
             if answer.status == "applied" or (
                 answer.status == "stale"
+                and not outcome.state.final  # what has ended does not come back: its lease had run out before
                 and (_came_back(outcome, claimed) or self._slots.came_back(outcome.id, outcome.version))
             ):
                 self._tell(run, outcome)
