@@ -33,6 +33,7 @@ DECLARE
     task_at int;
     seen text[] := '{}';        -- limits looked at, and what of them is used: counted once, then added to
     used_up bigint[] := '{}';
+    gates text[];
     limited text;
     of_limit rule;
     cost int;
@@ -75,9 +76,13 @@ BEGIN
             -- gates before rows, all of a page and in their order: two claims do not lock each other out
             IF ruled THEN
                 BEGIN
-                    PERFORM lock_gates(ARRAY(
+                    gates := ARRAY(
                         SELECT own WHERE of_queue.name IS NOT NULL
-                        UNION SELECT unnest(j.limits) FROM job j WHERE j.id = ANY (page) AND j.limits IS NOT NULL));
+                        UNION SELECT unnest(j.limits) FROM job j WHERE j.id = ANY (page) AND j.limits IS NOT NULL);
+                    PERFORM lock_gates(gates);
+                    -- who waited for them starts no earlier than who was let through meanwhile, and swept the log
+                    t := greatest(t, (SELECT max(m.at) FROM unnest(gates) AS k, LATERAL
+                        (SELECT s.at FROM start s WHERE s.key = k ORDER BY s.at DESC LIMIT 1) AS m));
                 EXCEPTION WHEN lock_not_available THEN
                     EXIT;       -- somebody counts for long: the rest of this line has to wait
                 END;
