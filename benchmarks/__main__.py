@@ -3,7 +3,8 @@
 `bench engine` measures Treadle alone, `bench claim-cost` and `bench backlog` what very many stored jobs cost, `bench
 blocked` what those of one blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it asks
 for, `bench http` what requests cost a server, `bench lateness` how late delayed jobs are picked up, `bench plans` how
-PostgreSQL finds the next jobs. `bench envs` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
+PostgreSQL finds the next jobs, `bench churn` whether a database that was busy for an hour is slower than a new one.
+`bench envs` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
 compiles their pins anew.
 """
 
@@ -26,12 +27,12 @@ def main(words: list[str]) -> int:
                 print(f"{peer}: {environments.python(peer)}", flush=True)
             except environments.Unavailable as error:
                 print(f"{peer}: {error}", flush=True)
-    elif name in ("engine", "claim-cost", "backlog", "blocked", "roads", "http", "lateness", "plans"):
-        from benchmarks import backlog, blocked, claim_cost, engine, lateness, over_http, plans, roads
+    elif name in ("engine", "claim-cost", "backlog", "blocked", "roads", "http", "lateness", "plans", "churn"):
+        from benchmarks import backlog, blocked, churn, claim_cost, engine, lateness, over_http, plans, roads
 
         smaller = {
             "engine": engine, "claim-cost": claim_cost, "backlog": backlog, "blocked": blocked, "roads": roads,
-            "http": over_http, "lateness": lateness, "plans": plans,
+            "http": over_http, "lateness": lateness, "plans": plans, "churn": churn,
         }  # fmt: skip
         smaller[name].main(rest)
     else:
