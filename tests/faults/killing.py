@@ -56,7 +56,10 @@ async def kill_rounds(stage: Stage, folder: Path, rounds: int, jobs_per_round: i
         for turn in range(rounds):
             await _at_work(ledgers.values())
             await asyncio.sleep(chance.uniform(0.01, 0.6))  # the random moment itself
-            for role in chance.choice(SERVER if stage.server and turn % 2 else CLIENTS):
+            roles = chance.choice(SERVER if stage.server and turn % 2 else CLIENTS)
+            if all(role in processes and processes[role].returncode is not None for role in roles):
+                roles = (*roles, "worker2")  # a producer that has done its part cannot be killed any more
+            for role in roles:
                 if role == "server":
                     await stage.kill_server()
                     found.server_kills += 1

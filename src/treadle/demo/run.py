@@ -112,6 +112,8 @@ class Demo:
             await asyncio.wait([fleet, ended], timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
             if fleet.done():
                 raise Stop(fleet.result() or FAILED, "the demo's workers could not start; see above")
+        if self.held and not came_back:  # they were the last of all
+            await self._look_for_the_lost()
 
     async def _progress(self) -> tuple[int, int]:
         done, running = 0, 0

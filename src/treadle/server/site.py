@@ -23,6 +23,7 @@ from treadle.server.guard import Guard
 from treadle.server.jobs import JobRoom
 from treadle.server.openapi import description
 from treadle.server.operate import OperatorRoom
+from treadle.server.operations import Operation
 from treadle.server.operations import routes as made_of
 from treadle.server.schedules import ScheduleRoom
 from treadle.server.settings import Settings
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
 
 
 Face = Callable[["App", Settings, Waiting], Sequence[BaseRoute]]
+
+
+def operations_of(app: App, settings: Settings, waiting: Waiting) -> list[Operation]:
+    """All that the native API and the worker protocol can be asked."""
+    return [
+        *JobRoom(app, settings, waiting).operations(),
+        *ScheduleRoom(app).operations(),
+        *OperatorRoom(app).operations(),
+        *Verbs(app, waiting, settings).operations(),
+    ]
 
 
 def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: bool = True) -> Starlette:
@@ -63,12 +74,7 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
-        operations = [
-            *JobRoom(app, settings, waiting).operations(),
-            *ScheduleRoom(app).operations(),
-            *OperatorRoom(app).operations(),
-            *Verbs(app, waiting, settings).operations(),
-        ]
+        operations = operations_of(app, settings, waiting)
         routes += made_of(operations, settings.max_body)
         if settings.docs:
             routes += description(operations, bool(settings.tokens))

@@ -15,9 +15,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 from tests.served import memory_url
 from treadle import App
 from treadle.server import Settings
-from treadle.server.jobs import JobRoom
-from treadle.server.operate import OperatorRoom
-from treadle.server.verbs import Verbs
+from treadle.server.site import operations_of
 from treadle.server.waiting import Waiting
 
 URL = ""
@@ -38,8 +36,7 @@ checks = [not_a_server_error, status_code_conformance, response_schema_conforman
 
 def _labels() -> list[str]:
     app = App("memory://")
-    site = [*JobRoom(app, Settings()).operations(), *OperatorRoom(app).operations()]
-    site += Verbs(app, Waiting(lambda: app.storage), Settings()).operations()
+    site = operations_of(app, Settings(), Waiting(lambda: app.storage))
     return [f"{each.method} {each.path}" for each in site if not each.path.endswith("/events")]  # a stream has no end
 
 
