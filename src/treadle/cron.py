@@ -90,12 +90,27 @@ def cron(line: object, tz: object = "UTC") -> Cron:
     except BadOption:
         raise
     except Exception as error:  # what a line can do to its parser is not ours to list
+        if _no_such_day(found):
+            raise BadOption("cron", f"{line!r} never fires: none of its months has such a day") from None
         fields = '5 fields "minute hour day month weekday", 6 with seconds first'
         problem = f"{line!r} cannot be read ({error}); expected {fields}, or one of {', '.join(MACROS)}"
         raise BadOption("cron", problem) from None
     if first is None:
         raise BadOption("cron", f"{line!r} never fires: there is no such day")
     return found
+
+
+def _no_such_day(cron: Cron) -> bool:
+    """Whether a line that cannot be read could be with any other month, and with any other day: "0 0 30 2 *"."""
+    fields = expanded(cron.line).split()
+    return len(fields) in (5, 6) and all(_fires([*fields[:at], "*", *fields[at:][1:]], cron.tz) for at in (-2, -3))
+
+
+def _fires(fields: list[str], tz: str) -> bool:
+    try:
+        return next(Cron(" ".join(fields), tz).after(0.0), None) is not None
+    except Exception:  # as in `cron`
+        return False
 
 
 def every(interval: object) -> Every:

@@ -106,7 +106,9 @@ def test_the_moments_only_rise_whatever_the_line() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("0 0 30 2 *", "30 2"),
+        ("0 0 30 2 *", "'0 0 30 2 *' never fires"),
+        ("0 0 31 4,6 *", "never fires"),
+        ("0 0 30 13 *", "cannot be read"),
         ("0 0 31 4,6,9,11 *", "31 4"),
         ("0 0 * * MON#6", "cannot be read"),
         ("* * * *", "cannot be read"),
