@@ -1,0 +1,31 @@
+"""A log of ports is read by processes of several versions: all must draw the same rows from it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from tests.storage.play import Play, said
+from treadle.storage.composed import words
+from treadle.storage.memory import MemoryStorage
+from treadle.testing import HandClock
+
+GOLDEN = {1: "6241056471762df0"}  # RULES -> what they make of these calls
+
+
+async def test_what_a_verb_does_to_the_rows_has_a_number() -> None:
+    rows = hashlib.sha256()
+    for seed in range(20):
+        clock = HandClock(1_000_000.0)
+        storage, game = MemoryStorage(clock), Play(seed, clock)
+        for _ in range(100):
+            await said(game.next(), storage)
+            found = await storage.get(game.ids)
+            rows.update(msgspec.json.encode(found))
+            game.rows = {row.job.id: row for row in found if row is not None}
+            clock.advance(game.dice.choice([0, 0, 0.25, 1, 1, 3, 12, 70]))
+    assert rows.hexdigest()[:16] == GOLDEN.get(words.RULES), (
+        "the memory storage does something else than it did under these rules: processes that read one log would "
+        "disagree. Raise RULES in storage/composed/words.py, and put this number beside it"
+    )

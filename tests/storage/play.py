@@ -1,0 +1,197 @@
+"""Random calls to a storage, the same for the same seed: what the storages are compared by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.errors import TreadleError
+from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
+from treadle.storage.contract import Storage
+from treadle.testing import HandClock
+
+FINAL = [State.SUCCEEDED, State.FAILED, State.CANCELLED]
+
+
+class Play:
+    """One sequence of calls."""
+
+    def __init__(self, seed: int, clock: HandClock) -> None:
+        self.dice, self.clock = random.Random(seed), clock
+        self.numbers = self.tickets = 0
+        self.ids: list[str] = []
+        self.rows: dict[str, Any] = {}
+        few = self.dice.random
+        self.taste = {name: few() ** 2 for name in ("after", "key", "limits", "lane", "delay", "root", "aging", "rest")}
+
+    def some(self, name: str) -> bool:
+        return self.dice.random() < self.taste[name]
+
+    def new(self, nearby: list[str]) -> NewJob:
+        dice, options = self.dice, dict[str, Any]()
+        known = self.ids[-12:] + nearby
+        if self.ids and dice.random() < 0.05:
+            id = dice.choice(self.ids)
+        else:
+            self.numbers += 1
+            id = f"j{self.numbers:04d}"
+        if known and self.some("after"):
+            options["after"] = tuple(dice.choices(known, k=dice.randint(1, 3)))
+            options |= {"need": dice.choice([None, None, 1, 2]), "slack": dice.choice([0, 0, 1, None])}
+            if dice.random() < 0.2:
+                options["wait_timeout"] = float(dice.randint(1, 30))
+                options["after"] += (f"later{dice.randint(0, 9)}",)
+        if self.some("key"):
+            options |= {
+                "key": dice.choice("xyz"), "key_conflict": dice.choice(["keep", "raise", "replace", "replace"]),
+                "key_window": dice.choice([None, None, 20.0]), "key_until": dice.choice(["ended", "ended", "started"]),
+            }  # fmt: skip
+        if self.some("limits"):
+            names = dice.sample(["a", "b:1", "b:2", "c"], dice.randint(1, 2))
+            options["limits"] = tuple((name, dice.choice([1, 1, 2])) for name in names)
+        if self.some("lane"):
+            options |= {"lane": dice.choice("lmn"), "stride": dice.choice([1.0, 0.5])}
+        if self.some("delay"):
+            options["delay"] = float(dice.randint(0, 20))
+        if self.some("root"):
+            options |= {"root": dice.choice(self.ids or ["nobody"]), "parent": dice.choice(self.ids or ["nobody"])}
+        if self.some("aging"):
+            options |= {"aging": dice.choice([0.0, 5.0]), "priority": dice.randint(-2, 2)}
+        if self.some("rest"):
+            options |= {
+                "deadline": dice.choice([None, 15.0]), "lease": dice.choice([None, 7.0]),
+                "labels": tuple(dice.sample("pqr", dice.randint(0, 2))), "ran": dice.random() < 0.15,
+                "keep": dice.choice([0.0, 100.0]), "keep_failed": dice.choice([70.0, 200.0]),
+                "task": dice.choice(["t", "t", "u", ""]), "queue": dice.choice(["default", "default", "other"]),
+            }  # fmt: skip
+        return NewJob(id=id, **{"task": "t", **options})
+
+    def enqueue(self) -> Callable[[Storage], Any]:
+        jobs = list[NewJob]()
+        for _ in range(self.dice.choice([1, 1, 2, 5, 9])):
+            jobs.append(self.new([job.id for job in jobs]))
+        self.ids += [job.id for job in jobs if job.id not in self.ids]
+        return lambda storage: storage.enqueue(jobs)
+
+    def asks(self) -> Claim:
+        dice = self.dice
+        self.tickets += dice.random() < 0.9
+        tasks = dice.choice([None, {"t": (None, None), "u": (1, 9.0)}, {"t": (2, None)}, {"t": (None, 4.0)}])
+        return Claim(
+            worker=f"w{dice.randint(0, 1)}#{self.tickets}", limit=dice.choice([1, 2, 5, 40]), lease=10.0, tasks=tasks,
+            queues=dice.choice([(("default", 3),), (("other", 1), ("default", 9))]),
+            ids=tuple(dice.sample(self.ids, min(3, len(self.ids)))) if dice.random() < 0.1 else (),
+            holds=tuple(dice.sample(self.ids, min(3, len(self.ids)))) if dice.random() < 0.2 else (),
+        )  # fmt: skip
+
+    def outcome(self) -> Outcome:
+        dice = self.dice
+        row = dice.choice(list(self.rows.values()))
+        running = [each for each in self.rows.values() if each.state is State.RUNNING]
+        if running and dice.random() < 0.8:
+            row = dice.choice(running)
+        state = dice.choice([State.SUCCEEDED, State.SUCCEEDED, State.SUCCEEDED, State.READY, State.WAITING, *FINAL])
+        options: dict[str, Any] = {"attempt": dice.randint(0, 2)}
+        if state is State.READY:
+            options["delay"] = dice.choice([0.0, 3.0])
+        if state is State.FAILED:
+            options |= {
+                "reason": dice.choice(["error", "children"]),
+                "error": "it\0broke" if dice.random() < 0.1 else "x",
+            }
+        if state is State.CANCELLED:
+            options["reason"] = "asked"
+        if dice.random() < 0.3:
+            options |= {"result": '"\u00e4"', "memo": ((dice.choice("st"), str(dice.randint(0, 9))),), "note": "n"}
+        if dice.random() < 0.1:
+            options["keep"] = dice.choice([0.0, 80.5, 90.0])
+        if state is State.WAITING or dice.random() < 0.1:
+            options["then"] = tuple(self.new([]) for _ in range(dice.randint(0, 3)))
+            self.ids += [job.id for job in options["then"] if job.id not in self.ids]
+        if state is State.WAITING:
+            options |= {
+                "after": (*(job.id for job in options["then"]), *dice.choices(self.ids, k=dice.randint(0, 1))),
+                "need": dice.choice([None, 1]), "slack": dice.choice([None, 0, 1]), "ran": dice.random() < 0.5,
+                "delay": dice.choice([0.0, 0.0, 5.0]),
+            }  # fmt: skip
+        version = row.version - (dice.random() < 0.05)
+        return Outcome(id=row.job.id, version=version, state=state, **options)
+
+    def outcomes(self) -> list[Outcome]:
+        return [self.outcome() for _ in range(self.dice.choice([1, 2, 4, 8]))] if self.rows else []
+
+    def limit(self) -> Limit:
+        dice = self.dice
+        name = dice.choice(["a", "b", "b:1", "c", "queue", "queue:default", "queue:other"])
+        kind = dice.choice(["slots", "slots", "rate", "both", "none", "none"])
+        return Limit(
+            name, slots=dice.randint(0, 3) if kind in ("slots", "both") else None,
+            rate=dice.randint(1, 3) if kind in ("rate", "both") else None, per=float(dice.randint(1, 10)),
+            how=dice.choice(["window", "bucket"]), burst=dice.choice([None, 2]), hold=dice.choice(["running", "ended"]),
+        )  # fmt: skip
+
+    def beat(self) -> Callable[[Storage], Any]:
+        dice = self.dice
+        rows = dice.sample(list(self.rows.values()), min(len(self.rows), 4))
+        rows += [row for row in self.rows.values() if row.state is State.RUNNING and dice.random() < 0.5]
+        holds = [
+            Hold(row.job.id, row.version, (("s", "h"),) if dice.random() < 0.2 else (),
+                 "beat" if dice.random() < 0.2 else None)
+            for row in rows
+        ]  # fmt: skip
+        presence = Presence(worker=f"w{dice.randint(0, 2)}", gone=dice.random() < 0.1, ttl=20.0)
+        return lambda storage: storage.heartbeat(presence, holds, 10.0)
+
+    def query(self) -> Query:
+        dice, pick = self.dice, self.dice.choice
+        return Query(
+            state=tuple(dice.sample(list(State), dice.randint(1, 3))) if dice.random() < 0.4 else (),
+            task=pick([None, None, "t", ""]), queue=pick([None, None, "default"]), label=pick([None, None, "p"]),
+            root=pick([None, None, None, pick(self.ids or ["x"])]), order=pick(["newest", "oldest", "ended", "line"]),
+            parent=pick([None, None, None, pick(self.ids or ["x"])]), limit=pick([1, 3, 50]), count=dice.random() < 0.5,
+            ahead_of=pick([None, None, None, pick(self.ids or ["x"])]),
+            before=pick([None, None, self.clock() - 5]),
+        )  # fmt: skip
+
+    def next(self) -> Callable[[Storage], Any]:
+        what = self.dice.random()
+        if what < 0.3 or not self.ids:
+            return self.enqueue()
+        if what < 0.5:
+            asks = self.asks()
+            return lambda storage: storage.claim(asks)
+        if what < 0.65:
+            outcomes = self.outcomes()
+            return lambda storage: storage.settle(outcomes)
+        if what < 0.75:
+            outcomes, asks = self.outcomes(), self.asks()
+            return lambda storage: storage.settle_claim(outcomes, asks)  # type: ignore[attr-defined]
+        if what < 0.82:
+            return self.beat()
+        if what < 0.88:
+            rules = [self.limit() for _ in range(self.dice.randint(1, 2))]
+            return lambda storage: storage.set_limits(rules)
+        if what < 0.92:
+            limit = self.dice.choice([1, 3, 100])
+            return lambda storage: storage.prune(limit)
+        query = self.query()
+
+        async def walk(storage: Storage) -> Any:
+            pages, cursor = [], None
+            while True:
+                pages.append(await storage.find(replace(query, cursor=cursor)))
+                cursor = pages[-1].cursor
+                if cursor is None or len(pages) == 20:
+                    return pages
+
+        return walk
+
+
+async def said(call: Callable[[Storage], Any], storage: Storage) -> Any:
+    try:
+        return await call(storage)
+    except TreadleError as error:
+        return type(error), str(error)
