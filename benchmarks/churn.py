@@ -1,11 +1,11 @@
 """Whether a database that has been busy for long is slower than a new one.
 
-    python3 dev.py bench churn [--minutes 60] [--keep 300] [--slice 20000] [--url postgres valkey sqlite]
+    python3 dev.py bench churn [--minutes 60] [--keep 60] [--slice 20000] [--url postgres valkey sqlite]
 
 One worker drains what a producer sends, slice after slice, for so many minutes; ended jobs are kept for `--keep`
-seconds, so rows are pruned as fast as they come. Then slices are drained in turns on what is worn and on a new place
-of the same server (A B A B): their ratio is the answer, and other load on the machine falls on both alike. For
-PostgreSQL also the server's CPU a job, and the size of the schema.
+seconds, so rows are pruned as fast as they come. When all of them are gone, slices are drained in turns on what is worn
+and on a new place of the same server (A B A B): their ratio is the answer, and other load on the machine falls on both
+alike. Of a server also its CPU a job.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ async def measure(name: str, minutes: float, keep: float, jobs: int) -> None:
                     file=sys.stderr,
                     flush=True,
                 )
+        while any(count.state.final for count in (await worn.app.queues.stats()).counts):
+            await asyncio.sleep(1)  # kept rows are work for one of the two only
         await worker.stop()
         fresh = Mill(place.fresh, keep)
         await stack.enter_async_context(fresh.app)
@@ -144,7 +146,7 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="dev.py bench churn", description=__doc__)
     parser.add_argument("--url", nargs="+", default=["postgres"], choices=["postgres", "valkey", "sqlite"])
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--keep", type=float, default=300.0)
+    parser.add_argument("--keep", type=float, default=60.0)
     parser.add_argument("--slice", type=int, default=20_000)
     args = parser.parse_args(words)
     print("| storage | churned | new, jobs/s | worn, jobs/s | ratio | new, server us a job | worn, server us a job |")
