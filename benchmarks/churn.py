@@ -119,8 +119,9 @@ async def measure(name: str, minutes: float, keep: float, jobs: int) -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-        while any(count.state.final for count in (await worn.app.queues.stats()).counts):
-            await asyncio.sleep(1)  # kept rows are work for one of the two only
+        # kept rows are work for one of the two only
+        while any(count.state.final for count in (await worn.app.queues.stats()).counts):  # noqa: ASYNC110
+            await asyncio.sleep(1)
         await worker.stop()
         fresh = Mill(place.fresh, keep)
         await stack.enter_async_context(fresh.app)
