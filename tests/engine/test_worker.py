@@ -476,7 +476,7 @@ async def test_a_running_job_cancelled_from_outside_is_cancelled_at_once(app: Ap
 
 async def test_a_stalled_worker_past_its_lease_writes_nothing(app: App, told: Told, clock: HandClock) -> None:
     gate = Gate(app)
-    stalled = work(app, name="stalled", lease=3600)
+    stalled = work(app, name="stalled", lease=3600, concurrency=1)  # no room: it must not claim the job again
     await stalled.start()
     job = await gate.task.enqueue(1)
     await gate.began.get()
