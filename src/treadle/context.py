@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -37,6 +37,11 @@ Results = Callable[[Sequence[str]], Awaitable[list[Any]]]
 """Ids to what became of them: a result, or the exception that says why there is none."""
 
 
+ENDED: Final = object()
+"""Where a function runs that has ended. A task holds its context variables, so one kept here would be a cycle, and each
+job something for the garbage collector: it took 4 us a job, and held the loop for 20-40 ms now and then."""
+
+
 class Context:
     """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
 
@@ -53,7 +58,7 @@ class Context:
         self.durable: Durable | None = None  # made when it is first asked for
         self.leaving: Outcome | None = None  # what becomes of it, once its function was left to sleep or wait
         self.began = 0.0  # set when it runs, by our clock
-        self.place: object = None  # where the function runs, if it is async: the asyncio task
+        self.place: object = None  # where the function runs, if it is async: the asyncio task; then ENDED
         self.note: str | None = None
         self.why: str | None = None  # why it is to stop: timeout, deadline, lost, stop
         self._noted = noted

@@ -87,7 +87,7 @@ class JobSpec(Continuation[T_co, W_co]):
         self.new, self.decode, self.inline, self.source, self.signature = new, decode, inline, source, signature
         self.others = others  # jobs that are stored with it: what a flow is made of
         self.lacks = lacks  # why it cannot be sent as it is: its first argument is to come from the job before
-        self._first: JobSpec[Any, Any] = self  # the one it was changed from
+        self._first: JobSpec[Any, Any] | None = None  # the one it was changed from; not itself, which were a cycle
         self._sent = False
 
     @property
@@ -97,11 +97,11 @@ class JobSpec(Continuation[T_co, W_co]):
     @property
     def sent(self) -> bool:
         """Whether it is stored: this one, or one it was changed to."""
-        return self._first._sent
+        return self._sent if self._first is None else self._first._sent
 
     @sent.setter
     def sent(self, sent: bool) -> None:
-        self._first._sent = sent
+        (self if self._first is None else self._first)._sent = sent
 
     def changed(self, **fields: Any) -> JobSpec[T_co, W_co]:
         """The same spec with other fields of its row."""
@@ -109,7 +109,7 @@ class JobSpec(Continuation[T_co, W_co]):
             replace(self.new, **fields), self.decode, self.inline, source=self.source, signature=self.signature,
             others=self.others, lacks=self.lacks,
         )  # fmt: skip
-        changed._first = self._first
+        changed._first = self if self._first is None else self._first
         return changed
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count
 
 from treadle import defaults
-from treadle.context import Context
+from treadle.context import ENDED, Context
 from treadle.judge import Rules
 from treadle.model import Outcome, Record
 from treadle.runner import AnyTask, OwnTask
@@ -123,7 +123,7 @@ class Slots:
         self.settling: dict[int, list[tuple[Run, Outcome]]] = {}  # by pump: sent, and not known to be stored
         self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
         self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
-        self.idle = False  # the last claim found the line empty
+        self.idle = False  # a claim found the line empty, and none since more than one pump can take
         self.flowing = False  # the last claim brought jobs
         self.behind_since: float | None = None  # since when every claim has come back full, or could not be made
         self.own = False  # an outcome brings a job of Treadle's own, which is not to wait
@@ -164,6 +164,8 @@ class Slots:
     def end(self, run: Run, outcome: Outcome | None) -> None:
         """An append: no await, no future, no timer per job."""
         run.ended = True
+        if run.context.place is not None:
+            run.context.place = ENDED
         if self.running.get(run.record.job.id) is run:
             del self.running[run.record.job.id]
         if not run.gathered:
