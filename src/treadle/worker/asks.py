@@ -53,7 +53,7 @@ class Asks:
         else:
             queues = tuple((name, room) for name, _ in self._queues)
         slots = self._slots  # our own is one more line to look at: not each time while jobs flow
-        if self._always or slots.own or not slots.flowing or now >= self._own_at:
+        if self._always or slots.own or not slots.flowing or slots.behind_since is None or now >= self._own_at:
             queues, self._own_at, slots.own = self._own + queues, now + defaults.OWN_EVERY, False
         # Nor what another pump is settling: were that answer lost, it would find its job gone.
         holds = (*self._slots.running, *(run.record.job.id for run in self._slots.unsettled(but=pump)))

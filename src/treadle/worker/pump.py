@@ -59,22 +59,30 @@ class Pump:
         self._accept, self._outage = accept, outage
         self._fused = storage if isinstance(storage, Fused) else None
         self._rules: dict[str, judge.Rules] = {}
+        self._whole = True  # whether the last claim asked for our own queue too
 
     async def run(self) -> None:
         """Until the worker claims no more and all that ran is settled."""
         slots = self._slots
         while True:
-            outs, slots.outcomes = slots.outcomes, []
-            room = self._room()
+            outs, room = self._outcomes(), self._room()
             if outs or room:
+                slots.outcomes = []
                 await self._trip(outs, room)
                 await asyncio.sleep(0)  # a storage that answers at once must not hold the loop for the whole drain
             elif slots.stopping and not slots.claiming and not slots.running and not slots.asking:
                 return
             else:
                 slots.wake.clear()
-                if not slots.outcomes and not self._room():
+                if not self._outcomes() and not self._room():
                     await slots.wake.wait()
+
+    def _outcomes(self) -> list[tuple[Run, Outcome]]:
+        """What this pump is to settle. Where the line is empty the first one does all, in one trip, unless it is away:
+        two trips at once for one job would only wait for each other (pick-up on Redis, p50: 1.5 ms, not 1.2)."""
+        slots = self._slots
+        left = self._number and slots.idle and slots.claiming and 0 not in slots.settling
+        return [] if left else slots.outcomes
 
     def _room(self) -> int:
         slots = self._slots
@@ -88,7 +96,8 @@ class Pump:
         slots.settling[self._number] = outs
         taken = 0
         try:
-            slots.hinted = False
+            if room:
+                slots.hinted = False
             settled, claimed = await self._call([out for _, out in outs], room)
             taken = len(claimed.records)
         except BaseException:
@@ -103,12 +112,15 @@ class Pump:
             if self._number == 0:  # the others ask for no items
                 self._batches.looked(claimed.records)
         if taken:
-            slots.idle, slots.flowing = False, True
+            slots.flowing = True
+            if slots.idle and (taken >= room or self._number):
+                slots.idle = False  # there may be more than the first pump can take
+                slots.wake.set()
             self.start_all(claimed.records)
-        elif slots.flowing:
-            slots.flowing = False  # our own queue may have been left out of that claim: look again
         elif room:
-            await self._wait_for_work(claimed.next_in)
+            flowed, slots.flowing = slots.flowing, False
+            if not flowed or self._whole:  # else our own queue was left out of that claim: look again
+                await self._wait_for_work(claimed.next_in)
 
     async def _call(self, outs: list[Outcome], room: int) -> tuple[Sequence[Settled], Claimed]:
         """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe."""
@@ -119,6 +131,7 @@ class Pump:
         while True:
             # Said anew at each try: what we hold has changed meanwhile, and a job of ours must not come back to us.
             ask = _with(self._ask(room, self._number), ticket)
+            self._whole = any(queue == defaults.OWN_QUEUE for queue, _ in ask.queues[:1])
             try:
                 if self._fused is not None and room:
                     asked = True
@@ -149,13 +162,13 @@ class Pump:
         slots = self._slots
         slots.idle = True
         if self._number:
-            # The first pump waits for all; its next empty claim, or its first job, ends this. It may have gone to
-            # sleep for want of the slots this claim had reserved, and then nobody would look at the clock.
+            # The first pump waits for all, until a claim finds more than it can take. It may have gone to sleep for
+            # want of the slots this claim had reserved, and then nobody would look at the clock.
             if not slots.watched:
                 slots.wake.set()
             return
         if slots.outcomes or slots.hinted or not slots.claiming:
-            slots.idle = slots.hinted = False
+            slots.hinted = False
             return
         wait = self._poll if next_in is None else min(self._poll, max(next_in, AT_LEAST))
         slots.wake.clear()
@@ -166,8 +179,6 @@ class Pump:
         finally:
             slots.watched = False
             timer.cancel()
-        slots.idle = False
-        slots.wake.set()  # the other pumps look again
 
     # --- starting and ending one job
 
