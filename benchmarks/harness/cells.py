@@ -51,7 +51,7 @@ class Size:
     churn: float
 
 
-QUICK: Final = Size(1.2, 0.5, 100, 100, 20_000, 300, 90.0, 1_000, 1_000_000, 10.0, 60.0)
+QUICK: Final = Size(1.2, 0.5, 200, 100, 20_000, 300, 90.0, 1_000, 1_000_000, 10.0, 60.0)
 FULL: Final = Size(5.0, 2.0, 400, 300, 20_000, 1_000, 600.0, 1_000, 1_000_000, 240.0, 300.0)
 TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9, 2.0)  # to try the harness out, not to measure
 
@@ -90,10 +90,10 @@ def percentile(times: list[float], share: float) -> float:
 
 
 def core(work: Work) -> Figures:
-    """Enqueue in all ways, drain, memory, bytes; then an idle worker's pick-up."""
+    """Enqueue in all ways, drain, memory, bytes."""
     jobs, size = work.jobs(), work.size
     figures: Figures = {}
-    with opened(work.session(3 * jobs + size.latency)) as session:
+    with opened(work.session(3 * jobs)) as session:
         has = session.order("has")["has"]
         session.order("one", n=5)  # connections and scripts are there
         held, wrote = work.place.stored(), work.place.written(session.pids)
@@ -118,12 +118,20 @@ def core(work: Work) -> Figures:
         now = work.place.written(session.pids)
         if now is not None and wrote is not None:
             figures["written, bytes a job"] = (now - wrote) / stored
+    return figures
+
+
+def pick_up(work: Work) -> Figures:
+    """How long a job is under way to an idle worker, which has worked before."""
+    size = work.size
+    with opened(work.session(2 * size.latency)) as session:
+        fill(session, size.latency)
+        session.start_workers()
+        session.finish(session.sent)
         session.quiet()
         session.order("steady", n=size.latency, every=1 / RATE)
         late = [(ran - sent) * 1e3 for ran, sent in session.finish(size.latency).marks if sent]
-        figures["pick-up p50, ms"] = statistics.median(late)
-        figures["pick-up p99, ms"] = percentile(late, 0.99)
-    return figures
+    return {"pick-up p50, ms": statistics.median(late), "pick-up p99, ms": percentile(late, 0.99)}
 
 
 def _rate(sent: dict[str, Any]) -> float:
@@ -287,7 +295,8 @@ class Cell:
 
 def _cells() -> dict[str, Cell]:
     made = [
-        Cell("core", core, "all", 8.0),
+        Cell("core", core, "all", 6.0),
+        Cell("pick-up", pick_up, "all", 8.0),
         Cell("results", results, "all", 5.0, "results"),
         Cell("concurrency-16", drain("drain at concurrency 16", concurrency=16), "ours", 4.0, "concurrency"),
         Cell("limits", drain("drain with limits", feature="limits"), "goals", 4.0, "limits"),
