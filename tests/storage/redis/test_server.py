@@ -15,6 +15,7 @@ from treadle.errors import BadUrl, SchemaTooNew, StorageFull, StorageUnavailable
 from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
+from treadle.storage.redis.rows import job_bytes
 
 _names = (f"s{os.getpid()}-{n}" for n in itertools.count())
 
@@ -126,6 +127,25 @@ async def test_a_full_server(own: str) -> None:
     with pytest.raises(StorageUnavailable, match="replica"):
         await storage.enqueue([job("d")])
     await storage.close()
+
+
+async def test_what_an_older_version_stored_is_run(storage: RedisStorage) -> None:
+    """Jobs with limits or a lane were no plain ones in schema 1. They are claimed and ended beside those of now."""
+    await storage._pool.command("SET", f"{storage._tag}:schema", 1)
+    await storage.close()
+    await storage.open()
+    assert await storage.read("GET", "schema") == b"2"
+    await storage.set_limits([Limit("one", slots=1)])
+    old = [job("a", limits=(("one", 1),)), job("b", lane="x"), job("c", limits=(("one", 1),))]
+    await storage.call("enqueue", "any", "", "", *(word for each in old for word in (each.id, job_bytes(each, False))))
+    await storage.enqueue([job("d", limits=(("one", 1),)), job("e", lane="x")])
+    ran = []
+    for turn in range(9):
+        rows = (await storage.claim(Claim(worker=f"w#{turn}", limit=9))).records
+        ran += [row.id for row in rows]
+        await storage.settle(list(map(done, rows)))
+    assert sorted(ran) == ["a", "b", "c", "d", "e"]
+    assert [(use.key, use.used, use.parked) for use in (await storage.stats()).limits] == [("one", 0, 0)]
 
 
 async def test_a_newer_schema_is_refused(storage: RedisStorage) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.model import ASKED, SUPERSEDED, Limit, NewJob, Outcome, Pairs, Presence, Record, State
 from treadle.storage.rules import rank
@@ -38,17 +39,25 @@ decode_rule = msgspec.msgpack.Decoder(Limit).decode
 
 
 def is_plain(job: NewJob) -> bool:
-    """Joins the line as it comes: nothing beside it has to be written or asked."""
+    """Asks for nothing but its turn, a lane and limits: it concerns nobody else, neither when it comes nor when it ends."""
     return not (
-        job.key is not None or job.after or job.delay > 0 or job.limits or job.lane is not None
-        or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
-        or job.lease is not None or job.slack != 0 or job.wait_timeout is not None or job.need is not None
-        or not job.task
+        job.key is not None or job.after or job.delay > 0 or job.ran or job.aging or job.root is not None
+        or job.parent is not None or job.deadline is not None or job.lease is not None or job.slack != 0
+        or job.wait_timeout is not None or job.need is not None or not job.task
     )  # fmt: skip
 
 
-def _head(job: NewJob) -> dict[str, Any]:
-    """What the scripts must know of a job that is not plain; what is left out has its default."""
+def _head(job: NewJob, plain: bool) -> bytes:
+    """What the scripts must know of a job beside its turn; what is left out has its default."""
+    if not plain:
+        return encode(_words(job))
+    words: dict[str, Any] = {"limits": job.limits} if job.limits else {}
+    if job.lane is not None:
+        words |= {"lane": job.lane, "stride": job.stride}
+    return encode(words) if words else b""
+
+
+def _words(job: NewJob) -> dict[str, Any]:
     slack = False if job.slack is None else job.slack
     words = (
         ("priority", job.priority), ("aging", job.aging), ("delay", job.delay), ("key", job.key),
@@ -65,7 +74,7 @@ def _head(job: NewJob) -> dict[str, Any]:
 def job_bytes(job: NewJob, plain: bool) -> bytes:
     """All but the moment it was made, which the script puts at the end."""
     task, queue = job.task.encode(), job.queue.encode()
-    head = b"" if plain else encode(_head(job))
+    head = _head(job, plain)
     fixed = _JOB.pack(PLAIN if plain else 0, rank(job), job.keep, job.keep_failed, len(task), len(queue), len(head))
     return b"".join((fixed, task, queue, head, encode(job)))
 
@@ -76,10 +85,26 @@ def _body(data: bytes) -> NewJob:
 
 
 def new_record(job: NewJob, now: float) -> Record:
-    """A plain job that has just been stored."""
+    """A plain job that has just been stored, without a lane."""
     return Record(
         job=job, version=0, state=State.READY, place=now, joined_at=now, created_at=now, updated_at=now
     )  # fmt: skip
+
+
+def stored(jobs: Sequence[NewJob], moment: bytes, known: Sequence[Any], places: bytes) -> list[Record]:
+    """Plain jobs: in a call of them `known` (number, job, row, ...) were there; of the others, those with a lane have
+    these places."""
+    now = float(moment)
+    rows = [new_record(job, now) for job in jobs]
+    for at in range(0, len(known), 3):
+        rows[known[at] - 1] = record(known[at + 1], known[at + 2])
+    if places:
+        there, left = {known[at] - 1 for at in range(0, len(known), 3)}, _MADE.iter_unpack(places)
+        for number, job in enumerate(jobs):
+            if job.lane is not None and number not in there:
+                [place] = next(left)
+                rows[number] = replace(rows[number], place=place, joined_at=place)
+    return rows
 
 
 def _moment(value: float) -> float | None:
@@ -128,6 +153,8 @@ def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
     same, flags, tail = row.after == job.after, PLAIN if plain else 0, b""
     if row.ran:
         flags |= RAN
+    if plain and job.limits:
+        tail = encode(job.limits)
     words = (row.parked, row.result, row.value, row.error, row.reason)
     if not same or row.memo or row.note is not None or ups or any(word is not None for word in words):
         flags |= TAIL

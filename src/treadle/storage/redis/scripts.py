@@ -48,10 +48,9 @@ def load() -> dict[str, Script]:
 
 
 def _script(verb: str, pieces: tuple[str, ...]) -> Script:
-    own = _read(verb)
-    first, mark, slow = own.partition("--- slowly\n")
     shared = "".join(map(_read, pieces))
-    text = (_read("base") + (first + shared + slow if mark else shared + own)).encode()
+    text = f"{_read('base')}local R, B, A, E, T, O, C, standing\nlocal function slowly()\n{shared}end\n"
+    text = f"{text}return (function()\n{_read(verb)}\nend)()".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 

@@ -44,12 +44,13 @@ from treadle.storage.redis.rows import (
     outcome_bytes,
     pairs,
     record,
+    stored,
 )
 from treadle.storage.redis.scripts import Script, load
 from treadle.storage.redis.wake import Ear
 from treadle.storage.rules import rank
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2  # 1: jobs with limits or a lane had a row from the start; they are read as they are
 HOME, LATE = b"\1", b"\2"  # what storing jobs in a shard may answer instead
 GROUP: Final = 1_000  # plain jobs of one queue and priority the script stores at once
 
@@ -100,6 +101,8 @@ class RedisStorage:
                 f"{self._pool.where}: the namespace {self._ns!r} was made with shards={shards or 1}, found "
                 f"shards={self._shards}; open it with that, or bring its jobs into another ns with `treadle move`"
             )
+        if int(found) < SCHEMA:
+            await self._pool.command("SET", f"{self._tag}:schema", own)
         self._ear = Ear(self._pool, self._tag, self._hub)
         await self._ear.open()
 
@@ -167,11 +170,7 @@ class RedisStorage:
             answer = await self.open_call("enqueue", "plain", *part, *_groups(jobs))
             if self._belongs_home(answer):
                 return None
-            moment, known = float(answer[0]), answer[1]
-            rows = [new_record(job, moment) for job in jobs]
-            for at in range(0, len(known), 3):
-                rows[known[at] - 1] = record(known[at + 1], known[at + 2])
-            return rows
+            return stored(jobs, *answer)
         words: list[Any] = ["any", *part]
         for job in jobs:
             words += (job.id, job_bytes(job, is_plain(job)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import back, claim_ids, claim_one, done, job, jobs, row, settle, tend
@@ -106,3 +108,13 @@ async def test_law02_what_came_due_first_is_in_line_first(storage: Storage, cloc
     await tend(storage)
     lost, later = await row(storage, "lost"), await row(storage, "later")
     assert (lost.lost, later.place) == (1, lost.place)
+
+
+async def test_law02_who_was_waiting_stands_before_what_the_ending_brings(storage: Storage, clock: HandClock) -> None:
+    """An ending lets those who waited for it into line, then stores what it was born with: in a lane that counts."""
+    await storage.enqueue([job("up"), job("down", lane="a", after=("up",))])
+    clock.advance(5)
+    first = await claim_one(storage)
+    await settle(storage, replace(done(first), then=(job("born", lane="a", stride=3.0),)))
+    assert [(await row(storage, id)).place for id in ("down", "born")] == [clock(), clock() + 3]
+    assert await claim_ids(storage, 9) == ["down", "born"]

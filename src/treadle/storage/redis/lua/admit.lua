@@ -1,5 +1,5 @@
 -- May a job start now? storage/admit.py once more; the log of starts is a sorted set, their sum a counter beside it.
-local A = { rules = {}, usage = {}, spent = {} }
+A = { rules = {}, usage = {}, spent = {} }
 local EPSILON = 1e-9
 local BACK_MOST = 1000                   -- who come back in one go; more come at the next look
 

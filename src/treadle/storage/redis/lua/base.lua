@@ -69,6 +69,16 @@ local function many(verb, key, values, width)
   return sum
 end
 
+-- Where nobody stands any more, nobody looks: whether this list is such a one.
+local function swept(kind, key, rank, list)
+  if call('EXISTS', list) == 1 then return false end
+  call('ZREM', ns .. ':' .. kind .. 's:' .. key, rank)
+  if kind == 'line' and call('EXISTS', ns .. ':lines:' .. key) == 0 then call('SREM', ns .. ':lines', key) end
+  return true
+end
+
+local function lane_of(queue, rank, lane) return ns .. ':lane:' .. rank .. ':' .. #queue .. ':' .. queue .. ':' .. lane end
+
 local function fetch(key, fields)
   local n = #fields
   if n == 0 then return {} end

@@ -2,7 +2,7 @@
 -- which slots are taken. `put` moves a row from what the views know of it to what it is now; rows are written at the end.
 -- Moves in the sorted sets of moments, and in the sets of tickets, are gathered and made list by list (`flush`), for each
 -- command costs a script about as much as what it does.
-local B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {},
+B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {},
             new = {}, made = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {} }
 
 -- --- counters, and lists by rank
@@ -41,17 +41,13 @@ function B.list_drop(kind, key, rank, id)
 end
 
 function B.list_swept(kind, key, rank, list)
-  if call('EXISTS', list) == 0 then
-    B.listed[list] = nil
-    call('ZREM', ns .. ':' .. kind .. 's:' .. key, rank)
-    if kind == 'line' and call('EXISTS', ns .. ':lines:' .. key) == 0 then call('SREM', ns .. ':lines', key) end
-  end
+  if swept(kind, key, rank, list) then B.listed[list] = nil end
 end
 
 -- those aside, and those back in line, are kept by limit and queue
 function B.aside(limit, queue) return #limit .. ':' .. limit .. ':' .. queue end
 
-function B.lane(j) return ns .. ':lane:' .. j.rank .. ':' .. #j.queue .. ':' .. j.queue .. ':' .. j.lane end
+function B.lane(j) return lane_of(j.queue, j.rank, j.lane) end
 
 -- --- rows
 

@@ -1,5 +1,5 @@
 -- Jobs with all that a row does not say, told and stored again as they are.
-local C = {}
+C = {}
 
 -- for each id { job, row or '', '1' if it holds its key, whom it is behind or '', edges as msgpack }
 function C.told(ids)

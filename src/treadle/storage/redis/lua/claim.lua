@@ -11,9 +11,37 @@ local ASIDE_MOST = 500                   -- jobs that step aside in one call: th
 local aside = 0
 local bodies, rows, n = {}, {}, 0
 
-local function first_of(a, b)
-  if a and b then return num(math.min(a, b)) end
-  return a and num(a) or b and num(b) or ''
+-- --- what is due, and when the next is
+
+local function first_score(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+
+local due, opens = first_score(DUE), first_score(OPENS)
+local calm = (due or now + 1) > now and (opens or now + 1) > now
+local ruled = call('EXISTS', RULES) == 1
+local took = {}                          -- limit -> slots taken, while B does not count them
+
+local function count(key, cost)
+  if B then
+    B.add(LIVE, key, cost)
+    B.add(BEGUN, key, cost)
+  else
+    took[key] = (took[key] or 0) + cost
+  end
+end
+
+local function go_slowly()
+  if B then return end
+  slowly()
+  A.some = ruled
+  for key, cost in pairs(took) do count(key, cost) end
+  took = {}
+end
+
+if ruled or not calm then go_slowly() end
+
+local function least(a, b)
+  if a and b then return math.min(a, b) end
+  return a or b
 end
 
 -- when a rate of its own lets the next of a line asked for start
@@ -32,18 +60,19 @@ local function next_of_queues()
     local key = 'queue:' .. queue
     local rule = A.rule(key)
     if rule and rule.rate and call('EXISTS', ns .. ':lines:' .. queue) == 1 then
-      local opens = A.opens_at(rule, key, 1)
-      if opens and (not moment or opens < moment) then moment = opens end
+      moment = least(moment, A.opens_at(rule, key, 1))
     end
   end
   return moment
 end
 
+-- `due` and `opens` are as they were found, and `due` follows the plain jobs leased since; the others only B knows of
 local function answer(again)
-  local moment = first_of(B.next_moment(), A.any() and next_of_queues())
+  local moment = least(due, opens)
+  if B then moment = least(B.next_moment(), ruled and next_of_queues()) end
   local list = {}
   for k = 1, n do list[2 * k - 1], list[2 * k] = bodies[k], rows[k] end
-  return { num(now), moment, again, list }
+  return { num(now), moment and num(moment) or '', again, list }
 end
 
 local HELD = ns .. ':held:' .. ask.worker
@@ -53,7 +82,7 @@ if #held > 0 and not ask.more then
   return answer(1)
 end
 
-if not ask.tended then
+if not ask.tended and not calm then
   T.tend()
   B.write()
 end
@@ -103,29 +132,94 @@ local function lease(r, body)
   if room[r.j.task] then room[r.j.task] = room[r.j.task] - 1 end
 end
 
--- --- the many plain ones: bytes put together, nothing unpacked
+-- --- the many plain ones: bytes put together, nothing unpacked; what they ask for is read once for all who ask alike
 
 local hot_ids, hot_set, hot_due, hot = {}, {}, {}, 0
 local HEAD = struct.pack('>BBI4i4i4I4I4I4', RUNNING, PLAIN, 1, 0, 0, 0, 0, 0)
-local moments = {}                       -- by lease: place .. due as bytes, and the score
+local moments = {}                       -- by lease: due .. expires as bytes, the score, the moment
+local spans, versions = {}, {}           -- by lengths: where task and head end; by version: the next one
 
 local function moments_of(task)
   local seconds = lease_of(task)
   local m = moments[seconds]
   if not m then
-    m = { struct.pack('>dd', now + seconds, NONE) .. NOW_BYTES .. NOW_BYTES .. NONE_BYTES .. NONE_BYTES, num(now + seconds) }
+    local ends = now + seconds
+    m = { struct.pack('>dd', ends, NONE) .. NOW_BYTES .. NOW_BYTES .. NONE_BYTES .. NONE_BYTES, num(ends), ends }
     moments[seconds] = m
   end
   return m
 end
 
-local function lease_plain(id, body, m, tail)
-  local made = sub(body, -8)
-  local row = HEAD .. sub(body, 4, 19) .. made .. NONE_BYTES .. made .. m[1] .. sub(body, 2, 3) .. tail
+local function span_of(body)
+  local lengths = sub(body, 20, 27)
+  local span = spans[lengths]
+  if not span then
+    local tl, ql, hl = struct.unpack('>HHI4', lengths)
+    span = { 27 + tl, 28 + tl + ql, 27 + tl + ql + hl, hl > 0 }
+    spans[lengths] = span
+  end
+  return span
+end
+
+-- what those of one line with this head ask for; `gone`: who of a lane leaves the line
+local function kind_of(head, queue, rank)
+  local words = head ~= '' and cmsgpack.unpack(head) or {}
+  local limits = words.limits or {}
+  local names = struct.pack('>HH', #ask.worker, #queue) .. ask.worker .. queue
+  return { limits = limits, tail = #limits > 0 and names .. cmsgpack.pack(limits) or names, taken = 0,
+           lane = words.lane and lane_of(queue, rank, words.lane), gone = {} }
+end
+
+local function lets_in(limits)
+  if not ruled then return true end
+  for k = 1, #limits do
+    if not A.fits(limits[k][1], limits[k][2], false) then return false end
+  end
+  for k = 1, #limits do
+    A.spend(limits[k][1], limits[k][2])
+    count(limits[k][1], limits[k][2])
+  end
+  return true
+end
+
+local function is_new(raw)
+  return not raw or (byte(raw) == READY and byte(raw, 2) == PLAIN and sub(raw, 83, 90) == NONE_BYTES)
+end
+
+local function lease_plain(id, body, raw, m, kind)
+  local row
+  if raw then
+    local version = sub(raw, 3, 6)
+    local higher = versions[version]
+    if not higher then
+      higher = sub(HEAD, 1, 2) .. struct.pack('>I4', struct.unpack('>I4', version) + 1)
+      versions[version] = higher
+    end
+    row = higher .. sub(raw, 7, 50) .. NONE_BYTES .. sub(raw, 59, 66) .. m[1] .. sub(raw, 115, 116) .. kind.tail
+  else
+    local made = sub(body, -8)
+    row = HEAD .. sub(body, 4, 19) .. made .. NONE_BYTES .. made .. m[1] .. sub(body, 2, 3) .. kind.tail
+  end
   n, hot = n + 1, hot + 1
   bodies[n], rows[n], hot_ids[hot] = body, row, id
   hot_set[2 * hot - 1], hot_set[2 * hot] = id, row
   hot_due[2 * hot - 1], hot_due[2 * hot] = m[2], id
+  kind.taken = kind.taken + 1
+  if kind.lane then kind.gone[kind.taken] = id end
+end
+
+-- those taken of one stretch of the line are out of it; `last`: nobody stood behind the stretch
+local function leave_line(queue, rank, list, taken, kinds, last)
+  call('ZREM', list, unpack(taken))
+  if last then
+    if B then B.list_swept('line', queue, rank, list) else swept('line', queue, rank, list) end
+  end
+  count('queue:' .. queue, #taken)
+  for _, kind in pairs(kinds) do
+    many('ZREM', kind.lane, kind.gone)
+    for _, cost in ipairs(ruled and {} or kind.limits) do count(cost[1], cost[2] * kind.taken) end
+  end
+  for _, m in pairs(moments) do due = least(due, m[3]) end
 end
 
 -- --- walking the line
@@ -143,74 +237,87 @@ end
 
 local looked = 0
 
-local function walk_rank(queue, rank, share, rule, tail)
-  local spot, last, kind, offset = nil, nil, nil, 0
+local function walk_rank(queue, rank, share, rule)
+  local spot, last, from, offset = nil, nil, nil, 0
   while share > 0 and looked < LOOK_MOST and aside < ASIDE_MOST do
     -- a queue that is shut is passed by those only that need nothing of it
-    local from = rule and not A.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
-    local list = ns .. ':' .. from .. ':' .. rank .. ':' .. queue
-    if spot and (B.called or from ~= kind) then offset = offset_behind(list, spot, last) end
-    kind, B.called = from, false
-    local ids = call('ZRANGE', list, offset, offset + math.min(share, 500) - 1)
+    local which = rule and not A.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
+    local list = ns .. ':' .. which .. ':' .. rank .. ':' .. queue
+    if spot and ((B and B.called) or which ~= from) then offset = offset_behind(list, spot, last) end
+    from = which
+    if B then B.called = false end
+    local most = math.min(share, 500)
+    local ids = call('ZRANGE', list, offset, offset + most)
+    local more, cut = #ids > most, false
+    ids[most + 1] = nil
     if #ids == 0 then break end
-    local found, raws, gone, m = fetch(JOB, ids), fetch(ROW, ids), 0, nil
-    local taken, task, own = {}, nil, nil
+    local found, raws = fetch(JOB, ids), fetch(ROW, ids)
+    local taken, gone, kinds, kind, head, m, task = {}, 0, {}, nil, nil, nil, nil
     for k, id in ipairs(ids) do
-      local body = found[k]
-      own = sub(body, 28, 27 + 256 * byte(body, 20) + byte(body, 21))
+      local body, raw = found[k], raws[k]
+      local span = span_of(body)
+      local own = sub(body, 28, span[1])
       if not wanted(id, own) then
         offset, looked = offset + 1, looked + 1
         if rule then
           local r = B.get(id)
           spot, last = r.place, id
         end
-      elseif not rule and not raws[k] and byte(body) == PLAIN then
-        if own ~= task then
-          task, m = own, moments_of(own)
-        end
-        lease_plain(id, body, m, tail)
-        gone, share = gone + 1, share - 1
-        taken[gone] = id
-        if room[own] then room[own] = room[own] - 1 end
       else
-        if B.rows[id] == nil then B.rows[id] = R.read(id, body, raws[k]) end
-        local r = B.rows[id]
-        spot, last = r.place, id
-        if admit(r) then
-          lease(r, body)
-          share = share - 1
-        elseif r.place then
-          offset, looked = offset + 1, looked + 1
+        local plain = not rule and byte(body) == PLAIN and is_new(raw) and not (B and B.rows[id])
+        if plain then
+          local asked = span[4] and sub(body, span[2], span[3]) or ''
+          if asked ~= head then
+            head, kind = asked, kinds[asked] or kind_of(asked, queue, rank)
+            kinds[asked] = kind
+          end
         end
-        if B.called or (rule and from == 'line' and not A.fits('queue:' .. queue, 1, false)) then break end
+        if plain and lets_in(kind.limits) then
+          if own ~= task then
+            task, m = own, moments_of(own)
+          end
+          lease_plain(id, body, raw, m, kind)
+          gone, share = gone + 1, share - 1
+          taken[gone] = id
+          if room[own] then room[own] = room[own] - 1 end
+        else
+          go_slowly()
+          if B.rows[id] == nil then B.rows[id] = R.read(id, body, raw) end
+          local r = B.rows[id]
+          spot, last = r.place, id
+          if admit(r) then
+            lease(r, body)
+            share = share - 1
+          elseif r.place then
+            offset, looked = offset + 1, looked + 1
+          end
+          cut = B.called or (rule and from == 'line' and not A.fits('queue:' .. queue, 1, false))
+        end
       end
-      if share == 0 then break end
+      if cut or share == 0 then break end
     end
-    if gone > 0 then
-      call('ZREM', list, unpack(taken))
-      B.list_swept('line', queue, rank, list)
-      B.add(LIVE, 'queue:' .. queue, gone)
-      B.add(BEGUN, 'queue:' .. queue, gone)
-    end
+    if gone > 0 then leave_line(queue, rank, list, taken, kinds, not more) end
+    if not more and not cut then break end
   end
   return share
 end
 
 local function walk(queue, share)
-  local rule = A.rule('queue:' .. queue)
-  local tail = struct.pack('>HH', #ask.worker, #queue) .. ask.worker .. queue
+  local rule = ruled and A.rule('queue:' .. queue)
   share = math.min(share, limit - n)
   local from = '-inf'
   while share > 0 and aside < ASIDE_MOST do
     local rank = call('ZRANGEBYSCORE', ns .. ':lines:' .. queue, from, '+inf', 'LIMIT', 0, 1)[1]
     if not rank then break end
-    share = walk_rank(queue, rank, share, rule, tail)
+    share = walk_rank(queue, rank, share, rule)
     from = '(' .. -rank
   end
+  return share
 end
 
 -- these jobs and no others, wherever they stand in line
 local function pick(ids)
+  go_slowly()
   B.load(ids)
   local queues, named, seen = {}, {}, {}
   for _, id in ipairs(ids) do
@@ -240,17 +347,26 @@ end
 if #ask.ids > 0 then
   pick(ask.ids)
 else
-  for _, each in ipairs(ask.queues) do walk(each[1], each[2]) end
-  for _, each in ipairs(ask.queues) do walk(each[1], limit) end
+  local through = {}                     -- queues whose lines have nobody else; a slow step may bring some back
+  for _, each in ipairs(ask.queues) do through[each[1]] = walk(each[1], each[2]) > 0 and looked < LOOK_MOST end
+  for _, each in ipairs(ask.queues) do
+    if B or not through[each[1]] then walk(each[1], limit) end
+  end
 end
-for key in pairs(A.spent) do A.set_opening(key) end
-A.write()
+if B then
+  for key in pairs(A.spent) do A.set_opening(key) end
+  A.write()
+end
 if hot > 0 then
   many('HSET', ROW, hot_set, 2)
   many('ZADD', DUE, hot_due, 2)
   many('SADD', HELD, hot_ids)
 end
-B.finish()
+for key, cost in pairs(took) do
+  call('HINCRBY', LIVE, key, cost)
+  call('HINCRBY', BEGUN, key, cost)
+end
+if B then B.finish() end
 for k = 1, n do
   local r = rows[k]
   if type(r) == 'table' then bodies[k], rows[k] = bodies[k] or call('HGET', JOB, r.id), R.bytes(r) end

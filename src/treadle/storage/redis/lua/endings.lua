@@ -1,5 +1,5 @@
 -- How a job ends, and what that does to those who wait for it; how a waiting one is let go; who has a key.
-local E = {}
+E = {}
 local KEEP_LEAST = 60
 
 -- whether anybody waits for anything
@@ -258,7 +258,10 @@ local function store(new, answers, parent)
   r.pending = E.needed(j.need, r.after) + (soft and 1 or 0)
   if j.deadline then r.deadline_at = now + j.deadline end
   r.due_at = least(not r.ran and r.deadline_at or nil, j.wait_timeout and now + j.wait_timeout)
-  if not soft and r.pending <= 0 and #r.after == 0 then return E.release(r) end
+  if not soft and r.pending <= 0 and #r.after == 0 then
+    E.count_endings()                    -- who comes in line by the ending this one was born of stands before it
+    return E.release(r)
+  end
   B.put(r)
   if soft then edge(soft, r.id, true, true, 0) end
   E.watch_ups(r, r.after)

@@ -4,6 +4,7 @@ do
   local mark = away(CLOSING)
   if mark then return mark end
 end
+slowly()
 local lost, lease = {}, tonumber(ARGV[5])
 if ARGV[3] == '1' then
   call('HDEL', ns .. ':workers', ARGV[2])

@@ -8,6 +8,7 @@ do
   local mark = away(CLOSING)             -- nothing changes its shard while all of them are carried elsewhere
   if mark then return mark end
 end
+slowly()
 local ids = call('SMEMBERS', ns .. ':tree:' .. root)
 if call('HEXISTS', JOB, root) == 1 then ids[#ids + 1] = root end
 if #ids == 0 then return {} end

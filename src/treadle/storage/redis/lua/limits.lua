@@ -3,6 +3,7 @@ do
   local mark = away()
   if mark then return mark end
 end
+slowly()
 for at = 2, #ARGV, 2 do
   if ARGV[at + 1] == '' then call('HDEL', RULES, ARGV[at]) else call('HSET', RULES, ARGV[at], ARGV[at + 1]) end
 end

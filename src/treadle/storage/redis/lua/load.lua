@@ -2,6 +2,7 @@
 -- id, job with its moment, row or '', '1' if it holds its key, whom it is behind or '', edges as msgpack.
 -- rate: { { moment, cost } ..., no moment twice; tokens or false, at }. edge: { up, open, soft, version }.
 -- Stores them as they are: nothing is tended, counted down or said. A known id is left as it is.
+slowly()
 local at = 3
 for _ = 1, tonumber(ARGV[at]) do
   call('HSET', RULES, ARGV[at + 1], ARGV[at + 2])

@@ -43,7 +43,7 @@ if calm and call('EXISTS', RULES) == 0 then
   end
   return answer()
 end
---- slowly
+slowly()
 T.tend()
 A.write()
 B.finish()

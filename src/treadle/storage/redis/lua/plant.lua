@@ -1,6 +1,7 @@
 -- ARGV: now, then id and what its pointer is to be unless it is here: '' for none, '0' for the first shard, or '<n>'; ...
 -- Answers { '1' if something is on its way to the first shard, then for each id: the root of its workflow if it is here,
 -- '@<n>' if a pointer to another shard was found, or '' }.
+slowly()
 local told = { call('EXISTS', ns .. ':leaving') == 1 and '1' or '' }
 for at = 2, #ARGV, 2 do
   local id, to, said = ARGV[at], ARGV[at + 1], ''

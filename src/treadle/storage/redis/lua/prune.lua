@@ -1,6 +1,7 @@
 -- ARGV: now, how many may go, how many to look past, '1' to tend first.
 -- Answers { how many went, how many were looked at and stay, '1' if there may be more }.
 if away() then return { 0, 0, '' } end
+slowly()
 local LOOK = 500                         -- rows one call looks at
 if ARGV[4] == '1' then
   T.tend()

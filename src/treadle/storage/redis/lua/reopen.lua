@@ -1,5 +1,5 @@
 -- After the end: keep it longer or shorter, or reopen it with all that ended because of it.
-local O = {}
+O = {}
 
 -- the job, what it doomed, every ancestor that failed because of a child; of each, what that doomed
 local function would_reopen(r)

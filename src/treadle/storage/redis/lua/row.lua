@@ -2,12 +2,15 @@
 --
 -- job: flags rank keep keep_failed, lengths of task queue head | task queue head | the NewJob, opaque | created_at
 -- row: state flags version pending slack attempt lost round, moments, rank, lengths of worker queue | worker queue tail
--- A job without a row is plain and stands in line since it was made.
+-- A job without a row is plain and stands in line since it was made. A plain one asks for nothing but its turn, a lane and
+-- limits; behind its queue the row has the limits as msgpack instead of a tail, so that its ending need not read the job.
 local ROW_FORMAT = '>BBI4i4i4I4I4I4dddddddddddhHH'
 local ROW_SIZE = 120
-local R, NOTHING = {}, {}                 -- never written to
+R = {}
+local NOTHING = {}                       -- never written to
 
 local function maybe(x) if x ~= NONE then return x end end
+R.maybe = maybe
 local function told(x) if x then return x end end
 
 -- what the views know of it. The fields stand in the constructor so that the table is made in its size.
@@ -74,6 +77,7 @@ function R.bytes(r)
   local j, worker, flags, tail = r.j, r.worker or '', 0, ''
   if j.plain then flags = PLAIN end
   if r.ran then flags = flags + RAN end
+  if j.plain and #j.limits > 0 then tail = cmsgpack.pack(j.limits) end
   if r.after ~= j.after or r.parked or r.result or r.value or r.error or r.reason or #r.memo > 0 or r.note or r.ups then
     flags = flags + TAIL
     tail = cmsgpack.pack({ r.after ~= j.after and r.after, r.parked or false, r.result or false, r.value or false,

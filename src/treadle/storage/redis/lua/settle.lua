@@ -25,20 +25,75 @@ do
   end
 end
 
--- --- the many plain ones: jobs that run, end, and concern nobody else, named once
+-- --- the many plain ones: jobs that run, end, and concern nobody else but their limits, named once
 local done = {}
+
+-- which of them others wait for
+local function awaited()
+  local found = {}
+  if call('EXISTS', PARENTS) == 1 then
+    for at = 1, total, STEP do
+      local some = call('SMISMEMBER', PARENTS, unpack(ids, at, math.min(at + STEP - 1, total)))
+      for k, is in ipairs(some) do found[at + k - 1] = is == 1 end
+    end
+  end
+  return found
+end
+
+-- what rows with this end have in common: rank, lengths, worker, queue, limits. `ids`: those of them that end now, unless
+-- somebody stands aside for one of the limits and may have to come back.
+local anybody_aside
+local function group_of(names)
+  local wl, ql = struct.unpack('>HH', names, 3)
+  local group = { names = sub(names, 1, 6 + wl + ql), worker = sub(names, 7, 6 + wl), limits = {}, ids = {},
+                  queue = 'queue:' .. sub(names, 7 + wl, 6 + wl + ql) }
+  if #names > 6 + wl + ql then
+    group.limits = cmsgpack.unpack(sub(names, 7 + wl + ql))
+    if anybody_aside == nil then anybody_aside = call('EXISTS', ns .. ':asides') == 1 end
+    for _, cost in ipairs(anybody_aside and group.limits or {}) do
+      if call('SISMEMBER', ns .. ':asides', cost[1]) == 1 then group.ids = nil end
+    end
+  end
+  return group
+end
+
+-- slots are given back, limit by limit
+local function give_back(groups)
+  local freed, limited = {}, {}
+  for _, group in pairs(groups) do
+    local n = group.ids and #group.ids or 0
+    if n > 0 then
+      many('SREM', ns .. ':held:' .. group.worker, group.ids)
+      freed[group.queue] = (freed[group.queue] or 0) + n
+      for _, cost in ipairs(group.limits) do
+        limited[#limited + 1] = cost[1]
+        freed[cost[1]] = (freed[cost[1]] or 0) + n * cost[2]
+      end
+    end
+  end
+  for key, cost in pairs(freed) do
+    if call('HINCRBY', LIVE, key, -cost) == 0 then call('HDEL', LIVE, key) end
+    if call('HINCRBY', BEGUN, key, -cost) == 0 then call('HDEL', BEGUN, key) end
+  end
+  many('ZREM', OPENS, limited)           -- nobody stands aside: no rate has to let anybody in
+end
+
 do
-  local raws = fetch(ROW, ids)
-  local parents = call('SCARD', PARENTS) > 0
+  local raws, parents = fetch(ROW, ids), awaited()
   local set, due, old, ended, topics, n = {}, {}, {}, {}, {}, 0
-  local until_, next_, holders = {}, {}, {}
+  local until_, next_, groups = {}, {}, {}
   local ending = num(-now)
   local before, after = '\0\0\0\0', NOW_BYTES .. NOW_BYTES
   for k = 1, total do
     local raw, word, id = raws[k], words[k], ids[k]
-    if raw and byte(word) == 115 and byte(raw) == RUNNING and byte(raw, 2) == PLAIN and times[id] == 1 then
-      local version = sub(raw, 3, 6)
-      if version == sub(word, 3, 6) and not (parents and call('SISMEMBER', PARENTS, id) == 1) then
+    if raw and byte(word) == 115 and byte(raw) == RUNNING and byte(raw, 2) == PLAIN and times[id] == 1 and not parents[k] then
+      local version, names = sub(raw, 3, 6), sub(raw, 115)
+      local group = groups[names]
+      if not group then
+        group = group_of(names)
+        groups[names] = group
+      end
+      if version == sub(word, 3, 6) and group.ids then
         local keep = sub(word, 11, 18)
         if keep == NONE_BYTES then keep = byte(word, 2) == FAILED and sub(raw, 35, 42) or sub(raw, 27, 34) end
         local u = until_[keep]
@@ -52,20 +107,13 @@ do
           higher = struct.pack('>I4', struct.unpack('>I4', version) + 1)
           next_[version] = higher
         end
-        local names = sub(raw, 115)      -- rank, lengths, worker, queue: a plain row that runs has no tail
-        local own = holders[names]
-        if not own then
-          own = { n = 0 }
-          holders[names] = own
-        end
-        own.n = own.n + 1
-        own[own.n] = id
         local tail = sub(word, 19)
         n = n + 1
         done[k] = true
+        group.ids[#group.ids + 1] = id
         set[2 * n - 1], set[2 * n] = id, sub(word, 2, 2) .. (tail == '' and '\1' or '\5') .. higher .. before
           .. sub(raw, 11, 14) .. sub(word, 7, 10) .. sub(raw, 19, 66) .. NONE_BYTES .. sub(raw, 75, 90) .. after .. u[1]
-          .. names .. tail
+          .. group.names .. tail
         due[n], topics[n] = id, 'job:' .. id
         old[2 * n - 1], old[2 * n], ended[2 * n - 1], ended[2 * n] = u[2], id, ending, id
       end
@@ -76,24 +124,18 @@ do
     many('ZREM', DUE, due)
     many('ZADD', OLD, old, 2)
     many('ZADD', ENDED, ended, 2)
-    for names, own in pairs(holders) do
-      local wl = struct.unpack('>H', names, 3)
-      local key = 'queue:' .. sub(names, 7 + wl)
-      many('SREM', ns .. ':held:' .. sub(names, 7, 6 + wl), own)
-      if call('HINCRBY', LIVE, key, -own.n) == 0 then call('HDEL', LIVE, key) end
-      if call('HINCRBY', BEGUN, key, -own.n) == 0 then call('HDEL', BEGUN, key) end
-    end
+    give_back(groups)
     call('PUBLISH', ns .. ':ends', cmsgpack.pack(topics))
   end
   if n == total then return said end
 end
---- slowly
+slowly()
 local function given(x) if x then return x end end
 
 local function outcome(words)
   if byte(words) == 102 then return cmsgpack.unpack(sub(words, 2)) end
   local out = { state = byte(words, 2), version = (struct.unpack('>i4', words, 3)), attempt = (struct.unpack('>I4', words, 7)),
-                keep = maybe((struct.unpack('>d', words, 11))), delay = 0, ran = false, memo = {}, after = {} }
+                keep = R.maybe((struct.unpack('>d', words, 11))), delay = 0, ran = false, memo = {}, after = {} }
   if #words > 18 then
     local t = cmsgpack.unpack(sub(words, 19))
     out.result, out.value, out.error, out.reason = given(t[3]), given(t[4]), given(t[5]), given(t[6])

@@ -1,5 +1,5 @@
 -- What is due: scheduled jobs join the line, lost leases return, deadlines and waits end, rates let somebody in.
-local T = {}
+T = {}
 local MOST = 1000                        -- due rows one call moves; more come at the next
 
 local function act(r)
