@@ -39,7 +39,7 @@ decode_rule = msgspec.msgpack.Decoder(Limit).decode
 
 
 def is_plain(job: NewJob) -> bool:
-    """Asks for nothing but its turn, a lane and limits: it concerns nobody else, neither when it comes nor when it ends."""
+    """Asks for nothing but its turn, a lane and limits: neither its coming nor its ending concerns anybody else."""
     return not (
         job.key is not None or job.after or job.delay > 0 or job.ran or job.aging or job.root is not None
         or job.parent is not None or job.deadline is not None or job.lease is not None or job.slack != 0
