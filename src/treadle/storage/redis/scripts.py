@@ -1,7 +1,7 @@
 """The scripts, one for each verb, put together from the files in `lua/`.
 
-Without it each verb would be several commands, and another caller could come between them. A line `--- slowly` in a
-verb's file says where the shared pieces go in: what stands before it runs without them, and costs less.
+Without it each verb would be several commands, and another caller could come between them. The shared pieces are made
+when the verb calls `slowly()`: who gets along without them is spared the 20 us that it takes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ def load() -> dict[str, Script]:
 
 def _script(verb: str, pieces: tuple[str, ...]) -> Script:
     shared = "".join(map(_read, pieces))
-    text = f"{_read('base')}local R, B, A, E, T, O, C, standing\nlocal function slowly()\n{shared}end\n"
-    text = f"{text}return (function()\n{_read(verb)}\nend)()".encode()
+    pieces_of = f"{_read('base')}local R, B, A, E, T, O, C, standing\nlocal function slowly()\n{shared}end\n"
+    # The verb is a function of its own: what it makes finds its names above in one step, and not by looking along all
+    # that the script has open (4 us a call).
+    text = f"{pieces_of}return (function()\n{_read(verb)}end)()\n".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
