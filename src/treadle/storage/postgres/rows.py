@@ -138,7 +138,7 @@ def new_record(job: NewJob, now: float) -> Record:
 def is_plain(job: NewJob) -> bool:
     """Joins the line as it comes: nothing beside it has to be written or asked, no column set that has a default."""
     return not (
-        job.key is not None or job.after or job.delay > 0 or job.limits or job.labels or job.lane is not None
+        job.key is not None or job.after or job.delay > 0 or job.labels or job.lane is not None
         or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
         or job.lease is not None or job.slack != 0 or job.need is not None or not job.task
     )  # fmt: skip
@@ -152,6 +152,9 @@ def plain_words(job: NewJob) -> dict[str, Any]:
         words["keep"] = job.keep
     if job.keep_failed != defaults.KEEP_FAILED:
         words["keep_failed"] = job.keep_failed
+    if job.limits:
+        words["limits"] = [name for name, _ in job.limits]
+        words["costs"] = [cost for _, cost in job.limits]
     return words
 
 
@@ -160,9 +163,6 @@ def job_words(job: NewJob) -> dict[str, Any]:
     words = plain_words(job)
     words["rank"] = rank(job)
     words["slack"] = job.slack
-    if job.limits:
-        words["limits"] = [name for name, _ in job.limits]
-        words["costs"] = [cost for _, cost in job.limits]
     for name, value in (
         ("delay", job.delay if job.delay > 0 else None), ("deadline", job.deadline), ("timeout", job.wait_timeout),
         ("ran", job.ran or None), ("lease", job.lease), ("key", job.key), ("lane", job.lane), ("root", job.root),

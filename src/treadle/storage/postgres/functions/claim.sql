@@ -67,7 +67,7 @@ BEGIN
     IF slow THEN
         SELECT w.taken, w.unfinished, w.aside INTO earlier, unfinished, aside FROM walk(ask, ruled, t) AS w;
         RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
-            j.created_at, j.started_at, j.updated_at, more(j)
+            j.created_at, j.started_at, j.updated_at, CASE WHEN NOT is_bare(j) THEN more(j) END
         FROM unnest(earlier) WITH ORDINALITY AS w (id, n) JOIN job j ON j.id = w.id ORDER BY w.n;
         RETURN QUERY SELECT * FROM claim_end(CASE WHEN unfinished THEN 2 ELSE 0 END, aside, ask, t);
         RETURN;
@@ -112,9 +112,7 @@ BEGIN
         )
         SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
             j.created_at, j.started_at, j.updated_at,
-            CASE WHEN j.after IS NULL AND j.slack = 0 AND j.pending = 0 AND NOT j.ran AND NOT j.memo AND j.round = 0
-                AND j.deadline_at IS NULL AND j.result IS NULL AND j.value IS NULL AND j.error IS NULL
-                AND j.reason IS NULL AND j.note IS NULL THEN NULL ELSE more(ROW(j.*)::job) END
+            CASE WHEN NOT is_bare(ROW(j.*)::job) THEN more(ROW(j.*)::job) END
         FROM taken j ORDER BY j.rank DESC, j.joined_at, j.id;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;

@@ -17,11 +17,12 @@ DECLARE
 BEGIN
     PERFORM enter(NULL);
     WITH put AS (
-        INSERT INTO job (id, task, queue, rank, keep, keep_failed, spec, state, place, joined_at, created_at, updated_at)
+        INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, spec, state, place, joined_at,
+            created_at, updated_at)
         SELECT x.id, x.task, x.queue, coalesce(x.rank, 0), coalesce(x.keep, 86400), coalesce(x.keep_failed, 2592000),
-            x.spec, 1, t, t, t, t
-        FROM json_to_recordset(jobs)
-            AS x (id text, task text, queue text, rank smallint, keep float8, keep_failed float8, spec text)
+            x.limits, x.costs, x.spec, 1, t, t, t, t
+        FROM json_to_recordset(jobs) AS x (id text, task text, queue text, rank smallint, keep float8,
+            keep_failed float8, limits text[], costs int[], spec text)
         ON CONFLICT DO NOTHING RETURNING id
     ) SELECT array_agg(id) INTO fresh FROM put;
     given := json_array_length(jobs);
@@ -78,7 +79,7 @@ BEGIN
     END;
     RETURN QUERY
     SELECT a.asked, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
-        j.created_at, j.started_at, j.updated_at, more(j)
+        j.created_at, j.started_at, j.updated_at, CASE WHEN NOT is_bare(j) THEN more(j) END
     FROM unnest(p.asked, p.answers) AS a (asked, answer) JOIN job j ON j.id = a.answer
     UNION ALL
     SELECT a.asked, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,

@@ -94,11 +94,10 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Write a start down.
-CREATE FUNCTION spend(limited text, r rule, cost int, t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- Write starts down, whose costs (none more than the rate's capacity) come to `taken`.
+CREATE FUNCTION spend(limited text, r rule, taken int, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     gone int;
-    taken int := least(cost, capacity(r));
 BEGIN
     IF r.how = 'bucket' THEN
         UPDATE gate SET tokens = level(limited, r, t) - taken, at = t WHERE key = limited;
@@ -113,36 +112,15 @@ BEGIN
     UPDATE gate SET spent = spent - gone + taken WHERE key = limited;
 END $$;
 
--- The first limit that is shut for a job; NULL: none. All are checked before any is spent.
-CREATE FUNCTION blocked_by(keys text[], costs int[], begun boolean, t float8) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    r rule;
-BEGIN
-    FOR n IN 1 .. coalesce(cardinality(keys), 0) LOOP
-        r := rule_of(keys[n]);
-        IF r.name IS NOT NULL
-            AND NOT (((begun AND r.hold = 'ended') OR slots_fit(r, used(keys[n], r.hold), costs[n]))
-                AND rate_fits(keys[n], r, costs[n], t))
-        THEN
-            RETURN keys[n];
-        END IF;
-    END LOOP;
-    RETURN NULL;
-END $$;
-
-CREATE FUNCTION spend_all(keys text[], costs int[], t float8) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    r rule;
-BEGIN
-    FOR n IN 1 .. coalesce(cardinality(keys), 0) LOOP
-        r := rule_of(keys[n]);
-        IF r.rate IS NOT NULL THEN
-            PERFORM spend(keys[n], r, costs[n], t);
-        END IF;
-    END LOOP;
-END $$;
-
 -- --- those aside
+
+-- Of these limits those that somebody stands aside for, or that are to be looked at when their rate opens.
+CREATE FUNCTION looked_for(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k
+        WHERE EXISTS (SELECT 1 FROM job WHERE parked = k AND place IS NULL)
+            OR EXISTS (SELECT 1 FROM gate WHERE key = k AND opens IS NOT NULL) ORDER BY k);
+END $$;
 
 -- What a job pays for a limit it names.
 CREATE FUNCTION price(j job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
@@ -269,6 +247,24 @@ BEGIN
             PERFORM call_in_for(limited, t);
         END LOOP;
     END IF;
+END $$;
+
+-- The same for many jobs at once that have ended: [[id, [limit, ...]], ...].
+CREATE FUNCTION free_slots(held json, t float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    keys text[];
+    limited text;
+BEGIN
+    WITH freed AS (
+        DELETE FROM slot
+        USING json_array_elements(held) AS h (job), json_array_elements_text(h.job -> 1) AS l (key)
+        WHERE slot.key = l.key AND slot.id = h.job ->> 0
+    ) SELECT array_agg(DISTINCT l.key) INTO keys
+    FROM json_array_elements(held) AS h (job), json_array_elements_text(h.job -> 1) AS l (key);
+    PERFORM lock_gates(keys);
+    FOREACH limited IN ARRAY looked_for(keys) LOOP
+        PERFORM call_in_for(limited, t);
+    END LOOP;
 END $$;
 
 -- The verb: add, replace or remove rules; all who stand aside are looked at.

@@ -16,6 +16,7 @@ DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
     awaited text[];             -- those of them somebody waits for
+    held json;                  -- the limits of those of them that name any
     o record;
     found record;
 BEGIN
@@ -25,7 +26,7 @@ BEGIN
             DELETE FROM job USING json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
                 result text, value text, error text, reason text, note text, keep float8, fast boolean)
             -- by the primary key, one by one: `state = 2` would offer the planner the index of leases to walk instead
-            WHERE x.fast AND job.id = x.id AND job.version = x.version AND job.state + 0 = 2 AND job.limits IS NULL
+            WHERE x.fast AND job.id = x.id AND job.version = x.version AND job.state + 0 = 2
             RETURNING job.*, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
                 x.error AS to_error, x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep
         ), kept AS (
@@ -40,23 +41,26 @@ BEGIN
                 key, lane, root, parent, limits, costs, after, words, spec, to_reason, coalesce(to_note, note),
                 to_result, to_value, to_error
             FROM gone
-        ) SELECT array_agg(id) INTO done FROM gone;
+        ) SELECT array_agg(id), json_agg(json_build_array(id, limits)) FILTER (WHERE limits IS NOT NULL)
+        INTO done, held FROM gone;
         SELECT array_agg(DISTINCT up) INTO awaited FROM edge WHERE up = ANY (done) AND open;
-        IF awaited IS NULL AND cardinality(done) = json_array_length(outs) THEN
-            PERFORM speak_ends(done);
-            RETURN;
-        END IF;
         IF awaited IS NOT NULL THEN
             PERFORM 1 FROM (
                 SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = ANY (awaited) AND open))
                 ORDER BY id FOR NO KEY UPDATE
             ) AS locked;
         END IF;
+        IF held IS NOT NULL THEN
+            PERFORM free_slots(held, t);
+        END IF;
     EXCEPTION WHEN lock_not_available THEN
         done := NULL;           -- somebody's open transaction is in the way of one of them: each by itself
         PERFORM set_config('lock_timeout', '10ms', true);
     END;
     PERFORM speak_ends(done);
+    IF awaited IS NULL AND cardinality(done) = json_array_length(outs) THEN
+        RETURN;
+    END IF;
     FOR o IN
         SELECT * FROM json_to_recordset(outs) AS x (n int, id text, version int, state smallint, attempt int,
             result text, value text, error text, reason text, note text, keep float8, fast boolean, delay float8,

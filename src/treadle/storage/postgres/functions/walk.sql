@@ -1,24 +1,21 @@
--- A claim along lines where somebody has to be asked for one by one: whether its limits let it through, whether there is
--- room for its task. After `most_aside` jobs have stepped aside, or half a second, it ends and says so, to be asked
--- again: what has been moved is committed, and neither does anybody wait longer for it, nor is it ever undone because a
--- call may not last so long. -> the ids taken, in the order of their turns; how many
--- stepped aside.
+-- A claim along lines where somebody has to be asked: whether its limits let it through, whether there is room for its
+-- task. After `most_aside` jobs have stepped aside, or half a second, it ends and says so, to be asked again: what has been
+-- moved is committed, and neither does anybody wait longer for it, nor is it ever undone because a call may not last so
+-- long. -> the ids taken, in the order of their turns; how many stepped aside.
 CREATE FUNCTION walk(ask json, ruled boolean, t float8, OUT taken text[], OUT unfinished boolean, OUT aside int)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     most_aside constant int := 1000;
-    left_aside int := most_aside;
     until timestamptz := clock_timestamp() + interval '500 ms';
-    late boolean := false;
     a record;
     turn record;
+    met record;
     line text;
     share int;
-    most int;
     room int[];
     own text;
-    of_queue rule;
+    of_queue boolean;           -- there is a rule for it
     named boolean;
     shut boolean;
     page text[];
@@ -29,24 +26,13 @@ DECLARE
     at_id text;
     back_rank smallint;         -- the first that came back
     back_place float8;
-    r job;
-    task_at int;
-    seen text[] := '{}';        -- limits looked at, and what of them is used: counted once, then added to
-    used_up bigint[] := '{}';
     gates text[];
-    limited text;
-    of_limit rule;
-    cost int;
-    pos int;
-    blocked text;
-    before text;
-    spent text[] := '{}';
 BEGIN
     SELECT * INTO a FROM json_to_record(ask) AS x (worker text, name text, slot int, queues json, tasks text[],
         leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
     taken := '{}';
     unfinished := false;
-    most := a."limit";
+    aside := 0;
     room := a.rooms;
     named := cardinality(a.ids) > 0;
     FOR turn IN
@@ -60,24 +46,23 @@ BEGIN
             GROUP BY j.queue ORDER BY min(i.n))
     LOOP
         line := turn.queue;
-        share := least(turn.share, most - cardinality(taken));
+        share := least(turn.share, a."limit" - cardinality(taken));
         own := 'queue:' || line;
-        of_queue := CASE WHEN ruled THEN rule_of(own) END;
         shut := false;
         at_id := NULL;
-        WHILE share > 0 AND left_aside > 0 AND NOT late LOOP
+        WHILE share > 0 AND NOT unfinished LOOP
             SELECT array_agg(p.id), array_agg(p.rank), array_agg(p.place) INTO page, ranks, places
             FROM page_of(line, a.tasks, CASE WHEN named THEN a.ids END, shut, at_rank, at_place, at_id,
-                least(greatest(share, 8), 64)) AS p;
+                least(greatest(share, 8), 256)) AS p;
             EXIT WHEN page IS NULL;
             -- rules after the page: one that was set before a job of it was sent is seen
             ruled := ruled OR EXISTS (SELECT 1 FROM rule);
-            of_queue := CASE WHEN ruled THEN rule_of(own) END;
+            of_queue := ruled AND (rule_of(own)).name IS NOT NULL;
             -- gates before rows, all of a page and in their order: two claims do not lock each other out
             IF ruled THEN
                 BEGIN
                     gates := ARRAY(
-                        SELECT own WHERE of_queue.name IS NOT NULL
+                        SELECT own WHERE of_queue
                         UNION SELECT unnest(j.limits) FROM job j WHERE j.id = ANY (page) AND j.limits IS NOT NULL);
                     PERFORM lock_gates(gates);
                     -- who waited for them starts no earlier than who was let through meanwhile, and swept the log
@@ -87,127 +72,212 @@ BEGIN
                     EXIT;       -- somebody counts for long: the rest of this line has to wait
                 END;
             END IF;
-            FOR k IN 1 .. cardinality(page) LOOP
-                at_rank := ranks[k];
-                at_place := places[k];
-                at_id := page[k];
-                SELECT * INTO r FROM job j WHERE j.id = page[k] AND j.place IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
-                task_at := array_position(a.tasks, r.task);
-                blocked := NULL;
-                IF FOUND AND (a.tasks IS NULL OR task_at IS NOT NULL) AND coalesce(room[task_at] > 0, true)
-                    AND NOT r.id = ANY (a.holds)
-                THEN
-                    IF ruled AND NOT r.ran THEN
-                        FOR m IN 0 .. coalesce(cardinality(r.limits), 0) LOOP
-                            limited := CASE m WHEN 0 THEN own ELSE r.limits[m] END;
-                            cost := CASE m WHEN 0 THEN 1 ELSE r.costs[m] END;
-                            of_limit := CASE m WHEN 0 THEN of_queue ELSE rule_of(limited) END;
-                            CONTINUE WHEN of_limit.name IS NULL;
-                            pos := array_position(seen, limited);
-                            IF pos IS NULL THEN
-                                pos := cardinality(seen) + 1;
-                                seen[pos] := limited;
-                                used_up[pos] := used(limited, of_limit.hold);
-                            END IF;
-                            IF NOT (((r.started_at IS NOT NULL AND of_limit.hold = 'ended')
-                                    OR slots_fit(of_limit, used_up[pos], cost))
-                                AND rate_fits(limited, of_limit, cost, t))
-                            THEN
-                                blocked := limited;
-                                EXIT;
-                            END IF;
-                        END LOOP;
-                    END IF;
-                ELSE
-                    blocked := own;     -- not wanted: passed over like one whose queue is shut
-                    limited := NULL;
+            SELECT * INTO met FROM meet(page, share, CASE WHEN of_queue THEN own END, ruled, shut OR named, a.worker,
+                a.tasks, a.leases, a.lease, room, a.holds, most_aside - aside, until, t);
+            taken := taken || met.taken;
+            share := share - cardinality(met.taken);
+            room := met.room_left;
+            aside := aside + met.aside;
+            unfinished := aside >= most_aside OR met.late;
+            shut := shut OR met.closed;
+            at_rank := ranks[met.last];
+            at_place := places[met.last];
+            at_id := page[met.last];
+            IF met.freed IS NOT NULL THEN
+                PERFORM call_in_for(met.freed, t);
+                -- who came back may stand before this spot; from the head, all who are not wanted would be walked past
+                -- again for each who steps aside
+                SELECT j.rank, j.place INTO back_rank, back_place FROM job j
+                WHERE j.parked = met.freed AND j.queue = line AND j.place IS NOT NULL
+                ORDER BY j.rank DESC, j.place, j.id LIMIT 1;
+                IF FOUND AND (-back_rank, back_place) <= (-at_rank, at_place) THEN
+                    at_rank := back_rank;
+                    at_place := back_place;
+                    at_id := '';
                 END IF;
-                IF blocked = own THEN
-                    IF limited = own AND NOT shut AND NOT named THEN
-                        shut := true;   -- nobody of this line moves but those who need nothing of it
-                        EXIT;
-                    END IF;
-                ELSIF blocked IS NOT NULL THEN
-                    before := r.parked;
-                    r.place := NULL;
-                    r.parked := blocked;
-                    r.due_at := r.deadline_at;
-                    PERFORM put(r);
-                    PERFORM set_opening(blocked, t);
-                    left_aside := left_aside - 1;
-                    late := clock_timestamp() > until;
-                    IF before <> blocked THEN
-                        PERFORM call_in_for(before, t);
-                        pos := array_position(seen, before);
-                        IF pos IS NOT NULL THEN
-                            seen[pos] := '';
-                        END IF;
-                        -- who came back may stand before this spot; from the head, all who are not wanted would be
-                        -- walked past again for each who steps aside
-                        SELECT j.rank, j.place INTO back_rank, back_place FROM job j
-                        WHERE j.parked = before AND j.queue = line AND j.place IS NOT NULL
-                        ORDER BY j.rank DESC, j.place, j.id LIMIT 1;
-                        IF FOUND AND (-back_rank, back_place) <= (-at_rank, at_place) THEN
-                            at_rank := back_rank;
-                            at_place := back_place;
-                            at_id := '';
-                        END IF;
-                        EXIT;
-                    END IF;
-                    EXIT WHEN late;
-                ELSE
-                    IF ruled THEN
-                        FOR m IN 0 .. coalesce(cardinality(r.limits), 0) LOOP
-                            limited := CASE m WHEN 0 THEN own ELSE r.limits[m] END;
-                            cost := CASE m WHEN 0 THEN 1 ELSE r.costs[m] END;
-                            of_limit := CASE m WHEN 0 THEN of_queue ELSE rule_of(limited) END;
-                            -- who ran asks nobody; of limits that keep slots he takes his own all the same
-                            CONTINUE WHEN of_limit.name IS NULL OR (r.ran AND of_limit.hold <> 'ended');
-                            IF NOT (r.started_at IS NOT NULL AND of_limit.hold = 'ended') THEN
-                                pos := array_position(seen, limited);
-                                IF pos IS NULL THEN
-                                    pos := cardinality(seen) + 1;
-                                    seen[pos] := limited;
-                                    used_up[pos] := used(limited, of_limit.hold);
-                                END IF;
-                                used_up[pos] := used_up[pos] + cost;
-                            END IF;
-                            IF of_limit.rate IS NOT NULL AND NOT r.ran THEN
-                                PERFORM spend(limited, of_limit, cost, t);
-                                spent := spent || limited;
-                            END IF;
-                        END LOOP;
-                    END IF;
-                    r.version := r.version + 1;
-                    r.state := 2;
-                    r.place := NULL;
-                    r.parked := NULL;
-                    r.worker := a.worker;
-                    r.due_at := t + coalesce(nullif(r.lease, 0), a.leases[task_at], a.lease);
-                    r.key := CASE WHEN NOT (coalesce(r.words ? 'started', false) AND NOT keeps_key(r, t)) THEN r.key END;
-                    r.started_at := t;
-                    r.updated_at := t;
-                    PERFORM put(r);
-                    taken := taken || r.id;
-                    IF room[task_at] IS NOT NULL THEN
-                        room[task_at] := room[task_at] - 1;
-                    END IF;
-                    share := share - 1;
-                    EXIT WHEN share <= 0;
-                END IF;
-            END LOOP;
+            END IF;
         END LOOP;
-    END LOOP;
-    FOR limited IN SELECT DISTINCT s FROM unnest(spent) AS s LOOP
-        PERFORM set_opening(limited, t);
     END LOOP;
     IF cardinality(taken) > 0 THEN
         INSERT INTO ticket (worker, slot, ticket, jobs, at) VALUES (a.name, a.slot, a.worker, taken, t)
         ON CONFLICT (worker, slot) DO UPDATE
         SET ticket = excluded.ticket, at = excluded.at, jobs = excluded.jobs;
     END IF;
-    unfinished := left_aside <= 0 OR late;
-    aside := most_aside - left_aside;
+END $$;
+
+-- Ask the jobs of a page in turn, whose gates are held: each is let through, steps aside, or is passed over. What was
+-- decided is written at the end, in a few statements for all of them: a statement for each, and the rate's one row
+-- written again for each, made 100 jobs behind one limit cost 19 times as much.
+-- own: the limit of their queue, if it has one; past: who is held back by that is passed over (it is known to be shut, or
+-- ids are named), and does not end the page.
+-- Rows are locked only as far as they may be taken: another claim would pass them by, and find nobody.
+-- -> the ids taken; what is left of `rooms`; how many stepped aside; the last that was looked at; whether the queue is
+-- shut, and nobody moves but those who need nothing of it; a limit somebody let go of, for another one shut him out;
+-- whether it is `until`.
+CREATE FUNCTION meet(page text[], share int, own text, ruled boolean, past boolean, worker text, tasks text[],
+    leases float8[], lease float8, rooms int[], holds text[], most_aside int, until timestamptz, t float8,
+    OUT taken text[], OUT room_left int[], OUT aside int, OUT last int, OUT closed boolean, OUT freed text,
+    OUT late boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    goal int := share;
+    chunk text[];
+    r record;
+    task_at int;
+    blocked text;
+    limited text;
+    cost int;
+    pos int;
+    own_at constant int := CASE WHEN own IS NULL THEN 1 ELSE 0 END;
+    asked int[];                -- where its limits stand below
+    -- limits looked at: their rules, and what is left of them now; counted once, then added to
+    seen text[] := '{}';
+    state record;
+    slots int[];
+    used_up bigint[];
+    caps int[];
+    levels float8[];
+    keeps boolean[];
+    spent int[];
+    moved text[] := '{}';       -- those whose next opening may be another one now
+    aside_ids text[] := '{}';
+    aside_at text[] := '{}';
+BEGIN
+    taken := '{}';
+    room_left := rooms;
+    last := 0;
+    closed := false;
+    late := false;
+    WHILE last < cardinality(page) AND cardinality(taken) < goal AND NOT (closed OR late) AND freed IS NULL
+        AND cardinality(aside_ids) < most_aside
+    LOOP
+        chunk := page[last + 1 : last + goal - cardinality(taken)];
+        FOR r IN
+            SELECT j.id, j.task, j.limits, j.costs, j.ran, j.started_at IS NOT NULL AS begun, j.parked FROM job j
+            WHERE j.id = ANY (chunk) AND j.place IS NOT NULL
+            ORDER BY j.rank DESC, j.place, j.id FOR NO KEY UPDATE SKIP LOCKED
+        LOOP
+            task_at := array_position(tasks, r.task);
+            CONTINUE WHEN (tasks IS NOT NULL AND task_at IS NULL) OR room_left[task_at] <= 0 OR r.id = ANY (holds);
+            blocked := NULL;
+            asked := '{}';
+            IF ruled THEN
+                FOR m IN own_at .. coalesce(cardinality(r.limits), 0) LOOP
+                    limited := CASE m WHEN 0 THEN own ELSE r.limits[m] END;
+                    cost := CASE m WHEN 0 THEN 1 ELSE r.costs[m] END;
+                    pos := array_position(seen, limited);
+                    IF pos IS NULL THEN
+                        pos := cardinality(seen) + 1;
+                        SELECT * INTO state FROM state_of(limited, t);
+                        seen[pos] := limited;
+                        slots[pos] := state.slots;
+                        used_up[pos] := state.used;
+                        caps[pos] := state.cap;
+                        levels[pos] := state.level;
+                        keeps[pos] := state.keeps;
+                        spent[pos] := 0;
+                    END IF;
+                    asked[m] := pos;
+                    -- who ran asks nobody
+                    IF NOT r.ran AND (
+                        NOT coalesce((r.begun AND keeps[pos])
+                            OR (slots[pos] > 0 AND used_up[pos] + least(cost, slots[pos]) <= slots[pos]), true)
+                        OR levels[pos] < least(cost, caps[pos]) - 1e-9)
+                    THEN
+                        blocked := limited;
+                        EXIT;
+                    END IF;
+                END LOOP;
+            END IF;
+            IF blocked = own THEN
+                CONTINUE WHEN past;
+                closed := true;
+                last := array_position(page, r.id);
+                EXIT;
+            ELSIF blocked IS NOT NULL THEN
+                aside_ids := aside_ids || r.id;
+                aside_at := aside_at || blocked;
+                late := clock_timestamp() > until;
+                freed := CASE WHEN r.parked <> blocked THEN r.parked END;
+                IF late OR freed IS NOT NULL OR cardinality(aside_ids) >= most_aside THEN
+                    last := array_position(page, r.id);
+                    EXIT;
+                END IF;
+                CONTINUE;
+            END IF;
+            FOR m IN own_at .. coalesce(array_upper(asked, 1), -1) LOOP
+                pos := asked[m];
+                cost := CASE m WHEN 0 THEN 1 ELSE r.costs[m] END;
+                -- of limits that keep slots who ran takes his own all the same
+                IF (CASE WHEN keeps[pos] THEN NOT r.begun ELSE NOT r.ran END) THEN
+                    used_up[pos] := used_up[pos] + cost;
+                END IF;
+                IF NOT r.ran THEN
+                    levels[pos] := levels[pos] - least(cost, caps[pos]);
+                    spent[pos] := spent[pos] + least(cost, caps[pos]);
+                END IF;
+            END LOOP;
+            taken := taken || r.id;
+            IF room_left[task_at] IS NOT NULL THEN
+                room_left[task_at] := room_left[task_at] - 1;
+            END IF;
+        END LOOP;
+        EXIT WHEN closed OR late OR freed IS NOT NULL OR cardinality(aside_ids) >= most_aside;
+        last := last + cardinality(chunk);
+    END LOOP;
+    aside := cardinality(aside_ids);
+    IF cardinality(taken) > 0 THEN
+        PERFORM start_all(taken, worker, tasks, leases, lease, t);
+        FOR n IN 1 .. cardinality(seen) LOOP
+            IF caps[n] IS NOT NULL AND spent[n] > 0 THEN
+                PERFORM spend(seen[n], rule_of(seen[n]), spent[n], t);
+                moved := moved || seen[n];
+            END IF;
+        END LOOP;
+    END IF;
+    IF aside > 0 THEN
+        UPDATE job SET place = NULL, parked = x.limited, due_at = deadline_at
+        FROM unnest(aside_ids, aside_at) AS x (id, limited) WHERE job.id = x.id;
+        moved := moved || aside_at;
+    END IF;
+    PERFORM set_opening(k, t) FROM unnest(looked_for(moved)) AS k;
+END $$;
+
+-- What a limit still lets through now: a rule's absence as nothing but NULLs, a rate of nothing as less than nothing.
+CREATE FUNCTION state_of(limited text, t float8, OUT slots int, OUT used bigint, OUT cap int, OUT level float8,
+    OUT keeps boolean) LANGUAGE plpgsql AS $$
+DECLARE
+    r rule := rule_of(limited);
+BEGIN
+    IF r.name IS NOT NULL THEN
+        slots := r.slots;
+        keeps := r.hold = 'ended';
+        IF slots IS NOT NULL THEN
+            used := used(limited, r.hold);
+        END IF;
+        IF r.rate IS NOT NULL THEN
+            cap := capacity(r);
+            level := CASE WHEN r.rate = 0 THEN '-infinity' ELSE level(limited, r, t) END;
+        END IF;
+    END IF;
+END $$;
+
+-- They run now, and hold the slots they name.
+CREATE FUNCTION start_all(ids text[], of_worker text, tasks text[], leases float8[], otherwise float8, t float8) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    WITH begun AS (
+        UPDATE job SET state = 2, version = job.version + 1, place = NULL, parked = NULL, worker = of_worker,
+            due_at = t + coalesce(nullif(job.lease, 0), leases[array_position(tasks, task)], otherwise),
+            key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END,
+            started_at = t, updated_at = t
+        WHERE id = ANY (ids) RETURNING id, limits, costs, ran
+    )
+    INSERT INTO slot (key, id, cost, live)
+    SELECT u.key, b.id, u.cost, NOT b.ran FROM begun b, unnest(b.limits, b.costs) AS u (key, cost)
+    WHERE b.limits IS NOT NULL
+    ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live;
 END $$;
 
 -- The next of a line behind a spot: of these tasks, of these ids, or (it is shut) of those who may be exempt.
