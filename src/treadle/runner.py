@@ -55,6 +55,7 @@ class OwnTask:
     max_lost = 0
 
 
+_GOES_ON = Continuation, Next  # what a function returns to have jobs follow
 FIRM = ("timeout", "deadline", "lost")  # why a run ends whatever its function still says; "stop" takes its result
 
 
@@ -162,9 +163,11 @@ class Runner:
             raise TooLarge(f"the result of {task.name}", size, self._result_limit)
 
     def _encode(self, task: AnyTask, value: object) -> str | Next:
-        if isinstance(value, Continuation):
-            return next_of(value, task.signature.encode_result, self._result_limit, task.source)
-        return value if isinstance(value, Next) else task.signature.encode_result(value)
+        if not isinstance(value, _GOES_ON):
+            return task.signature.encode_result(value)
+        if isinstance(value, Next):
+            return value
+        return next_of(value, task.signature.encode_result, self._result_limit, task.source)
 
     async def _wrapped(self, task: AnyTask, context: Context, first: object) -> str | Next:
         """Through the middleware; what comes out at the outer end is the result."""

@@ -23,7 +23,7 @@ from treadle.durable import Home
 from treadle.ending import Ender
 from treadle.errors import StorageError, UnknownTask
 from treadle.events import Emitter, Event
-from treadle.model import EXPIRED, Claim, Claimed, Outcome, Record, Settled, State
+from treadle.model import APPLIED, EXPIRED, Claim, Claimed, Outcome, Record, Settled, State
 from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
@@ -58,6 +58,7 @@ class Pump:
         self._ask, self._runner, self._emitter, self._poll = ask, runner, emitter, poll
         self._accept, self._outage = accept, outage
         self._fused = storage if isinstance(storage, Fused) else None
+        self._site = storage, slots.loop
         self._rules: dict[str, judge.Rules] = {}
         self._whole = True  # whether the last claim asked for our own queue too
 
@@ -196,21 +197,22 @@ class Pump:
 
     def start(self, record: Record) -> None:
         """Run a claimed job; its slot is taken already."""
-        slots, task = self._slots, self._tasks.get(record.job.task) or self._own.get(record.job.task)
+        slots, job = self._slots, record.job
+        task = self._tasks.get(job.task) or self._own.get(job.task)
         if record.ran:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
-            run = Run(record, _NO_TASK, Context(record, slots.name, slots.noted), NO_RULES, record.job.lease or 0.0)
+            run = Run(record, _NO_TASK, Context(record, slots.name, slots.noted), NO_RULES, job.lease or 0.0)
             self._begin(run, self._end(run, max_lost))
             return
         if task is None:
             # Claims name our tasks, so this is a storage's mistake, or a task taken away meanwhile: back, uncounted.
-            log.error("%s", UnknownTask(record.job.task, tuple(self._tasks)))
+            log.error("%s", UnknownTask(job.task, tuple(self._tasks)))
             self._not_started(record, judge.handed_back(record, 5.0))
             return
         rules = self._rules_for(task, record)
         context = Context(record, slots.name, slots.noted, self._results, self._home)
-        context.site = self._storage, slots.loop
-        run = Run(record, task, context, rules, record.job.lease or task.lease or 0.0)
+        context.site = self._site
+        run = Run(record, task, context, rules, job.lease or task.lease or 0.0)
         if rules.timeout is not None:
             self._timers.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
@@ -328,7 +330,10 @@ class Pump:
         self, outs: list[tuple[Run, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
     ) -> None:
         """Tell what became of what; an outcome the storage cannot keep is a failed attempt."""
+        silent = self._emitter.silent
         for (run, outcome), answer in zip(outs, settled, strict=True):
+            if silent and answer is APPLIED:
+                continue  # nobody is to be told
             if answer.status == "applied" or (
                 answer.status == "stale"
                 and not outcome.state.final  # what has ended does not come back: its lease had run out before

@@ -11,6 +11,8 @@ import os
 from contextlib import suppress
 from itertools import count
 
+from msgspec import Struct
+
 from treadle import defaults
 from treadle.context import ENDED, Context
 from treadle.judge import Rules
@@ -20,33 +22,21 @@ from treadle.runner import AnyTask, OwnTask
 SWEEP = 128  # entries: each of an ended run keeps its arguments and result alive
 
 
-class Run:
+class Run(Struct, eq=False):
     """One job that runs here."""
 
-    __slots__ = (
-        "begun",
-        "blocked_since",
-        "context",
-        "cut",
-        "ended",
-        "gathered",
-        "handle",
-        "lease",
-        "record",
-        "refused",
-        "rules",
-        "task",
-    )
-
-    def __init__(self, record: Record, task: AnyTask | OwnTask, context: Context, rules: Rules, lease: float) -> None:
-        self.record, self.task, self.context, self.rules, self.lease = record, task, context, rules, lease
-        self.handle: asyncio.Task[None] | None = None
-        self.begun = False  # its first step was taken
-        self.cut = False  # it was cancelled
-        self.ended = False
-        self.refused = False  # the storage could not keep its outcome
-        self.blocked_since = 0.0  # when its outcome first met a row that somebody else holds
-        self.gathered = False  # an item of a batch: it takes no slot, its call does
+    record: Record
+    task: AnyTask | OwnTask
+    context: Context
+    rules: Rules
+    lease: float
+    handle: asyncio.Task[None] | None = None
+    begun: bool = False  # its first step was taken
+    cut: bool = False  # it was cancelled
+    ended: bool = False
+    refused: bool = False  # the storage could not keep its outcome
+    blocked_since: float = 0.0  # when its outcome first met a row that somebody else holds
+    gathered: bool = False  # an item of a batch: it takes no slot, its call does
 
     def tell(self) -> None:
         """Let the function know that it should end soon, if it looks."""

@@ -1,0 +1,113 @@
+"""The parameters of a task, by how they can be given, with one decoder for all the arguments of an ordinary call.
+
+Without it each argument of each job would be read by itself: 0.3 us for a call in one pass, 1.5 us one by one.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import astuple
+
+from treadle.errors import BadArgument
+from treadle.shapes import Shape, dec_hook
+
+
+class Param(msgspec.Struct, frozen=True):
+    """A parameter: its shape, and what reads it from plain text."""
+
+    name: str
+    shape: Shape
+    required: bool
+    decode: Callable[[Any], Any]
+
+
+def param_of(name: str, shape: Shape, required: bool) -> Param:
+    return Param(name, shape, required, msgspec.json.Decoder(shape.wire, dec_hook=dec_hook).decode)
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    args: list[msgspec.Raw] = []
+    kwargs: dict[str, msgspec.Raw] = {}
+
+
+class Parameters:
+    """The parameters a payload holds, by how they can be given, and one decoder for the common payload."""
+
+    def __init__(
+        self, positional: Sequence[Param], more: Param | None, named: Mapping[str, Param], rest: Param | None
+    ) -> None:
+        self.positional, self.more, self.named, self.rest = tuple(positional), more, named, rest
+        by_place = {param.name for param in positional}
+        self.needed = tuple(p for p in named.values() if p.required and p.name not in by_place)
+        self.low = sum(param.required for param in positional)
+        self.high = len(positional)
+        self.simple = more is None and not self.needed
+        self.loose = tuple((i, p) for i, p in enumerate(positional) if p.shape.loose)
+        self.whole = self._reader()
+
+    def _reader(self) -> Callable[[str], tuple[Any, ...]] | None:
+        """Reads all the positional arguments in one pass of a prebuilt decoder; None where that cannot be."""
+        if not self.simple or not self.positional:
+            return None
+        if self.low == self.high:  # straight to a tuple: 0.25 us less than by a Struct
+            wires = tuple(param.shape.wire for param in self.positional)
+            read = msgspec.json.Decoder(tuple.__class_getitem__(wires), dec_hook=dec_hook).decode
+            return self._accepting(read) if self.loose else read
+        fields = [
+            (f"p{i}", p.shape.wire) if p.required else (f"p{i}", p.shape.wire, UNSET)
+            for i, p in enumerate(self.positional)
+        ]
+        struct = msgspec.defstruct("Arguments", fields, array_like=True, forbid_unknown_fields=True)
+        decode = msgspec.json.Decoder(struct, dec_hook=dec_hook).decode
+
+        def given(text: str) -> tuple[Any, ...]:
+            values = astuple(decode(text))
+            return values if values[-1] is not UNSET else tuple(value for value in values if value is not UNSET)
+
+        return self._accepting(given) if self.loose else given
+
+    def _accepting(self, read: Callable[[str], tuple[Any, ...]]) -> Callable[[str], tuple[Any, ...]]:
+        """With the values that msgspec does not know made by their shapes."""
+
+        def whole(text: str) -> tuple[Any, ...]:
+            values = list(read(text))
+            for i, param in self.loose:
+                if i < len(values):
+                    values[i] = param.shape.accept(values[i])
+            return tuple(values)
+
+        return whole
+
+    def at(self, index: int) -> Param:
+        """The parameter a positional argument belongs to."""
+        return self.positional[index] if index < self.high else typing.cast("Param", self.more)
+
+    def by(self, name: str) -> Param:
+        """The parameter a keyword belongs to."""
+        return self.named.get(name) or typing.cast("Param", self.rest)
+
+    def bind(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The same call with keywords that continue the positional arguments among them. Raises BadArgument."""
+        given, named = list(args), dict(kwargs)
+        if len(given) > self.high and self.more is None:
+            raise BadArgument(task, None, f"takes at most {self.high} positional arguments, got {len(given)}")
+        for param in self.positional[: len(given)]:
+            if param.name in named and param.name in self.named:
+                raise BadArgument(task, param.name, "is given twice")
+        for param in self.positional[len(given) :]:
+            if param.name not in named or param.name not in self.named:
+                break
+            given.append(named.pop(param.name))
+        for param in (*self.positional[len(given) :], *self.needed):
+            if param.required and not (param.name in named and param.name in self.named):
+                raise BadArgument(task, param.name, f"is missing: expected {param.shape.says}")
+        for name in named:
+            if name not in self.named and self.rest is None:
+                known = ", ".join(dict.fromkeys([*(p.name for p in self.positional), *self.named])) or "none"
+                raise BadArgument(task, name, f"is not one of its parameters ({known})")
+        return given, named
