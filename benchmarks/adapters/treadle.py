@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -88,10 +86,7 @@ async def producer() -> AsyncIterator[Producer]:
 
 
 async def work() -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with app, Worker(app, concurrency=ASK.concurrency or 256):
-        await stop.wait()
+    await Worker(app, concurrency=ASK.concurrency or 256).run()
 
 
 def worker() -> None:

@@ -6,6 +6,7 @@ Without it there would be loops (running.py), and no one word for all of them.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import platform
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -143,7 +144,13 @@ class Worker:
         return storage
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT: the first stops decently, the second at once."""
+        """Run until SIGTERM or SIGINT: the first stops decently, the second at once.
+
+        The process is taken to be the worker's: what has been imported by now is no more looked at by the garbage
+        collector (`gc.freeze`), which would hold the loop for 7-14 ms each time.
+        """
+        gc.collect()
+        gc.freeze()
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
         signals = 0
 
