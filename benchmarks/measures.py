@@ -279,7 +279,7 @@ async def loop_hold(setting: Setting) -> Figures:
         found["drain"] = await ticker.stop()
         shared = ticker.worst_of_all * 1e3
         ahead, ticker = 3_600.0, Ticker()
-        while await storage.prune(defaults.PRUNE_STEP):
+        while await storage.prune(defaults.PRUNE_STEP):  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # as a worker does it
         found["prune"] = await ticker.stop()
     figures = {f"longest hold of the loop: {what}, ms": worst for what, worst in found.items()}
