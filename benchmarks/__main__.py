@@ -4,7 +4,7 @@
 blocked` what those of one blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it asks
 for, `bench http` what requests cost a server, `bench lateness` how late delayed jobs are picked up, `bench plans` how
 PostgreSQL finds the next jobs, `bench churn` whether a database that was busy for an hour is slower than a new one.
-`bench envs` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
+`bench envs [NAME ...] [--python 3.13]` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
 compiles their pins anew.
 """
 
@@ -20,13 +20,9 @@ def main(words: list[str]) -> int:
 
         pin([word for word in rest if not word.startswith("-")], [word for word in rest if word.startswith("-")])
     elif name == "envs":
-        from benchmarks.harness import environments
+        from benchmarks.harness.environments import main as envs
 
-        for peer in rest or environments.peers():
-            try:
-                print(f"{peer}: {environments.python(peer)}", flush=True)
-            except environments.Unavailable as error:
-                print(f"{peer}: {error}", flush=True)
+        return envs(rest)
     elif name in ("engine", "claim-cost", "backlog", "blocked", "roads", "http", "lateness", "plans", "churn"):
         from benchmarks import backlog, blocked, churn, claim_cost, engine, lateness, over_http, plans, roads
 

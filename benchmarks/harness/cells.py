@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ RATE: Final = 50.0  # jobs/s of the measure of pick-up
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: of a quick run, or of a full one.
+    """How much is measured: of a quick run, of one for the goals, or of a full one.
 
     seconds   of draining, by the pace a system is known for
     sending   s that each way of enqueueing gets
@@ -52,6 +51,7 @@ class Size:
 
 
 QUICK: Final = Size(1.2, 0.5, 200, 100, 20_000, 300, 90.0, 1_000, 1_000_000, 10.0, 60.0)
+GOALS: Final = Size(2.0, 1.0, 400, 100, 20_000, 500, 300.0, 1_000, 1_000_000, 240.0, 180.0)
 FULL: Final = Size(5.0, 2.0, 400, 300, 20_000, 1_000, 600.0, 1_000, 1_000_000, 240.0, 300.0)
 TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9, 2.0)  # to try the harness out, not to measure
 
@@ -163,9 +163,20 @@ def drain(
         with opened(work.session(jobs, **ask)) as session:
             fill(session, jobs)
             session.start_workers()
-            return _drained(session.finish(session.sent), name)
+            drained = session.finish(session.sent)
+            return _drained(drained, name) | (_full(drained, name) if "processes" in ask else {})
 
     return measure
+
+
+def _full(drained: Drained, name: str) -> Figures:
+    """Which of them was busy all the time: cores that each kept busy."""
+    if drained.worker_cpu is None:
+        return {}
+    figures = {f"{name}: cores the workers used": drained.worker_cpu * drained.rate}
+    if drained.server_cpu:
+        figures[f"{name}: cores the server used"] = drained.server_cpu * drained.rate
+    return figures
 
 
 def results(work: Work) -> Figures:
@@ -262,7 +273,7 @@ def hold(work: Work) -> Figures:
     if url.startswith("sqlite"):
         url += f"?synchronous={work.system.storage.removeprefix('sqlite-')}"
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "engine", "--child", "hold", url, str(work.jobs())],
+        [work.python, "-m", "benchmarks", "engine", "--child", "hold", url, str(work.jobs())],
         capture_output=True, text=True, cwd=ROOT, timeout=work.size.limit, check=False,
     )  # fmt: skip
     if ran.returncode:
@@ -310,6 +321,7 @@ def _cells() -> dict[str, Cell]:
         Cell("spin", drain("drain of jobs that use 1 ms of CPU", most=2_000, kind="spin"), "", 6.0),
         Cell("1KB", drain("drain of jobs with 1 KB", ballast=1_000), "", 5.0),
         Cell("100KB", drain("drain of jobs with 100 KB", 0.2, 2_000, ballast=100_000), "", 8.0),
+        Cell("processes-1", drain("drain with 1 process", times=4, processes=1), "", 5.0),
         Cell("processes-2", drain("drain with 2 processes", times=4, processes=2), "", 5.0, "processes"),
         Cell("processes-4", drain("drain with 4 processes", times=4, processes=4), "", 5.0, "processes"),
     ]

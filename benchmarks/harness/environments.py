@@ -1,22 +1,25 @@
-"""The locked environments of the peers: made on demand under .bench-cache, each from its own pins.
+"""The locked environments of the peers: made on demand under .bench-cache, from their own pins, one for each Python.
 
-Treadle's own environment is the one this runs in. A peer that needs a newer Python than that gets one that is found on
-this machine, or is reported as missing it.
+Treadle's own environment is the one this runs in, or one of the same pins where another Python is asked for. A peer
+that needs a newer Python than that gets one that is found on this machine, or is reported as missing it.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import glob
 import hashlib
 import os
+import platform
 import re
 import shutil
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +28,9 @@ PEERS: Final = ROOT / "benchmarks/peers"
 CACHE: Final = Path(os.environ.get("BENCH_CACHE") or ROOT / ".bench-cache")
 PYTHONS: Final = ("~/.pyenv/versions/3.*/bin/python3", "~/.local/share/uv/python/cpython-3.*/bin/python3")
 SLOW: Final = 600  # s an installation may take
+OWN_PINS: Final = ROOT / "requirements/dev.txt"
 Version = tuple[int, int]
+OLDEST: Final[Version] = (3, 11)
 
 
 class Unavailable(RuntimeError):
@@ -48,24 +53,68 @@ def peers() -> list[str]:
 def needs(peer: str) -> Version:
     """The oldest Python a peer runs on, as the first line of its requirements says: `# python: 3.12`."""
     found = re.match(r"# python: (\d+)\.(\d+)", (PEERS / f"{peer}.in").read_text())
-    return (int(found[1]), int(found[2])) if found else (3, 11)
+    return (int(found[1]), int(found[2])) if found else OLDEST
 
 
-def interpreter(oldest: Version) -> str:
-    """Ours if it is new enough, else the oldest one here that is. Raises Unavailable."""
-    if sys.version_info[:2] >= oldest:
-        return sys.executable
-    named = [shutil.which(f"python3.{minor}") for minor in range(oldest[1], oldest[1] + 5)]
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python that systems are measured on, itself and not a virtual environment made of it."""
+
+    path: str
+    version: str  # 3.13.0
+
+    @property
+    def minor(self) -> str:
+        return self.version.rpartition(".")[0]
+
+    @property
+    def number(self) -> Version:
+        major, minor = self.minor.split(".")
+        return int(major), int(minor)
+
+
+OURS: Final = Interpreter(getattr(sys, "_base_executable", None) or sys.executable, platform.python_version())
+ASK: Final = "import sys, platform; print(getattr(sys, '_base_executable', sys.executable), platform.python_version())"
+
+
+def _asked(path: str) -> Interpreter | None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
+        said = subprocess.run([path, "-c", ASK], capture_output=True, text=True, check=False, timeout=20)
+        found, version = said.stdout.rsplit(maxsplit=1)
+        return Interpreter(found, version)
+    return None
+
+
+def _here(minors: Iterable[int]) -> Iterator[Interpreter]:
+    """Those of this machine, of these versions of Python 3 first by their names."""
+    named = [shutil.which(f"python3.{minor}") for minor in minors]
     kept = [path for pattern in PYTHONS for path in sorted(glob.glob(os.path.expanduser(pattern)))]
     for path in (*filter(None, named), *kept):
-        said = subprocess.run(
-            [path, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, check=False
-        )
-        if said.returncode == 0 and tuple(map(int, said.stdout.split())) >= oldest:
-            return path
-    raise Unavailable(
-        f"needs Python {oldest[0]}.{oldest[1]} or newer, and none was found beside {sys.version.split()[0]}"
-    )
+        if (found := _asked(path)) is not None:
+            yield found
+
+
+def named(word: str) -> Interpreter:
+    """By its path, or by its version: 3.13. Raises Unavailable."""
+    if version := re.fullmatch(r"3\.(\d+)", word):
+        for found in (OURS, *_here([int(version[1])])):
+            if found.minor == word:
+                return found
+        raise Unavailable(f"--python: there is no Python {word} on the path or where pyenv and uv keep theirs")
+    known = _asked(word)
+    if known is None or known.number < OLDEST:
+        raise Unavailable(f"--python: expected a version as 3.13, or the path of a Python from 3.11 on, found {word!r}")
+    return known
+
+
+def newer(oldest: Version, base: Interpreter) -> Interpreter:
+    """The one asked for, if it is new enough for a peer, else the first one here that is. Raises Unavailable."""
+    if base.number >= oldest:
+        return base
+    for found in _here(range(oldest[1], oldest[1] + 5)):
+        if found.number >= oldest:
+            return found
+    raise Unavailable(f"needs Python {oldest[0]}.{oldest[1]} or newer, and none was found beside {base.version}")
 
 
 @contextlib.contextmanager
@@ -77,29 +126,47 @@ def locked() -> Iterator[None]:
         yield
 
 
-def python(peer: str) -> str:
-    """The interpreter of a peer's environment, which is made if it is missing or old. Raises Unavailable."""
-    if not peer:
+def python(peer: str, base: Interpreter = OURS) -> str:
+    """The interpreter of a peer's environment, made if it is missing or old; "" is Treadle. Raises Unavailable.
+
+    Treadle's own is this one, or with another Python one of the same pins.
+    """
+    if not peer and base == OURS:
         return sys.executable
-    pins = PEERS / f"{peer}.txt"
+    pins = PEERS / f"{peer}.txt" if peer else OWN_PINS
     if not pins.exists():
         raise Unavailable(f"no pins: run `python3 dev.py bench pins {peer}`")
-    base = interpreter(needs(peer))
-    wanted = f"{hashlib.sha256(pins.read_bytes()).hexdigest()} {base} {sys.version if base == sys.executable else ''}"
-    place = CACHE / "envs" / peer
+    base = newer(needs(peer), base) if peer else base
+    wanted = f"{hashlib.sha256(pins.read_bytes()).hexdigest()} {base.path} {base.version}"
+    place = CACHE / "envs" / base.minor / (peer or "treadle")
     stamp, inside = place / "stamp", place / "bin/python"
     with locked():
         if inside.exists() and stamp.exists() and stamp.read_text() == wanted:
             return str(inside)
-        print(f"making the environment of {peer} ...", file=sys.stderr, flush=True)
-        _uv("venv", "--quiet", "--clear", "--python", base, str(place))
-        _uv("pip", "install", "--quiet", "--python", str(inside), "--require-hashes", "-r", str(pins))
+        print(f"making the environment of {place.name} on {base.version} ...", file=sys.stderr, flush=True)
+        _uv("venv", "--quiet", "--clear", "--python", base.path, str(place))
+        into = ("--quiet", "--python", str(inside))
+        _uv("pip", "install", *into, "--require-hashes", "-r", str(pins))
+        if not peer:
+            _uv(
+                "pip",
+                "install",
+                *into,
+                "--no-deps",
+                "--no-build-isolation",
+                "--editable",
+                str(ROOT),
+                path=place / "bin",
+            )
         stamp.write_text(wanted)
     return str(inside)
 
 
-def _uv(*words: str) -> None:
+def _uv(*words: str, path: Path | None = None) -> None:
+    """`path`: where a build finds its tools."""
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    if path is not None:
+        environment["PATH"] = f"{path}{os.pathsep}{environment.get('PATH', '')}"
     if any(Path(ssl.get_default_verify_paths().capath or "none").glob("*")):
         environment.setdefault("UV_SYSTEM_CERTS", "1")  # trust whom this machine trusts, as pip does
     ran = subprocess.run(
@@ -121,3 +188,20 @@ def pin(names: list[str], more: list[str]) -> None:
             f"benchmarks/peers/{name}.in",
         )  # fmt: skip
         print(f"benchmarks/peers/{name}.txt", flush=True)
+
+
+def main(words: list[str]) -> int:
+    """`bench envs`: make environments ahead of a run."""
+    parser = argparse.ArgumentParser(prog="dev.py bench envs", description="Make the environments of the peers.")
+    parser.add_argument("peers", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("--python", default="", metavar="PATH", help="or a version, as 3.13; default: our own")
+    args = parser.parse_args(words)
+    failed = 0
+    base = named(args.python) if args.python else OURS
+    for peer in args.peers or ["", *peers()]:
+        try:
+            print(f"{peer or 'treadle'}: {python(peer, base)}", flush=True)
+        except Unavailable as error:
+            failed = 1
+            print(f"{peer or 'treadle'}: {error}", flush=True)
+    return failed

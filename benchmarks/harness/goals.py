@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.harness.keep import Results
-from benchmarks.harness.systems import SYSTEMS
+from benchmarks.harness.systems import SYSTEMS, System
 
 DRAIN: Final = "drain, jobs/s"
 KEPT: Final = "drain with results, jobs/s"
@@ -155,6 +155,13 @@ def judged(results: Results) -> list[Verdict]:
     return [goal.judge(results) for goal in GOALS]
 
 
+def count(verdicts: Sequence[Verdict]) -> str:
+    known = [it for it in verdicts if it.reached is not None]
+    return (
+        f"{sum(bool(it.reached) for it in known)} of {len(known)} reached, {len(verdicts) - len(known)} not measured."
+    )
+
+
 def number(value: float | None) -> str:
     """As a table shows it: three digits are enough to compare."""
     if value is None:
@@ -172,3 +179,40 @@ def table(verdicts: Sequence[Verdict]) -> str:
         word = {True: "reached", False: "**not reached**", None: "not measured"}[it.reached]
         lines.append(f"| {it.what} | {it.goal} | {number(it.figure)} | {whom} | {ratio} | {word} |")
     return "\n".join(lines)
+
+
+def side_by_side(judged: dict[str, list[Verdict]]) -> str:
+    """All goals, on each Python they were measured on: the ratio, or the figure where nobody is compared with."""
+    lines = [f"| | goal | {' | '.join(f'Python {it}' for it in judged)} |", f"|---|---|{'---|' * len(judged)}"]
+    for row in zip(*judged.values(), strict=True):
+        cells = []
+        for it in row:
+            word = {True: "reached", False: "**not reached**", None: "not measured"}[it.reached]
+            of = f"{it.ratio:.2f} x, " if it.whom and it.ratio is not None else ""
+            cells.append(f"{of}{word}" if it.reached is None or of else f"{number(it.figure)}, {word}")
+        lines.append(f"| {row[0].what} | {row[0].goal} | {' | '.join(cells)} |")
+    lines.append(f"| all | | {' | '.join(count(verdicts) for verdicts in judged.values())} |")
+    return "\n".join(lines)
+
+
+PLAIN: Final = ("postgres", "redis", "sqlite-normal")
+WANTED: Final[
+    dict[str, tuple[Sequence[str], Sequence[str]]]
+] = {  # cell -> ours on which storages; peers, or all on one
+    "core": ((*PLAIN, "sqlite-full"), ("pgqueuer@postgres", "oban@postgres", "redis", "huey@sqlite-off")),
+    "pick-up": ((*PLAIN, "sqlite-full"), ("postgres", "redis")),
+    "results": ((*PLAIN, "sqlite-full", "redis-aof"), ("redis-aof",)),
+    "concurrency-16": ((*PLAIN, "sqlite-full"), ("huey@sqlite-off",)),
+    "limits": (PLAIN, ()),
+    "lanes": (PLAIN, ()),
+    "hold": ((*PLAIN, "sqlite-full"), ()),
+    "backlog-100000": (("postgres",), ("pgqueuer@postgres",)),
+    "backlog-1000000": (PLAIN, ()),
+    "churn": (("postgres",), ()),
+}
+
+
+def wanted(cell: str, system: System) -> bool:
+    """Whether a goal asks for this cell of this system."""
+    ours, peers = WANTED.get(cell, ((), ()))
+    return system.storage in ours if system.ours else system.name in peers or system.storage in peers

@@ -1,6 +1,6 @@
 """What has been measured, kept as JSON: a long run can be resumed, or done peer by peer, and the page is made of it.
 
-One file for each size of run under .bench-cache; a cell measured again replaces the older one.
+One file for each size of run and each Python under .bench-cache; a cell measured again replaces the older one.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import goals, plots
+from benchmarks.harness.cells import CELLS
 from benchmarks.harness.goals import number
 from benchmarks.harness.keep import Results
 from benchmarks.harness.plots import Bar, Panel
 from benchmarks.harness.systems import SYSTEMS, System
 
-PART: Final = ("<!-- peers: written by `dev.py bench` -->\n", "<!-- /peers -->")
+GOALS: Final = ("<!-- goals: written by `dev.py bench` -->\n", "<!-- /goals -->")
 TITLES: Final = {
     "postgres": "PostgreSQL", "redis": "Redis, nothing written to disk", "redis-aof": "Redis, appendfsync everysec",
     "sqlite": "SQLite",
@@ -29,6 +30,15 @@ PICTURES: Final = (  # file, figure, title, unit, whether less is better
     ("cpu", f"drain: {goals.CPU}", "CPU of the worker", "s for 10,000 no-op jobs; shorter is better", True),
 )
 NOISY: Final = 0.3  # cores that others kept busy, from which a figure is marked
+
+
+def part(minor: str) -> tuple[str, str]:
+    """The marks around what was measured on a Python: each has its own part of the page."""
+    return f"<!-- peers on {minor}: written by `dev.py bench` -->\n", f"<!-- /peers on {minor} -->"
+
+
+def minor(results: Results) -> str:
+    return str(results.machine["python"]).rpartition(".")[0]
 
 
 def groups() -> Iterable[tuple[str, list[System]]]:
@@ -130,7 +140,7 @@ def pictures(results: Results, folder: Path) -> list[str]:
         if panels:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"{name}.svg").write_text(plots.bars(title, unit, panels))
-            lines.append(f"![{title}]({folder.name}/{name}.svg)")
+            lines.append(f"![{title}](plots/{folder.name}/{name}.svg)")
     return lines
 
 
@@ -152,31 +162,48 @@ def head(results: Results) -> str:
     )
 
 
+def unmeasured(results: Results) -> str:
+    """What the command can measure, and did not this time."""
+    seen = {kept["cell"] for kept in results.cells.values()}
+    missing = [name for name in CELLS if name not in seen]
+    return f"Measures left out: {', '.join(missing)}." if missing else "Every measure was taken of somebody."
+
+
 def text(results: Results, folder: Path) -> str:
     verdicts = goals.judged(results)
-    known = [it for it in verdicts if it.reached is not None]
     parts = [
-        head(results),
-        f"### What it must show\n\n{sum(bool(it.reached) for it in known)} of {len(known)} reached, "
-        f"{len(verdicts) - len(known)} not measured.\n\n{goals.table(verdicts)}",
+        f"### With CPython {minor(results)}\n\n{head(results)}",
+        f"#### The goals\n\n{goals.count(verdicts)}\n\n{goals.table(verdicts)}",
         *pictures(results, folder),
-        *(f"### On {title}\n\n{table(results, systems)}" for title, systems in groups()),
-        f"### The floor\n\nRaw loops without any job library, the better of two passes.\n\n{probed(results)}",
-        f"### Who takes part\n\n{about(results)}",
-        f"### What failed\n\n{failures(results)}",
+        *(f"#### On {title}\n\n{table(results, systems)}" for title, systems in groups()),
+        f"#### The floor\n\nRaw loops without any job library, the better of two passes.\n\n{probed(results)}",
+        f"#### Who takes part\n\n{about(results)}",
+        f"#### What failed, what was left out\n\n{failures(results)}\n\n{unmeasured(results)}",
     ]
     return "\n\n".join(parts)
 
 
-def write(results: Results, target: Path) -> str:
-    """Puts the figures into the page, and answers the table of goals for the terminal."""
-    words = text(results, target.parent / "plots")
-    start, end = PART
-    old = target.read_text() if target.exists() else ""
+def put(page: str, marks: tuple[str, str], words: str, behind: str = "") -> str:
+    """The page with these words between the marks, which are set behind a text, or at the end, if it has none yet."""
+    start, end = marks
+    if start in page and end in page:
+        before, rest = page.split(start, 1)
+        return f"{before}{start}\n{words}\n\n{end}{rest.split(end, 1)[1]}"
+    at = page.rindex(behind) + len(behind) if behind and behind in page else len(page)
+    return f"{page[:at]}\n\n{start}\n{words}\n\n{end}{page[at:] or chr(10)}"
+
+
+def write(results: Results, target: Path, others: Iterable[Results] = ()) -> str:
+    """Puts the figures into the page, and answers the table of goals for the terminal.
+
+    others  what was measured on other Pythons in a run of this size: the goals of all stand side by side
+    """
+    name = minor(results)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if start in old and end in old:
-        before, rest = old.split(start, 1)
-        target.write_text(f"{before}{start}\n{words}\n\n{end}{rest.split(end, 1)[1]}")
-    else:
-        target.write_text(f"{old}{start}\n{words}\n\n{end}\n")
-    return goals.table(goals.judged(results))
+    page = target.read_text() if target.exists() else ""
+    known = sorted({minor(it) for it in others} - {name})
+    last = next((part(it)[1] for it in reversed(known) if part(it)[1] in page), GOALS[1])
+    page = put(page, part(name), text(results, target.parent / "plots" / name), last)
+    judged = {minor(it): goals.judged(it) for it in (*others, results)}
+    target.write_text(put(page, GOALS, goals.side_by_side({it: judged[it] for it in sorted(judged)})))
+    return goals.table(judged[name])

@@ -221,7 +221,7 @@ def sqlite(level: str, count: int) -> Rates:
 # --- all of them, in a process of their own
 
 
-def measured(places: Places, storages: Sequence[str], size: str) -> dict[str, Rates]:
+def measured(places: Places, storages: Sequence[str], size: str, python: str) -> dict[str, Rates]:
     """Storage -> what -> jobs/s: the better of two passes."""
     from benchmarks.harness.session import ROOT
 
@@ -233,7 +233,7 @@ def measured(places: Places, storages: Sequence[str], size: str) -> dict[str, Ra
             urls[storage] = place.url
     words = {"urls": urls, "sqlite": any(it.startswith("sqlite") for it in storages), "count": COUNTS[size]}
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.harness.probes"], capture_output=True, text=True, cwd=ROOT, timeout=600,
+        [python, "-m", "benchmarks.harness.probes"], capture_output=True, text=True, cwd=ROOT, timeout=600,
         env={**os.environ, "PROBE": json.dumps(words)}, check=False,
     )  # fmt: skip
     if ran.returncode:

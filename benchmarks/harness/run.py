@@ -1,6 +1,8 @@
 """`python3 dev.py bench`: measures Treadle and its peers side by side, and writes docs/benchmarks.md.
 
     python3 dev.py bench --quick                       everybody, the core measures, about a quarter of an hour
+    python3 dev.py bench --goals                       what the table of goals needs, in forty minutes
+    python3 dev.py bench --goals --python 3.13         the same on another Python, which all systems then run on
     python3 dev.py bench                               everybody, everything: hours, on a quiet machine
     python3 dev.py bench --peers treadle pgqueuer --storages postgres --measures core backlog-100000
     python3 dev.py bench --resume                      goes on with what is missing; failures are tried again
@@ -25,15 +27,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import environments, page, probes, procs
-from benchmarks.harness.cells import CELLS, FULL, QUICK, TINY, Cell, Size, Work
-from benchmarks.harness.environments import CACHE, ROOT, Unavailable
+from benchmarks.harness.cells import CELLS, FULL, GOALS, QUICK, TINY, Cell, Size, Work
+from benchmarks.harness.environments import CACHE, OURS, ROOT, Interpreter, Unavailable
+from benchmarks.harness.goals import wanted
 from benchmarks.harness.keep import Results
 from benchmarks.harness.places import Places
 from benchmarks.harness.session import CellFailed, about
 from benchmarks.harness.systems import STORAGES, NoSuch, System, chosen
 
-SIZES: Final = {"quick": QUICK, "full": FULL, "tiny": TINY}
-ROUNDS: Final = {"quick": 2, "full": 3, "tiny": 1}
+SIZES: Final = {"quick": QUICK, "goals": GOALS, "full": FULL, "tiny": TINY}
+ROUNDS: Final = {"quick": 2, "goals": 3, "full": 3, "tiny": 1}
+ONCE: Final = ("churn", "backlog-1000000")  # in a run for the goals: they take long, and vary little
 Step = tuple[int, Cell, System]  # the round, what, of whom
 
 
@@ -47,9 +51,19 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--measures", nargs="+", default=[], choices=names, metavar="NAME", help=f"of {', '.join(names)}"
     )
+    parser.add_argument(
+        "--python",
+        default="",
+        metavar="PATH",
+        help="what all Python systems run on, or its version: 3.13; default: ours",
+    )
     parser.add_argument("--rounds", type=int, help="how often each cell is measured; default: 3, quick 2")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="size", action="store_const", const="quick", default="full", help="core measures")
+    size.add_argument(
+        "--goals", dest="size", action="store_const", const="goals",
+        help="what the goals ask for, of whom they are held against; also the backlogs of a million and a short churn",
+    )  # fmt: skip
     size.add_argument(
         "--tiny", dest="size", action="store_const", const="tiny", help="a rehearsal; its figures mean nothing"
     )
@@ -71,7 +85,9 @@ def plan(systems: Sequence[System], measures: Sequence[str], rounds: int, size: 
     for turn in range(1, rounds + 1):
         for cell in named or CELLS.values():
             for system in systems:
-                if not named and size != "full" and not _quick(cell, system):
+                if not named and not _asked(cell, system, size):
+                    continue
+                if size == "goals" and turn > 1 and cell.name in ONCE:
                     continue
                 if not cell.fits(system, SIZES[size]):
                     continue
@@ -81,6 +97,13 @@ def plan(systems: Sequence[System], measures: Sequence[str], rounds: int, size: 
                     continue  # it takes long, and of others no goal asks; named, it is measured as often as the rest
                 steps.append((turn, cell, system))
     return steps
+
+
+def _asked(cell: Cell, system: System, size: str) -> bool:
+    """Whether a run of this size measures it, if nobody says which measures."""
+    if size == "goals":
+        return wanted(cell.name, system)
+    return size == "full" or _quick(cell, system)
 
 
 def _quick(cell: Cell, system: System) -> bool:
@@ -120,7 +143,7 @@ def commit() -> str:
     return said.stdout.strip() or "unknown"
 
 
-def machine(size: str) -> dict[str, Any]:
+def machine(size: str, python: str) -> dict[str, Any]:
     from benchmarks.harness import places
 
     model = ""
@@ -129,7 +152,7 @@ def machine(size: str) -> dict[str, Any]:
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return {
         "cores": os.cpu_count(), "model": model, "system": f"{platform.system()} {platform.release()}",
-        "architecture": platform.machine(), "python": platform.python_version(), "size": size,
+        "architecture": platform.machine(), "python": python, "size": size,
         "disk": places.filesystem(),
     }  # fmt: skip
 
@@ -137,8 +160,8 @@ def machine(size: str) -> dict[str, Any]:
 class Runner:
     """Measures the steps one after the other; a cell that fails is noted, and the run goes on."""
 
-    def __init__(self, results: Results, size: Size, places: Places) -> None:
-        self.results, self.size, self.places = results, size, places
+    def __init__(self, results: Results, size: Size, places: Places, base: Interpreter) -> None:
+        self.results, self.size, self.places, self.base = results, size, places, base
         self._pythons: dict[str, str] = {}
         self._known: dict[str, dict[str, Any] | str] = {}  # system -> what it says of itself, or why it cannot run
 
@@ -147,7 +170,7 @@ class Runner:
         if system.name not in self._known:
             try:
                 if system.environment not in self._pythons:
-                    self._pythons[system.environment] = environments.python(system.environment)
+                    self._pythons[system.environment] = environments.python(system.environment, self.base)
                 found = about(system, self._pythons[system.environment], self.places.of(system.storage).url)
                 self._known[system.name] = found
                 self.results.about[system.name] = found
@@ -197,43 +220,51 @@ def _outcome(kept: dict[str, Any]) -> str:
     return f"{name} {value:,.4g} ({kept['took']:.0f} s)"
 
 
-def measured(args: argparse.Namespace, results: Results) -> None:
-    systems = [it for it in chosen(args.peers, args.storages) if args.size == "full" or it.quick or args.peers]
+def measured(args: argparse.Namespace, results: Results, base: Interpreter) -> None:
+    systems = [
+        it for it in chosen(args.peers, args.storages) if args.size in ("full", "goals") or it.quick or args.peers
+    ]
     steps = plan(systems, args.measures, args.rounds or ROUNDS[args.size], args.size)
     if args.measures == ["probes"]:
         steps = []
     if args.resume:
         steps = [step for step in steps if not results.has(step[2].name, step[1].name, step[0])]
-    results.machine |= machine(args.size)
+    results.machine |= machine(args.size, base.version)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the servers end with us
     with Places() as places:
         missing = not (args.resume and results.machine.get("probes"))
         if "probes" in args.measures or (missing and not (args.peers or args.measures)):
             print("the floor: raw servers and loops", file=sys.stderr, flush=True)
-            results.machine["probes"] = probes.measured(places, args.storages or STORAGES, args.size)
+            results.machine["probes"] = probes.measured(
+                places, args.storages or STORAGES, args.size, environments.python("", base)
+            )
             results.save()
         size = SIZES[args.size] if args.churn is None else replace(SIZES[args.size], churn=60 * args.churn)
-        Runner(results, size, places).run(steps)
+        Runner(results, size, places, base).run(steps)
         results.machine["places"] = {**results.machine.get("places", {}), **places.says()}
         results.save()
 
 
 def main(words: Sequence[str]) -> int:
     args = parse(words)
-    path = CACHE / f"{args.size}.json"
-    if args.fresh:
-        path.unlink(missing_ok=True)
-    results = Results(path)
     try:
+        base = environments.named(args.python) if args.python else OURS
+        path = CACHE / f"{args.size}-{base.minor}.json"
+        if args.fresh:
+            path.unlink(missing_ok=True)
+        results = Results(path)
         if not args.report:
-            measured(args, results)
-    except NoSuch as error:
+            measured(args, results, base)
+    except (NoSuch, Unavailable) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nstopped; what was measured is kept, `--resume` goes on", file=sys.stderr)
         return 130
     target = args.page or (ROOT / "docs/benchmarks.md" if args.size != "tiny" else CACHE / "tiny/benchmarks.md")
-    print(page.write(results, target))
+    others = [
+        it for found in sorted(CACHE.glob(f"{args.size}-*.json")) if found != path and (it := Results(found)).machine
+    ]
+    print(page.write(results, target, others))
     print(f"-> {target}", file=sys.stderr)
     return 0

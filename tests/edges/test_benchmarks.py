@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.harness import cells, goals, page, plots, procs, run
+from benchmarks.harness import cells, environments, goals, page, plots, procs, run
 from benchmarks.harness.cells import CELLS, TINY, Work, percentile
 from benchmarks.harness.environments import PEERS, needs
 from benchmarks.harness.goals import Verdict
@@ -125,7 +125,10 @@ def test_goals_name_figures_that_are_measured() -> None:
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     found = Results(tmp_path / "tiny.json")
-    found.machine = run.machine("tiny") | {"places": {"redis": "Valkey 9"}, "probes": {"postgres": {"insert": 1e5}}}
+    found.machine = run.machine("tiny", "3.11.7") | {
+        "places": {"redis": "Valkey 9"},
+        "probes": {"postgres": {"insert": 1e5}},
+    }
     common = {"at": "2026-11-21 12:00", "commit": "abc", "others": 0.1, "took": 2.0}
     for turn, ours, theirs in ((1, 40_000.0, 4_000.0), (2, 44_000.0, 3_800.0)):
         found.put("treadle@redis", "core", turn, {**common, "figures": {goals.DRAIN: ours}})
@@ -154,23 +157,69 @@ def test_a_goal_is_judged_by_the_best_peer(results: Results) -> None:
 def test_the_page_changes_between_its_marks_only(results: Results, tmp_path: Path) -> None:
     target = tmp_path / "docs/benchmarks.md"
     target.parent.mkdir()
-    start, end = page.PART
+    start, end = page.part("3.11")
     target.write_text(f"# By hand\n\n{start}old\n{end}\n\nmore by hand\n")
     for _ in range(2):
         page.write(results, target)
     words = target.read_text()
     assert words.startswith("# By hand\n")
-    assert words.endswith(f"{end}\n\nmore by hand\n")
-    assert words.count(start) == 1
+    assert f"{end}\n\nmore by hand\n" in words
+    assert [words.count(mark) for mark in (start, end, *page.GOALS)] == [1, 1, 1, 1]
     assert "| drain, jobs/s | 42,000 ±5 % | 3,900 ±3 % |" in words
     assert "* saq@redis, core: gave up after 60 s / 3 jobs had run" in words
-    assert "![Drain of no-op jobs](plots/drain.svg)" in words
-    ElementTree.parse(target.parent / "plots/drain.svg")
+    assert "![Drain of no-op jobs](plots/3.11/drain.svg)" in words
+    ElementTree.parse(target.parent / "plots/3.11/drain.svg")
+
+
+def test_each_python_has_its_part_and_the_goals_stand_side_by_side(results: Results, tmp_path: Path) -> None:
+    target = tmp_path / "docs/benchmarks.md"
+    target.parent.mkdir()
+    target.write_text("# By hand\n\n" + "".join(page.GOALS) + "\n\nmore by hand\n")
+    newer = Results(tmp_path / "newer.json")
+    newer.machine = results.machine | {"python": "3.13.0"}
+    newer.cells, newer.about = results.cells, results.about
+    page.write(results, target)
+    page.write(newer, target, [results])
+    page.write(results, target, [newer])
+    words = target.read_text()
+    assert words.index("| | goal | Python 3.11 | Python 3.13 |") < words.index("### With CPython 3.11\n")
+    assert words.index("### With CPython 3.11\n") < words.index("### With CPython 3.13\n") < words.index("more by hand")
+    assert "| drain, redis | >= 10 x the best peer | 10.77 x, reached | 10.77 x, reached |" in words
+    assert words.count("### With CPython") == 2
 
 
 def test_the_page_of_the_documentation_has_the_marks() -> None:
     words = (ROOT / "docs/benchmarks.md").read_text()
-    assert all(words.count(mark) == 1 for mark in page.PART)
+    assert all(words.count(mark) == 1 for mark in page.GOALS)
+    assert all(words.count(mark) == 1 for mark in page.part("3.11"))
+
+
+def test_a_run_for_the_goals_measures_what_each_of_them_is_computed_of() -> None:
+    """Who is compared is there, with the same cell; and what takes long is measured once."""
+    steps = run.plan(SYSTEMS, [], 2, "goals")
+    ours = {(cell.name, system.storage) for _, cell, system in steps if system.ours}
+    peers = {(cell.name, system.name) for _, cell, system in steps if not system.ours}
+    for cell, (storages, others) in goals.WANTED.items():
+        assert {(cell, storage) for storage in storages} <= ours
+        for other in others:
+            named = [it.name for it in SYSTEMS if not it.ours and other in (it.name, it.storage)]
+            assert named
+            assert {(cell, it) for it in named} <= peers
+    assert {goal.storage for goal in goals.GOALS} <= {storage for _, storage in ours}
+    for name in run.ONCE:
+        assert {turn for turn, cell, _ in steps if cell.name == name} == {1}
+
+
+def test_a_python_is_named_by_its_version_or_its_path(tmp_path: Path) -> None:
+    ours = environments.OURS
+    assert environments.named(ours.minor) == ours
+    assert environments.named(sys.executable).version == ours.version  # of this environment: the one it was made of
+    for wrong in ("3.5", str(tmp_path / "nobody")):
+        with pytest.raises(environments.Unavailable, match="--python"):
+            environments.named(wrong)
+    assert environments.newer((3, 11), ours) == ours
+    with pytest.raises(environments.Unavailable, match=r"needs Python 3\.99"):
+        environments.newer((3, 99), ours)
 
 
 def test_bars_are_as_long_as_their_figures() -> None:
@@ -239,7 +288,7 @@ def work(place: SqlitePlace) -> Work:
 
 
 def test_our_own_adapter_is_measured_whole(place: SqlitePlace) -> None:
-    figures = cells.core(work(place))
+    figures = cells.core(work(place)) | cells.pick_up(work(place))
     assert {goals.ONE, goals.TOGETHER, goals.BULK, goals.DRAIN, goals.PICK, "stored, bytes a job"} <= figures.keys()
     assert all(value > 0 for value in figures.values()), figures
 
