@@ -73,7 +73,9 @@ class Interpreter:
         return int(major), int(minor)
 
 
-OURS: Final = Interpreter(getattr(sys, "_base_executable", None) or sys.executable, platform.python_version())
+OURS: Final = Interpreter(
+    os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable), platform.python_version()
+)
 ASK: Final = "import sys, platform; print(getattr(sys, '_base_executable', sys.executable), platform.python_version())"
 
 
@@ -81,7 +83,7 @@ def _asked(path: str) -> Interpreter | None:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
         said = subprocess.run([path, "-c", ASK], capture_output=True, text=True, check=False, timeout=20)
         found, version = said.stdout.rsplit(maxsplit=1)
-        return Interpreter(found, version)
+        return Interpreter(os.path.realpath(found), version)
     return None
 
 
