@@ -51,9 +51,12 @@ def level(rule: Limit, usage: Usage, now: float) -> float:
 
 
 def rate_fits(rule: Limit, usage: Usage, cost: int, now: float) -> bool:
-    if rule.rate is None:
-        return True
-    return rule.rate > 0 and level(rule, usage, now) >= min(cost, capacity(rule)) - 1e-9
+    return rule.rate is None or lets_start(rule, level(rule, usage, now), cost)
+
+
+def lets_start(rule: Limit, left: float, cost: int) -> bool:
+    """Whether a rate of which so much is left lets `cost` through."""
+    return bool(rule.rate) and left >= min(cost, capacity(rule)) - 1e-9
 
 
 def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
@@ -77,6 +80,8 @@ def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
     if rule.rate is not None:
         if rule.how == "bucket":
             usage.tokens, usage.at = level(rule, usage, now) - min(cost, capacity(rule)), now
+        elif usage.starts and usage.starts[-1][0] == now:  # one entry a moment: a claim of 256 spends 256 times
+            usage.starts[-1] = now, usage.starts[-1][1] + min(cost, rule.rate)
         else:
             usage.starts = [entry for entry in usage.starts if entry[0] + rule.per > now]
             usage.starts.append((now, min(cost, rule.rate)))
@@ -90,6 +95,7 @@ class Admission:
         self._load = usage
         self.usage: dict[str, Usage] = {}
         self.spent: set[str] = set()
+        self._left: dict[str, float] = {}  # of a rate, for it is a sum over all starts of the window
 
     def of(self, key: str) -> Usage:
         known = self.usage.get(key)
@@ -103,7 +109,14 @@ class Admission:
         if rule is None:
             return True
         usage = self.of(key)
-        return (held or slots_fit(rule, usage, cost)) and rate_fits(rule, usage, cost, self.now)
+        if not held and not slots_fit(rule, usage, cost):
+            return False
+        if rule.rate is None:
+            return True
+        left = self._left.get(key)
+        if left is None:
+            left = self._left[key] = level(rule, usage, self.now)
+        return lets_start(rule, left, cost)
 
     def blocked_by(self, costs: Costs, held: Container[str] = ()) -> str | None:
         """The first limit that is shut for a job, checked all before any is spent."""
@@ -121,6 +134,8 @@ class Admission:
             if rule is not None and rule.rate is not None:
                 spend(rule, usage, cost, self.now)
                 self.spent.add(key)
+                if key in self._left:
+                    self._left[key] -= min(cost, capacity(rule))
 
     def let_pass(self, costs: Iterable[tuple[str, int]], held: Container[str] = ()) -> None:
         """A job that ran asks nobody; of limits that keep slots until the ending it takes its own all the same."""

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from treadle.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admit import Admission, opens_at, rule_for
 from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, rank
+from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.rows import MORE, SLOW_CLAIM, decode_all, from_json, text
+from treadle.storage.sqlite.rows import MORE, SLOT, SLOW_CLAIM, STARTED, decode_all, from_json, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.tend import tend
 
@@ -25,7 +26,8 @@ PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... where each goes through its limits
 TICKETS = 64  # of one worker remembered
 
-CAREFUL = SLOW_CLAIM | MORE
+ASKS = SLOW_CLAIM | MORE
+CAREFUL = STARTED | SLOT | MORE  # to be read whole; the limits of any other stand in its body
 
 Cursor = tuple[int, float, str]  # rank, place, id
 
@@ -97,7 +99,9 @@ class Taking:
         self._gate: Admission | None = None
         self._room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
         self._holds = frozenset(ask.holds)
-        self._plain: dict[float, list[int]] = {}  # end of the lease -> rows to lease together
+        self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
+        self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of them that take it
+        self._ahead: list[str] = []  # of the page, to be read when the first meets a shut limit
         self._met_shut: set[str] = set()
         self._cursor: Cursor | None = None  # the last that was passed over in this line
         self._closed = False  # this line is shut: only those exempt are read on
@@ -162,7 +166,7 @@ class Taking:
             first = False
             page = self._page(queue, size)
             jobs = decode_all(row[7] for row in page)
-            if ruled or self._room or any(row[1] & CAREFUL for row in page) or self._holds_any(jobs):
+            if ruled or self._room or any(row[1] & ASKS for row in page) or self._holds_any(jobs):
                 before, slow = len(self.taken), True
                 through = self._meet_all(page, jobs, share, ruled)
                 share -= len(self.taken) - before
@@ -177,8 +181,8 @@ class Taking:
 
     def _meet_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
         """One after the other -> False if the line has to be read anew before the end of the page."""
-        self.desk.read(job.id for job, row in zip(jobs, page, strict=True) if ruled or row[1] & CAREFUL)
-        self.desk.came_back = False
+        self.desk.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
+        self.desk.came_back, self._ahead = False, [job.id for job in jobs]
         for job, found in zip(jobs, page, strict=True):
             taken = self._meet(job, found, ruled)
             if taken:
@@ -195,7 +199,7 @@ class Taking:
     def _shut(self, queue: str) -> bool:
         return self.gate.blocked_by(((f"queue:{queue}", 1),)) is not None
 
-    def _take_plain(self, page: Sequence[Any], jobs: Sequence[NewJob]) -> None:
+    def _take_plain(self, page: Sequence[Any], jobs: Sequence[NewJob], flag: int = 0) -> None:
         """All of a page: rows that nothing holds back."""
         now, worker, tasks, lease = self.desk.now, self.ask.worker, self.ask.tasks, self.ask.lease
         plain, taken = self._plain, self.taken
@@ -205,12 +209,12 @@ class Taking:
                 job=job, version=version + 1, state=RUNNING, attempt=attempt, lost=lost, joined_at=place,
                 worker=worker, due_at=until, created_at=created_at, started_at=now, updated_at=now,
             ))  # fmt: skip
-            if until in plain:
-                plain[until].append(seq)
+            if (until, flag) in plain:
+                plain[until, flag].append(seq)
             else:
-                plain[until] = [seq]
+                plain[until, flag] = [seq]
             self.seqs.append(seq)
-        self.desk.forget_all()
+        self.desk.forget(jobs)
 
     def _meet(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
         """True: taken. False: it stepped aside, out of line. None: passed over."""
@@ -218,7 +222,10 @@ class Taking:
         bounded = job.task in self._room
         if job.id in self._holds or (bounded and self._room[job.task] <= 0):
             return None
-        if flags & SLOW_CLAIM or ruled:
+        if not flags & CAREFUL and self._lets_in(seq, job, ruled):
+            self._take_plain([found], [job], SLOT if ruled or job.limits else 0)
+        elif flags & SLOW_CLAIM or ruled:
+            self._read_ahead(job.id)
             row = self.desk.row(job.id)
             if row.place is None:
                 return False
@@ -227,17 +234,15 @@ class Taking:
                 return passed
             self.taken.append(self._lease(row))
             self.seqs.append(seq)
-        elif flags & MORE:
+        else:
             now, row = self.desk.now, self.desk.row(job.id)
             until = now + (job.lease or self._lease_of(job.task))
             row = replace(row, version=row.version + 1, state=RUNNING, place=None, worker=self.ask.worker, due_at=until,
                           started_at=now, updated_at=now)  # fmt: skip
             self.desk.replaced(row)
-            self._plain.setdefault(until, []).append(seq)
+            self._plain.setdefault((until, 0), []).append(seq)
             self.taken.append(row)
             self.seqs.append(seq)
-        else:
-            self._take_plain([found], [job])
         if bounded:
             self._room[job.task] -= 1
             if self._room[job.task] <= 0:
@@ -250,10 +255,29 @@ class Taking:
 
     def _flush(self) -> None:
         """Lease the plain rows met so far, all in one statement."""
-        for until, seqs in self._plain.items():
-            self.desk.ex(SQL["lease"], (until, self.ask.worker, self.desk.now, text(seqs)))
+        for (until, flag), seqs in self._plain.items():
+            self.desk.ex(SQL["lease"], (until, self.ask.worker, self.desk.now, text(seqs), flag))
+        slots.take(self.desk, self._slots)
         self._plain.clear()
+        self._slots.clear()
         self.desk.sync()
+
+    def _lets_in(self, seq: int, job: NewJob, ruled: bool) -> bool:
+        """Past every limit of a job that was never claimed: it takes them here, so that its row need not be read."""
+        asked = costs(job) if ruled else job.limits
+        if asked:
+            if self.gate.blocked_by(asked) is not None:
+                return False
+            self.gate.admit(asked)
+            for each in dict(asked).items():
+                self._slots.setdefault(each, []).append(seq)
+        return True
+
+    def _read_ahead(self, id: str) -> None:
+        """A limit is shut for this one, and others of the page will meet it too: all their rows in one statement."""
+        if self._ahead:
+            self.desk.read(self._ahead[self._ahead.index(id) :])
+            self._ahead = []
 
     def _admit(self, row: Record) -> bool | None:
         """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
@@ -272,6 +296,7 @@ class Taking:
         desk.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
         self._met_shut.add(shut)
         if row.parked is not None and row.parked != shut:
+            self._flush()
             desk.call_in_for(row.parked)
         return False
 

@@ -54,5 +54,6 @@ SELECT 1 FROM job INDEXED BY job_line WHERE queue = ? AND place IS NOT NULL LIMI
 SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e.key;
 
 -- name: lease
-UPDATE job SET state = 2, version = version + 1, place = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3
+UPDATE job SET state = 2, version = version + 1, place = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
+    flags = flags | ?5
 WHERE seq IN (SELECT value FROM json_each(?4));

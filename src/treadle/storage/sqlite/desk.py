@@ -62,7 +62,9 @@ class Desk:
 
     def again(self) -> Desk:
         """An empty one in the same transaction, once this one is synced."""
-        return Desk(self._db, self.now, self.topics)
+        desk = Desk(self._db, self.now, self.topics)
+        desk._rules, desk._looked, desk._move = self._rules, self._looked, self._move
+        return desk
 
     def quiet(self) -> Desk:
         """The same, and nobody is told of what it changes."""
@@ -140,8 +142,15 @@ class Desk:
             self.sync()
             self._rows.clear()
 
+    def forget(self, jobs: Iterable[NewJob]) -> None:
+        """The same, and it is known which."""
+        if self._rows:
+            self.sync()
+            for job in jobs:
+                self._rows.pop(job.id, None)
+
     def replaced(self, row: Record) -> None:
-        """The same, and this is what it becomes."""
+        """Written so too, and this is what it becomes."""
         self._rows[row.job.id] = row
 
     def seq(self, id: str) -> int:

@@ -17,7 +17,7 @@ from treadle.storage.rules import first_moment, needed, rank, turn
 from treadle.storage.sqlite import endings
 from treadle.storage.sqlite.desk import SQL as DESK
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.rows import DOWN, MORE, encode, flags_of, inserted, text
+from treadle.storage.sqlite.rows import DOWN, LIMITS, MORE, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import Rows, load
 
 SQL = load("enqueue")
@@ -42,8 +42,9 @@ def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[
         waited = _waited_for(desk, part) if edges else ()
         params, bodies = list[Any](), list[Any]()
         for seq, job in enumerate(part, top + 1):
+            flags = (DOWN if job.id in waited else 0) | (LIMITS if job.limits else 0)
             params += (
-                seq, job.id, job.queue, job.task, job.priority, DOWN if job.id in waited else 0,
+                seq, job.id, job.queue, job.task, job.priority, flags,
                 UNSET if job.keep == KEEP else job.keep, UNSET if job.keep_failed == KEEP_FAILED else job.keep_failed,
             )  # fmt: skip
             bodies += (seq, bytearray(encode(job)))

@@ -89,9 +89,10 @@ def more(row: Record) -> bool:
 
 
 def is_plain(job: NewJob) -> bool:
-    """Joins the line as it comes: its row is its place, and nothing beside it has to be written or asked."""
+    """Joins the line as it comes: its row is its place, and nothing beside it has to be written or asked. Limits are
+    asked when it is claimed."""
     return not (
-        job.key is not None or job.after or job.delay > 0 or job.limits or job.labels or job.lane is not None
+        job.key is not None or job.after or job.delay > 0 or job.labels or job.lane is not None
         or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
         or job.lease is not None or job.slack != 0 or not job.task
     )  # fmt: skip

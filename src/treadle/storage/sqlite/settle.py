@@ -15,10 +15,11 @@ from treadle.model import APPLIED, ASKED, SUPERSEDED, Hold, Outcome, Presence, R
 from treadle.storage.admit import rule_for, slots_fit
 from treadle.storage.carrying import gone
 from treadle.storage.rules import costs, first_moment, needed, repeats
-from treadle.storage.sqlite import endings, enqueue, reopen
+from treadle.storage.sqlite import endings, enqueue, reopen, slots
 from treadle.storage.sqlite.desk import SQL as DESK
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.rows import NUMBER, encode, text
+from treadle.storage.sqlite.rows import DOWN, KEY, NUMBER, SLOW_END, encode, text
+from treadle.storage.sqlite.slots import SQL as SLOTS
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.tend import tend
 
@@ -49,7 +50,7 @@ def _some(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, list
         (wins if _is_success(out) else ends if _is_plain(out) else others).append(out)
     settled: dict[int, Settled] = {}
     if (wins or ends) and len({out.id for out in outcomes}) == len(outcomes):
-        left = _end_plain(desk, wins, ends)
+        left = _end_plain(desk, wins, ends, not others)
         if not left and not others:
             return [APPLIED] * len(outcomes)
         rest = {id(out) for out in (*left, *others)}
@@ -87,8 +88,10 @@ def _is_success(out: Outcome) -> bool:
     )  # fmt: skip
 
 
-def _end_plain(desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome]) -> Sequence[Outcome]:
-    """End those whose row is plain too, and runs under the version named -> the others."""
+def _end_plain(desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome], alone: bool) -> Sequence[Outcome]:
+    """End those whose row is plain too, and runs under the version named -> the others. `alone`: the call has none."""
+    freed = _freed(desk, (*wins, *ends), alone) if desk.ex(SLOTS["any"]).fetchone()[0] else None
+    slow = DOWN | KEY if freed is not None else SLOW_END
     groups: dict[tuple[int, int], dict[str, str | None]] = {}
     for out in wins:
         group = groups.get((out.version, out.attempt))
@@ -98,13 +101,15 @@ def _end_plain(desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome]) -> 
     outs, others = (*wins, *ends), ends
     if len(groups) > GROUPS:
         groups, others = {}, outs
-    done = sum(_succeed(desk, version, attempt, group) for (version, attempt), group in groups.items())
+    done = sum(_succeed(desk, version, attempt, slow, group) for (version, attempt), group in groups.items())
     if others:
         rows = [
             (out.id, out.version, NUMBER[out.state], out.attempt, out.result, out.value, out.error, out.reason,
              out.note, None if out.keep is None else int(out.keep)) for out in others
         ]  # fmt: skip
-        done += desk.ex(SQL["end"], {"rows": text(rows), "now": desk.now, **KEEPS}).rowcount
+        done += desk.ex(SQL["end"], {"rows": text(rows), "now": desk.now, "slow": slow, **KEEPS}).rowcount
+    if freed is not None:
+        freed.give_back(desk)
     if done == len(outs):
         desk.topics.update([f"job:{out.id}" for out in outs])
         return ()
@@ -118,14 +123,22 @@ def _end_plain(desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome]) -> 
     return [outs[number] for number in sorted(left)]
 
 
-def _succeed(desk: Desk, version: int, attempt: int, results: dict[str, str | None]) -> int:
+def _freed(desk: Desk, outs: Sequence[Outcome], alone: bool) -> slots.Freed | None:
+    """What those that end here give back. None where somebody waits for it and others of the call would see him come
+    back in line before their turn."""
+    freed, held = slots.Freed(), desk.ex(SLOTS["running"], (text([(out.id, out.version) for out in outs]),)).fetchall()
+    freed.add(held)
+    return freed if (alone and len(held) == len(outs)) or not freed.awaited(desk) else None
+
+
+def _succeed(desk: Desk, version: int, attempt: int, slow: int, results: dict[str, str | None]) -> int:
     common = next(iter(results.values()))
     if all(result == common for result in results.values()):
         name, rows = "succeed_alike", text(list(results))
     else:
         name, rows = "succeed", text(results)
-    values = {"rows": rows, "version": version, "attempt": attempt, "result": common, "now": desk.now, **KEEPS}
-    return desk.ex(SQL[name], values).rowcount
+    values = {"rows": rows, "version": version, "attempt": attempt, "result": common, "now": desk.now, "slow": slow}
+    return desk.ex(SQL[name], {**values, **KEEPS}).rowcount
 
 
 def _settle(desk: Desk, out: Outcome) -> Generator[None, None, Settled]:

@@ -1,28 +1,28 @@
--- Endings take only running rows that nobody waits for and that hold no key or slot (flags & 27 = 0): they touch no
--- other row. Those of one version and attempt go together, as {id: result}: two thirds of the time of the general form;
+-- Endings take only running rows that nobody waits for and that hold no key (flags & 3 = 0), nor a slot where somebody
+-- stands aside for it (flags & 27 = 0): they touch no other row. Those of one version and attempt go together, as {id: result}: two thirds of the time of the general form;
 -- and where all results are alike, as [id, ...]: half of it.
 
 -- name: succeed_alike
 UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = :result, value = NULL, error = NULL,
     reason = NULL, pending = 0, due_at = NULL, updated_at = :now, ended_at = :now,
-    expires_at = :now + max(coalesce(keep, :keep), :least)
-WHERE id IN (SELECT value FROM json_each(:rows)) AND version = :version AND state = 2 AND flags & 27 = 0;
+    flags = flags & ~16, expires_at = :now + max(coalesce(keep, :keep), :least)
+WHERE id IN (SELECT value FROM json_each(:rows)) AND version = :version AND state = 2 AND flags & :slow = 0;
 
 -- name: succeed
 UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = e.value, value = NULL, error = NULL,
     reason = NULL, pending = 0, due_at = NULL, updated_at = :now, ended_at = :now,
-    expires_at = :now + max(coalesce(keep, :keep), :least)
+    flags = flags & ~16, expires_at = :now + max(coalesce(keep, :keep), :least)
 FROM json_each(:rows) e
-WHERE job.id = e.key AND job.version = :version AND job.state = 2 AND job.flags & 27 = 0;
+WHERE job.id = e.key AND job.version = :version AND job.state = 2 AND job.flags & :slow = 0;
 
 -- name: end
 UPDATE job SET state = e.value->>2, version = version + 1, attempt = e.value->>3, result = e.value->>4,
     value = e.value->>5, error = e.value->>6, reason = e.value->>7, note = coalesce(e.value->>8, note), pending = 0,
     due_at = NULL, updated_at = :now, ended_at = :now,
-    expires_at = :now + max(coalesce(e.value->>9,
+    flags = flags & ~16, expires_at = :now + max(coalesce(e.value->>9,
         CASE e.value->>2 WHEN 4 THEN coalesce(keep_failed, :keep_failed) ELSE coalesce(keep, :keep) END), :least)
 FROM json_each(:rows) e
-WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND job.flags & 27 = 0;
+WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND job.flags & :slow = 0;
 
 -- name: left
 SELECT e.key FROM json_each(?) e LEFT JOIN job ON job.id = e.value->>0
