@@ -37,6 +37,8 @@ def tend(desk: Desk) -> Generator[None, None, None]:
             desk.topics.add(f"queue:{queue}")
         else:
             slow.append(id)
+    if scheduled or lost:
+        desk.forget_all()
     if scheduled:
         desk.ex(SQL["join_scheduled"], (text(scheduled),))
     if lost:

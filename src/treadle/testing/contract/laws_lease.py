@@ -493,6 +493,19 @@ async def test_law10_a_ticket_answers_what_is_still_held(storage: Storage) -> No
     assert ids((await storage.claim(asked)).records) == ["b"]
 
 
+async def test_law10_a_ticket_whose_job_went_on_is_a_new_claim(storage: Storage, clock: HandClock) -> None:
+    """Another worker had it meanwhile and lost it too: it is answered as it is now."""
+    await storage.enqueue([job("a", deadline=1000.0)])
+    asked = ask(lease=10.0)
+    await storage.claim(asked)
+    clock.advance(20)
+    second = await claim_one(storage, worker="other", lease=10.0)
+    clock.advance(20)
+    [third] = (await storage.claim(asked)).records
+    assert (second.lost, third.lost) == (1, 2)
+    assert third == await row(storage, "a")
+
+
 async def test_law10_a_new_ticket_is_a_new_claim(storage: Storage) -> None:
     """The worker's name alone repeats nothing."""
     await storage.enqueue(jobs("a b"))
