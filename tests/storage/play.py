@@ -190,6 +190,28 @@ class Play:
         return walk
 
 
+class Crowd(Play):
+    """Many who name few limits, some of them in lanes, and endings by the dozen: what is done for many at once."""
+
+    def __init__(self, seed: int, clock: HandClock) -> None:
+        super().__init__(seed, clock)
+        few = {"limits": 0.8, "lane": 0.2, "after": 0.03, "key": 0.03, "rest": 0.05}
+        self.taste = dict.fromkeys(self.taste, 0.0) | few
+
+    def outcomes(self) -> list[Outcome]:
+        running = [row for row in self.rows.values() if row.state is State.RUNNING]
+        some = self.dice.sample(running, self.dice.randint(0, len(running)))
+        plain = [
+            Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=self.dice.randint(0, 1))
+            for row in some
+        ]
+        return plain + (super().outcomes() if self.dice.random() < 0.3 else [])
+
+    def limit(self) -> Limit:
+        rule = super().limit()
+        return rule if rule.slots is None else replace(rule, slots=rule.slots * 2)
+
+
 async def said(call: Callable[[Storage], Any], storage: Storage) -> Any:
     try:
         return await call(storage)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from tests.storage.play import Play, said
+from tests.storage.play import Crowd, Play, said
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
@@ -31,12 +31,12 @@ def differing(ours: Any, theirs: Any) -> str:
     return f"{ours!r} instead of {theirs!r}"
 
 
-async def play(seed: int, path: str, steps: int) -> None:
+async def play(kind: type[Play], seed: int, path: str, steps: int) -> None:
     clock = HandClock()
     memory, sqlite = MemoryStorage(clock), SqliteStorage(path, now=clock, synchronous="off")
     await sqlite.open()
     try:
-        game = Play(seed, clock)
+        game = kind(seed, clock)
         for step in range(steps):
             call = game.next()
             expected, found = await said(call, memory), await said(call, sqlite)
@@ -54,6 +54,7 @@ async def play(seed: int, path: str, steps: int) -> None:
         await sqlite.close()
 
 
+@pytest.mark.parametrize("kind", [Play, Crowd])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_same_as_memory(seed: int, tmp_path: Path) -> None:
-    asyncio.run(play(seed, str(tmp_path / "jobs.db"), 150))
+def test_the_same_as_memory(kind: type[Play], seed: int, tmp_path: Path) -> None:
+    asyncio.run(play(kind, seed, str(tmp_path / "jobs.db"), 150))

@@ -200,6 +200,34 @@ async def test_law08_as_many_come_back_as_slots_are_free(storage: Storage) -> No
     assert await standing(storage) == (0, 6)
 
 
+async def test_law08_slots_freed_together_let_so_many_back(storage: Storage, clock: HandClock) -> None:
+    """Endings of one call, of two limits: as many come back as each has room for, in their order, by their cost."""
+    await storage.set_limits([Limit("two", slots=2), Limit("three", slots=3)])
+    await storage.enqueue([*jobs(names(0, 2), limits=(("two", 1), ("three", 1))), job("free")])
+    clock.advance(1)
+    await storage.enqueue(jobs("a b c d", limits=(("two", 1),)))
+    await storage.enqueue(jobs("p q", limits=(("three", 2),)))
+    first = await claim(storage, 3)
+    assert await claim_ids(storage, 9) == []
+    await settle(storage, *(done(each) for each in first))
+    assert await standing(storage) == (3, 3)
+    assert await claim_ids(storage, 9) == ["a", "b", "p"]
+    assert await standing(storage) == (0, 3)
+
+
+async def test_law08_in_one_call_who_comes_back_does_so_in_turn(storage: Storage, clock: HandClock) -> None:
+    """A job that joins a lane before a slot is freed does not stand behind the one whom that lets back."""
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([job("held", limits=(("one", 1),)), job("other")])
+    held, other = await claim(storage, 2)
+    await storage.enqueue([job("aside", limits=(("one", 1),), lane="l")])
+    assert await claim_ids(storage, 9) == []
+    clock.advance(10)
+    await settle(storage, done(other, then=(job("new", lane="l"),)), done(held))
+    assert (await row(storage, "new")).place == clock()
+    assert await claim_ids(storage, 9) == ["aside", "new"]
+
+
 async def test_law08_a_freed_slot_is_given_once(storage: Storage) -> None:
     """Another slot's ending does not call back a second one for the slot that is promised already."""
     await storage.set_limits([Limit("one", slots=1)])
