@@ -47,22 +47,19 @@ class Batcher(Generic[A, B]):
 
     async def __call__(self, items: Sequence[A]) -> Sequence[B]:
         if self._at_once and not self._ahead and self._task is None:
-            return await self._go(items)
+            # Straight there: two turns of the loop less than by a task.
+            self._ahead = True
+            try:
+                return await self._call(list(items))
+            finally:
+                self._ahead = False
+                if self._waiting:
+                    self._task = asyncio.create_task(self._drain())
         future: asyncio.Future[Sequence[B]] = asyncio.get_running_loop().create_future()
         self._waiting.append((items, future))
         if self._task is None and not self._ahead:
             self._task = asyncio.create_task(self._drain())
         return await future
-
-    async def _go(self, items: Sequence[A]) -> Sequence[B]:
-        """Straight there: two turns of the loop less than by a task."""
-        self._ahead = True
-        try:
-            return await self._call(list(items))
-        finally:
-            self._ahead = False
-            if self._waiting:
-                self._task = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
         try:
@@ -141,7 +138,7 @@ class Client:
         if within is not None:
             return await self.send_bound(specs, bound_to(await self._storage(), within))
         context.refuse_to_wait("enqueue")
-        return await self._through(self._send, specs)
+        return await (self._through(self._send, specs) if self.layers else self._send(specs))
 
     async def send_bound(self, specs: Sequence[JobSpec[Any]], bound: Bound) -> list[Job[Any, Any]]:
         """The same inside a transaction. Nobody is told "enqueued": whether it will be committed is not known."""
@@ -188,29 +185,26 @@ class Client:
                 log.warning("inline jobs %s wait for a worker: %s", ", ".join(inline), error)
         return self._jobs(specs, rows)
 
-    @staticmethod
-    async def _named(rows: Awaitable[Sequence[Record]]) -> Sequence[Record]:
-        """The storage knows a key with its task in front; its user does not."""
-        try:
-            return await rows
-        except KeyHeld as error:
-            raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
-
     def _jobs(self, specs: Sequence[JobSpec[Any]], rows: Sequence[Record]) -> list[Job[Any, Any]]:
         return [Job(row.job.id, row.job.task, self, spec.decode) for spec, row in zip(specs, rows, strict=True)]
 
     async def _stored(self, specs: Sequence[JobSpec[Any]], bound: Bound | None = None) -> Sequence[Record]:
         """The rows of these specs. What a flow is made of is stored with it."""
+        whole = waits = False
         for spec in specs:
             if spec.lacks is not None:
                 raise spec.lacks
-        whole = any(spec.others for spec in specs)
-        jobs = [spec.new for spec in specs]
+            whole, waits = whole or bool(spec.others), waits or bool(spec.new.after)
         if whole:
             jobs = [new for spec in specs for new in (*spec.others, spec.new)]
-        if any(new.after for new in jobs):
+        else:
+            jobs = [spec.new for spec in specs]
+        if whole or waits:
             acyclic(jobs)
-        rows = await self._named(self._enqueue(jobs) if bound is None else bound.enqueue(jobs))
+        try:
+            rows = await (self._enqueue(jobs) if bound is None else bound.enqueue(jobs))
+        except KeyHeld as error:  # the storage knows a key with its task in front; its user does not
+            raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
         for spec in specs:
             spec.sent = True
         if bound is None and self._emitter.wants("enqueued"):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
-from msgspec import UnsetType
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle import codec, defaults, ids
@@ -51,6 +51,19 @@ Computed = Callable[..., Options]
 
 
 _NO_POLICY, _NO_OPTIONS = Policy(), Options()
+_OF_ONE_JOB = frozenset({"id", "key", "run_at", "deadline", "after", "when", "within"})
+
+
+class _Ready(Struct, frozen=True):
+    """Options as they were worked out: the same for every job.
+
+    fields  of NewJob
+    later   whether the first argument is handed in when the job runs
+    """
+
+    fields: dict[str, Any]
+    later: bool
+    inline: bool
 
 
 class Maker:
@@ -76,7 +89,7 @@ class Maker:
         if not options and task not in self.limited:
             new = NewJob(id=self.fresh_id(), task=task, payload=payload, **constants)
             return JobSpec(new, decode, inline, source=self, signature=signature)
-        fields = constants | columns(options, policy, task, self.now(), self.sizes)
+        fields = constants | (columns(options, policy, task, self.now(), self.sizes) if options else {})
         if task in self.limited:
             fields["limits"] = (*fields.get("limits", ()), (own_limit(task), 1))
         id = fields.pop("id", None) or self.fresh_id()
@@ -125,7 +138,7 @@ class Task(Generic[P, R, C, W]):
         self.lease: float | None = fields.get("lease")
         self.queue: str = fields.get("queue", defaults.QUEUE)
         self._fields = fields if _fixed(constants) else None
-        self._plain = self._fields if computed is None else None
+        self._plain = _Ready(fields, self._passes, self._inline) if computed is None and _fixed(constants) else None
         self.__name__ = getattr(function, "__name__", name)
         self.__qualname__ = getattr(function, "__qualname__", name)
         self.__doc__ = function.__doc__
@@ -176,9 +189,8 @@ class Task(Generic[P, R, C, W]):
     def _spec(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
         signature, decode = self.signature, self.signature.decode_result
         make = self._maker.spec
-        if not options and self._plain is not None:  # the common call: 2.9 us instead of 3.8
-            payload = signature.encode_call(args, kwargs, first_later=self._passes)
-            return make(self.name, payload, self._plain, options, _NO_POLICY, decode, self._inline, signature)
+        if not options and self._plain is not None:
+            return self._made(self._plain, args, kwargs)
         if self._computed is not None:
             options = merge(self._compute(args, kwargs, options), options)
         policy, inline = None, self._inline
@@ -195,6 +207,25 @@ class Task(Generic[P, R, C, W]):
             return make(self.name, payload, {}, given, policy, decode, inline, signature)
         options = completed(options, self.constants)
         return make(self.name, payload, self._fields, options, policy, decode, inline, signature)
+
+    def _work_out(self, options: Options) -> _Ready | None:
+        """What these options come to for every job; None if that differs from one to the next. Raises BadOption."""
+        if self._plain is None or _OF_ONE_JOB & options.keys():
+            return None
+        policy = policy_of(options)
+        later = flag(options, "pass_result") if "pass_result" in options else self._passes
+        policy = replace(policy, pass_result=later)
+        more = columns(completed(options, self.constants), policy, self.name, self._maker.now(), self._maker.sizes)
+        inline = flag(options, "inline") if "inline" in options else self._inline
+        return _Ready(self._plain.fields | more, later, inline)
+
+    def _made(self, ready: _Ready, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
+        """A spec of options that were worked out before: 2.9 us instead of 5.8."""
+        signature = self.signature
+        payload = signature.encode_call(args, kwargs, first_later=ready.later)
+        return self._maker.spec(
+            self.name, payload, ready.fields, _NO_OPTIONS, _NO_POLICY, signature.decode_result, ready.inline, signature
+        )
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Options:
         assert self._computed is not None
@@ -217,17 +248,29 @@ class Task(Generic[P, R, C, W]):
 
 
 class Bound(Generic[P, R, W]):
-    """A task with options for one job."""
+    """A task with options for its next jobs; kept and used again, what they come to is worked out once."""
 
     def __init__(self, task: Task[P, R, Any, W], options: Options) -> None:
         self._task, self._options, self._within = task, options, None
         if "within" in options:
             self._options, self._within = split_within(options)
+        self._ready: _Ready | None = None
+        self._asked = False  # whether that was tried
+
+    def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
+        if not self._asked:
+            self._ready, self._asked = self._task._work_out(self._options), True
+        if self._ready is None:
+            return self._task._spec(self._options, args, kwargs)
+        return self._task._made(self._ready, args, kwargs)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
         """A job that is not sent yet."""
         refuse_within(self._within)
-        return self._task._spec_or_late(self._options, args, kwargs)
+        try:
+            return self._spec(args, kwargs)
+        except BadArgument:
+            return self._task._spec_or_late(self._options, args, kwargs)  # its first argument may come later
 
     def late(self, *args: Any, **kwargs: Any) -> JobSpec[R, W]:
         """As `task.late`."""
@@ -236,8 +279,7 @@ class Bound(Generic[P, R, W]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, W]:
         """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
-        spec = self._task._spec(self._options, args, kwargs)
-        [job] = await self._task._maker.sender.send([spec], self._within)
+        [job] = await self._task._maker.sender.send([self._spec(args, kwargs)], self._within)
         return job
 
 

@@ -192,6 +192,21 @@ async def test_limits_in_code(app: App, spy: Spy, clock: HandClock) -> None:
             app.task(name=f"w{wrong}", concurrency=wrong)(one.function)  # type: ignore[call-overload]
 
 
+async def test_a_task_with_a_concurrency_keeps_its_policy(app: App) -> None:
+    @app.task(name="first")
+    async def first() -> int:
+        return 4
+
+    @app.task(name="double", concurrency=1, pass_result=True)
+    async def double(x: int) -> int:
+        return 2 * x
+
+    before = await first.enqueue()
+    job = await app.enqueue(double.job(), after=before)
+    await drain(app)
+    assert await job.result(timeout=0) == 8
+
+
 async def test_the_concurrency_of_a_task_holds_over_all_workers_and_options(app: App) -> None:
     now, most, both = 0, 0, asyncio.Event()
 
