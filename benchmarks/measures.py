@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from treadle import App, Worker, defaults
 from treadle.storage import connect
 from treadle.storage.contract import Storage
+from treadle.worker.loop import YOUNG
 
 Figures = dict[str, float]
 
@@ -254,6 +255,7 @@ async def loop_hold(setting: Setting) -> Figures:
     ahead = 0.0
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG)
     ticker, found = Ticker(), dict[str, float]()
     storage = connect(setting.url, now=lambda: time.time() + ahead)
     app = make(setting, storage)

@@ -33,8 +33,6 @@ from treadle.worker.signals import Signals
 
 RECOVERY = Retry(base=0.1, max=10.0)
 LISTENERS = 5.0  # s a stopping worker waits for async listeners
-
-
 YOUNG = 5_000  # new objects between two looks of the garbage collector
 
 
