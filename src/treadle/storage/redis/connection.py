@@ -7,7 +7,7 @@ and each verb would have an idea of its own of what may be repeated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import hiredis
@@ -28,6 +28,7 @@ from redis.exceptions import ConnectionError as Broken
 from treadle.storage.redis.faults import says, translated
 from treadle.storage.redis.places import Place
 from treadle.storage.redis.scripts import Script
+from treadle.storage.redis.wire import Wire
 
 Command = tuple[Any, ...]
 Call = tuple[Script, Command]
@@ -48,7 +49,7 @@ class Pool:
     def __init__(self, place: Place) -> None:
         self.where = place.where
         self._place = place
-        self._free: list[Any] = []
+        self._free: list[Wire] = []
         self._places = asyncio.Semaphore(MOST)
         self._closed = False
 
@@ -61,37 +62,26 @@ class Pool:
 
     async def close(self) -> None:
         self._closed = True
-        for connection in self._free:
-            await connection.disconnect()
-        self._free.clear()
+        while self._free:
+            await self._free.pop().closed()
 
     async def run(self, *calls: Call) -> list[Any]:
         """Several scripts in one trip; the answers in order."""
-
-        async def trip(connection: Any) -> list[Any]:
-            return await _scripts(connection, calls)
-
-        found: list[Any] = await self._repeated(trip)
-        return found
+        return await self._repeated(calls, b"".join(map(_packed, calls)), len(calls))
 
     async def command(self, *words: Any) -> Any:
         """One plain command, which changes nothing when it is repeated."""
-
-        async def trip(connection: Any) -> list[Any]:
-            await connection.send_packed_command(hiredis.pack_command(words), check_health=False)
-            return [await _answer(connection)]
-
-        [answer] = await self._repeated(trip)
+        [answer] = await self._repeated((), hiredis.pack_command(words), 1)
         return answer
 
-    async def _repeated(self, trip: Callable[[Any], Coroutine[Any, Any, list[Any]]]) -> list[Any]:
+    async def _repeated(self, calls: Sequence[Call], packed: bytes, answers: int) -> list[Any]:
         """The answers, none of which is an error."""
         async with self._places:
             clock = asyncio.get_running_loop().time
             give_up, was_idle = clock() + PATIENCE, bool(self._free)
             while True:
                 try:
-                    return await self._trip(trip)
+                    return await self._trip(calls, packed, answers)
                 except TimeoutError as error:
                     raise translated(error, self.where) from error
                 except (RedisError, OSError) as error:
@@ -104,43 +94,46 @@ class Pool:
                 if pause:
                     await asyncio.sleep(pause)
 
-    async def _trip(self, trip: Callable[[Any], Coroutine[Any, Any, list[Any]]]) -> list[Any]:
-        connection = self._free.pop() if self._free else await self._connected()
+    async def _trip(self, calls: Sequence[Call], packed: bytes, wanted: int) -> list[Any]:
+        wire = self._free.pop() if self._free else await self._connected()
         try:
-            async with asyncio.timeout(TIMEOUT):
-                answers = await trip(connection)
+            answers = await wire.ask(packed, wanted)
+            for number, call in enumerate(calls):
+                if isinstance(answers[number], NoScriptError):  # nothing ran: a new server, or one that forgot
+                    script, words = call
+                    [answers[number]] = await wire.ask(hiredis.pack_command((b"EVAL", script.text, *words)), 1)
         except BaseException as error:
-            connection._close()  # an answer may still be on its way
+            wire.close()  # an answer may still be on its way
             if isinstance(error, (Broken, OSError)) and not isinstance(error, TimeoutError):
                 self._place.lost()
             raise
         wrong = next((answer for answer in answers if isinstance(answer, ResponseError)), None)
         if wrong is not None and _elsewhere(wrong):
-            connection._close()
+            wire.close()
             self._drop_idle()
             if isinstance(wrong, MovedError):
                 self._place.moved((wrong.host, wrong.port))
             elif not isinstance(wrong, (AskError, TryAgainError)):
                 self._place.lost()
         elif self._closed or len(self._free) >= MOST:
-            await connection.disconnect()
+            wire.close()
         else:
-            self._free.append(connection)
+            self._free.append(wire)
         if wrong is not None:
             raise wrong
         return answers
 
-    async def _connected(self) -> Any:
+    async def _connected(self) -> Wire:
         try:
-            return await self._place.connect()
+            return Wire(await self._place.connect(), TIMEOUT)
         except TimeoutError as error:  # of one address; the next look may find another
             raise Broken("the connection took too long") from error
 
     def _drop_idle(self) -> None:
         """Those that idled beside a dead one are dead too, most likely; and those to whom it was before, no use."""
         idle, self._free = self._free, []
-        for connection in idle:
-            connection._close()
+        for wire in idle:
+            wire.close()
 
 
 def _elsewhere(error: Exception) -> bool:
@@ -150,19 +143,7 @@ def _elsewhere(error: Exception) -> bool:
     return isinstance(error, (Broken, OSError, *ELSEWHERE)) or says(error, ("READONLY",))
 
 
-async def _scripts(connection: Any, calls: Sequence[Call]) -> list[Any]:
-    packed = [hiredis.pack_command((b"EVALSHA", script.sha, *words)) for script, words in calls]
-    await connection.send_packed_command(b"".join(packed), check_health=False)
-    answers = [await _answer(connection) for _ in calls]
-    for number, (script, words) in enumerate(calls):
-        if isinstance(answers[number], NoScriptError):  # nothing ran: a new server, or one that forgot
-            await connection.send_packed_command(hiredis.pack_command((b"EVAL", script.text, *words)))
-            answers[number] = await _answer(connection)
-    return answers
-
-
-async def _answer(connection: Any) -> Any:
-    try:
-        return await connection.read_response(disable_decoding=True)
-    except ResponseError as error:
-        return error
+def _packed(call: Call) -> bytes:
+    script, words = call
+    packed: bytes = hiredis.pack_command((b"EVALSHA", script.sha, *words))
+    return packed
