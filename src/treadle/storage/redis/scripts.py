@@ -49,10 +49,10 @@ def load() -> dict[str, Script]:
 
 def _script(verb: str, pieces: tuple[str, ...]) -> Script:
     shared = "".join(map(_read, pieces))
-    pieces_of = f"{_read('base')}local R, B, A, E, T, O, C, standing\nlocal function slowly()\n{shared}end\n"
+    before = f"{_read('base')}local R, B, A, E, T, O, C, standing\nlocal function slowly()\n{shared}end\n"
     # The verb is a function of its own: what it makes finds its names above in one step, and not by looking along all
     # that the script has open (4 us a call).
-    text = f"{pieces_of}return (function()\n{_read(verb)}end)()\n".encode()
+    text = f"{before}return (function()\n{_read(verb)}end)()\n".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
