@@ -21,7 +21,7 @@ from treadle.model import Claim, Presence, Record
 from treadle.options import Sizes
 from treadle.retry import Retry
 from treadle.runner import AnyTask, OwnTask, Runner
-from treadle.storage.contract import Storage
+from treadle.storage.contract import OneByOne, Storage
 from treadle.throttle import AIMD
 from treadle.worker.asks import Asks, Rooms
 from treadle.worker.backlog import Alarm, Backlog
@@ -37,7 +37,7 @@ from treadle.worker.slots import Slots, Timers
 
 log = logging.getLogger("treadle")
 
-PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage, nothing lost on SQLite
+PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage
 
 
 class Host(Protocol):
@@ -104,7 +104,7 @@ class Running:
             self.batches,
         )  # fmt: skip
         ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
-        pumps = 1 if setup.concurrency == 1 or setup.ordered else PUMPS
+        pumps = 1 if setup.concurrency == 1 or setup.ordered or isinstance(storage, OneByOne) else PUMPS
         share = -(-setup.concurrency // pumps)
         self.keeper = Keeper(self.slots, storage, app.emitter, list(queues), setup.lease, self.tasks, outage.answered)
         home = DurableHome(self.slots, storage, self.keeper, app, pools.threads, outage)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from treadle import clock
 from treadle.errors import BadUrl
@@ -54,6 +54,8 @@ class SqliteStorage:
                     failure of power may take the last moments. "off": for tests
     shared          the file may have other tables too, for transactions that span yours and ours
     """
+
+    one_by_one: ClassVar[Literal[True]] = True
 
     def __init__(
         self, path: str, *, now: clock.Clock = clock.wall, synchronous: str = "full", shared: bool = False
