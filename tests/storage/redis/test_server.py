@@ -137,7 +137,7 @@ async def test_what_an_older_version_stored_is_run(storage: RedisStorage) -> Non
     assert await storage.read("GET", "schema") == b"2"
     await storage.set_limits([Limit("one", slots=1)])
     old = [job("a", limits=(("one", 1),)), job("b", lane="x"), job("c", limits=(("one", 1),))]
-    await storage.call("enqueue", "any", "", "", *(word for each in old for word in (each.id, job_bytes(each, False))))
+    await storage.call("store", "", "", *(word for each in old for word in (each.id, job_bytes(each, False))))
     await storage.enqueue([job("d", limits=(("one", 1),)), job("e", lane="x")])
     ran = []
     for turn in range(9):

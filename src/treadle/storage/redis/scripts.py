@@ -14,8 +14,9 @@ from typing import Final
 from msgspec import Struct
 
 SHARED: Final = ("row", "book", "admit", "endings")
-NEEDS: Final[dict[str, tuple[str, ...]]] = {
-    "enqueue": SHARED,
+NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
+    "enqueue": (),
+    "store": SHARED,
     "claim": (*SHARED, "tend"),
     "settle": (*SHARED, "reopen"),
     "heartbeat": (*SHARED, "tend"),
@@ -31,9 +32,10 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "over": (),
     "sweep": (),
     "look": (),
-    "walk": ("spot",),
-    "tally": ("spot",),
+    "walk": (),
+    "tally": (),
 }
+BEFORE: Final = {"enqueue": "part", "store": "part", "walk": "spot", "tally": "spot"}  # what the verb begins with
 
 
 class Script(Struct, frozen=True):
@@ -48,11 +50,13 @@ def load() -> dict[str, Script]:
 
 
 def _script(verb: str, pieces: tuple[str, ...]) -> Script:
+    words = _read("words")
     shared = "".join(map(_read, pieces))
-    before = f"{_read('base')}local R, B, A, E, T, O, C, standing\nlocal function slowly()\n{shared}end\n"
+    slowly = f"local R, B, A, E, T, O, C\nlocal function slowly()\n{words}{shared}end\n" if pieces else ""
+    begins = _read(BEFORE[verb]) if verb in BEFORE else ""
     # The verb is a function of its own: what it makes finds its names above in one step, and not by looking along all
-    # that the script has open (4 us a call).
-    text = f"{before}return (function()\n{_read(verb)}end)()\n".encode()
+    # that the script has open (4 us a claim).
+    text = f"{words}{_read('base')}{slowly}return (function()\n{begins}{_read(verb)}end)()\n".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 

@@ -167,14 +167,14 @@ class RedisStorage:
         None: they belong elsewhere (not with `here`)."""
         part = (call, repr(until) if call else "here" if here else "")
         if all(map(is_plain, jobs)) and len({job.id for job in jobs}) == len(jobs):
-            answer = await self.open_call("enqueue", "plain", *part, *_groups(jobs))
+            answer = await self.open_call("enqueue", *part, *_groups(jobs))
             if self._belongs_home(answer):
                 return None
             return stored(jobs, *answer)
-        words: list[Any] = ["any", *part]
+        words: list[Any] = [*part]
         for job in jobs:
             words += (job.id, job_bytes(job, is_plain(job)))
-        answer = await self.open_call("enqueue", *words)
+        answer = await self.open_call("store", *words)
         if self._belongs_home(answer):
             return None
         if not answer[0]:

@@ -1,153 +1,105 @@
--- ARGV: now, 'plain', call, until, then groups: queue, rank, n, n times id body    -- all plain, no id twice
---    or now, 'any', call, until, then id body ...
--- call: '', or of which call over several shards this is a part; it is stored once, and not after `until`.
--- until: 'here' where it is known to belong here.
+-- ARGV: now, call, until (part.lua), then groups: queue, rank, n, n times id body.   All are plain, no id is there twice.
 -- Answers { now, { number in the call, body, row, ... } of those that were there already, the places of those that joined
--- in a lane, 8 bytes each }; or, for 'any',
--- { now, { body or '' if it is new, row, ... } } of all; or { '', what is wrong, ... } and nothing is stored;
--- { '\1' }: it belongs into the first shard; { '\2' }: it comes too late.
-local done = false
-if ARGV[3] ~= '' then
-  if now > tonumber(ARGV[4]) then return { '\2' } end
-  done = call('ZSCORE', ns .. ':done', ARGV[3]) and true
-else
-  local mark = away()
-  if mark then return mark end
+-- in a lane, 8 bytes each }.
+local NOW, NO_HEAD = num(now), '\0\0\0\0'
+-- a row that has a place of its own, up to its retention; from its due moment on
+local UNTOUCHED = struct.pack('>BBI4i4i4I4I4I4', READY, PLAIN, 0, 0, 0, 0, 0, 0)
+local SINCE = string.rep(NONE_BYTES, 3) .. NOW_BYTES .. NONE_BYTES .. NONE_BYTES
+
+local function line_of(queue, rank)
+  return { queue = queue, rank = rank, list = ns .. ':line:' .. rank .. ':' .. queue, kinds = {} }
 end
-local asks = KEYS[3] and not done and ARGV[4] ~= 'here' and (SPREAD or ARGV[3] == '')
-if ARGV[2] == 'plain' then
-  local NOW, NO_HEAD = num(now), '\0\0\0\0'
-  -- a row that has a place of its own, up to its retention; from its due moment on
-  local UNTOUCHED = struct.pack('>BBI4i4i4I4I4I4', READY, PLAIN, 0, 0, 0, 0, 0, 0)
-  local SINCE = string.rep(NONE_BYTES, 3) .. NOW_BYTES .. NONE_BYTES .. NONE_BYTES
 
-  local function line_of(queue, rank)
-    return { queue = queue, rank = rank, list = ns .. ':line:' .. rank .. ':' .. queue, kinds = {} }
-  end
-
-  -- what those of one line with this head ask for
-  local function kind_of(body, line, lanes)
-    local tl, ql, hl = struct.unpack('>HHI4', body, 20)
-    local head = sub(body, 28 + tl + ql, 27 + tl + ql + hl)
-    local kind = line.kinds[head]
-    if not kind then
-      local words = cmsgpack.unpack(head)
-      kind = { stride = words.stride or 1 }
-      if words.lane then
-        local key = lane_of(line.queue, line.rank, words.lane)
-        lanes[key] = lanes[key] or { add = {}, last = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) }
-        kind.lane = lanes[key]
-        kind.rest = SINCE .. sub(body, 2, 3) .. struct.pack('>HH', 0, ql) .. line.queue
-          .. (words.limits and cmsgpack.pack(words.limits) or '')
-      end
-      line.kinds[head] = kind
+-- what those of one line with this head ask for
+local function kind_of(body, line, lanes)
+  local tl, ql, hl = struct.unpack('>HHI4', body, 20)
+  local head = sub(body, 28 + tl + ql, 27 + tl + ql + hl)
+  local kind = line.kinds[head]
+  if not kind then
+    local words = cmsgpack.unpack(head)
+    kind = { stride = words.stride or 1 }
+    if words.lane then
+      local key = lane_of(line.queue, line.rank, words.lane)
+      lanes[key] = lanes[key] or { add = {}, last = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) }
+      kind.lane = lanes[key]
+      kind.rest = SINCE .. sub(body, 2, 3) .. struct.pack('>HH', 0, ql) .. line.queue
+        .. (words.limits and cmsgpack.pack(words.limits) or '')
     end
-    return kind
+    line.kinds[head] = kind
   end
-
-  -- behind the last of its lane, else with the first of the line; see B.place
-  local function place_in(kind, line)
-    local lane = kind.lane
-    if lane.last then
-      lane.last = lane.last + kind.stride
-    else
-      if not line.first then
-        line.first = math.min(now, tonumber(call('ZRANGE', line.list, 0, 0, 'WITHSCORES')[2]) or now)
-      end
-      lane.last = line.first
-    end
-    return lane.last
-  end
-
-  local known, at, number, width = {}, 5, 0, #ARGV
-  local topics, seen, places = {}, {}, {}
-  if asks then
-    local ids, k = {}, 5
-    while k < width do
-      for n = 1, tonumber(ARGV[k + 2]) do ids[#ids + 1] = ARGV[k + 1 + 2 * n] end
-      k = k + 3 + 2 * ARGV[k + 2]
-    end
-    if has_left(ids) then return { '\1' } end
-  end
-  while at < width do
-    local queue, rank, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
-    local ids, bodies = {}, {}
-    for k = 1, n do ids[k], bodies[k] = ARGV[at + 1 + 2 * k], ARGV[at + 2 + 2 * k] end
-    local have, line, lanes = fetch(JOB, ids), line_of(queue, rank), {}
-    local set, turns, made, rows, m = {}, {}, {}, {}, 0
-    for k = 1, n do
-      local id, body = ids[k], bodies[k]
-      if have[k] then
-        known[#known + 1] = number + k
-        known[#known + 1] = have[k]
-        known[#known + 1] = call('HGET', ROW, id) or ''
-      elseif not done then
-        local turn = NOW
-        if sub(body, 24, 27) ~= NO_HEAD then
-          local kind = kind_of(body, line, lanes)
-          if kind.lane then
-            local lane, place = kind.lane, place_in(kind, line)
-            turn = num(place)
-            lane.add[#lane.add + 1], lane.add[#lane.add + 2] = turn, id
-            place = struct.pack('>d', place)
-            places[#places + 1] = place
-            rows[#rows + 1], rows[#rows + 2] = id, UNTOUCHED .. sub(body, 4, 19) .. NOW_BYTES .. place .. place .. kind.rest
-          end
-        end
-        set[m + 1], set[m + 2] = id, body .. NOW_BYTES
-        turns[m + 1], turns[m + 2] = turn, id
-        made[m + 1], made[m + 2] = NOW, id
-        m = m + 2
-      end
-    end
-    if m > 0 then
-      many('HSET', JOB, set, 2)
-      many('HSET', ROW, rows, 2)
-      many('ZADD', line.list, turns, 2)
-      many('ZADD', MADE, made, 2)
-      for key, lane in pairs(lanes) do many('ZADD', key, lane.add, 2) end
-      call('ZADD', ns .. ':lines:' .. queue, -rank, rank)
-      call('SADD', ns .. ':lines', queue)
-      if not seen[queue] then
-        seen[queue] = true
-        topics[#topics + 1] = 'queue:' .. queue
-      end
-    end
-    number, at = number + n, at + 3 + 2 * n
-  end
-  if #topics > 0 then call('PUBLISH', ns .. ':say', cmsgpack.pack(topics)) end
-  if ARGV[3] ~= '' and not done then call('ZADD', ns .. ':done', '+inf', ARGV[3]) end
-  return { NOW, known, table.concat(places) }
+  return kind
 end
-slowly()
-local jobs = {}
-for at = 5, #ARGV, 2 do jobs[#jobs + 1] = { ARGV[at], ARGV[at + 1] } end
-if done then
-  local ids, rows = {}, {}
-  for k, new in ipairs(jobs) do ids[k] = new[1] end
-  local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
-  for k = 1, #ids do rows[2 * k - 1], rows[2 * k] = bodies[k] or '', raws[k] or '' end
-  return { num(now), rows }
-elseif asks then
-  local ids = {}
-  for _, new in ipairs(jobs) do
-    ids[#ids + 1] = new[1]
-    ids[#ids + 1] = R.job(new[1], new[2]).root
+
+-- behind the last of its lane, else with the first of the line; see B.place
+local function place_in(kind, line)
+  local lane = kind.lane
+  if lane.last then
+    lane.last = lane.last + kind.stride
+  else
+    if not line.first then
+      line.first = math.min(now, tonumber(call('ZRANGE', line.list, 0, 0, 'WITHSCORES')[2]) or now)
+    end
+    lane.last = line.first
+  end
+  return lane.last
+end
+
+local known, at, number, width = {}, 4, 0, #ARGV
+local topics, seen, places = {}, {}, {}
+if asks then
+  local ids, k = {}, 4
+  while k < width do
+    for n = 1, tonumber(ARGV[k + 2]) do ids[#ids + 1] = ARGV[k + 1 + 2 * n] end
+    k = k + 3 + 2 * ARGV[k + 2]
   end
   if has_left(ids) then return { '\1' } end
 end
-local answers, wrong, one, other = E.answers(jobs)
-if not answers then return { '', wrong, one, other } end
-local born, rows = E.store_all(jobs, answers), {}
-if ARGV[3] ~= '' then call('ZADD', ns .. ':done', '+inf', ARGV[3]) end
-B.finish()
-local ids = {}
-for k, new in ipairs(jobs) do ids[k] = answers[new[1]] end
-local raws = fetch(ROW, ids)
-for k, new in ipairs(jobs) do
-  local id = ids[k]
-  rows[2 * k - 1] = born[id] and id == new[1] and '' or call('HGET', JOB, id)
-  rows[2 * k] = raws[k] or ''
-  born[id] = nil                         -- named once more in this call, it is the first one's words
+while at < width do
+  local queue, rank, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
+  local ids, bodies = {}, {}
+  for k = 1, n do ids[k], bodies[k] = ARGV[at + 1 + 2 * k], ARGV[at + 2 + 2 * k] end
+  local have, line, lanes = fetch(JOB, ids), line_of(queue, rank), {}
+  local set, turns, made, rows, m = {}, {}, {}, {}, 0
+  for k = 1, n do
+    local id, body = ids[k], bodies[k]
+    if have[k] then
+      known[#known + 1] = number + k
+      known[#known + 1] = have[k]
+      known[#known + 1] = call('HGET', ROW, id) or ''
+    elseif not done then
+      local turn = NOW
+      if sub(body, 24, 27) ~= NO_HEAD then
+        local kind = kind_of(body, line, lanes)
+        if kind.lane then
+          local lane, place = kind.lane, place_in(kind, line)
+          turn = num(place)
+          lane.add[#lane.add + 1], lane.add[#lane.add + 2] = turn, id
+          place = struct.pack('>d', place)
+          places[#places + 1] = place
+          rows[#rows + 1], rows[#rows + 2] = id, UNTOUCHED .. sub(body, 4, 19) .. NOW_BYTES .. place .. place .. kind.rest
+        end
+      end
+      set[m + 1], set[m + 2] = id, body .. NOW_BYTES
+      turns[m + 1], turns[m + 2] = turn, id
+      made[m + 1], made[m + 2] = NOW, id
+      m = m + 2
+    end
+  end
+  if m > 0 then
+    many('HSET', JOB, set, 2)
+    many('HSET', ROW, rows, 2)
+    many('ZADD', line.list, turns, 2)
+    many('ZADD', MADE, made, 2)
+    for key, lane in pairs(lanes) do many('ZADD', key, lane.add, 2) end
+    call('ZADD', ns .. ':lines:' .. queue, -rank, rank)
+    call('SADD', ns .. ':lines', queue)
+    if not seen[queue] then
+      seen[queue] = true
+      topics[#topics + 1] = 'queue:' .. queue
+    end
+  end
+  number, at = number + n, at + 3 + 2 * n
 end
-return { num(now), rows }
+if #topics > 0 then call('PUBLISH', ns .. ':say', cmsgpack.pack(topics)) end
+if ARGV[2] ~= '' and not done then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
+return { NOW, known, table.concat(places) }

@@ -1,5 +1,5 @@
 -- Where a spot (score, id) is in a sorted set, whether or not somebody stands there: how many stand before it, and at it.
-function standing(list, size, score, id)
+local function standing(list, size, score, id)
   local low, high = 0, size
   while low < high do
     local mid = math.floor((low + high) / 2)

@@ -1,7 +1,6 @@
 -- ARGV: now, how many rows to count, and the score and id to begin behind ('' from the start).
 -- Answers { score and id of the last, or '' when this was the end; then queue, task, state, jobs, in line, parked, and
 -- the first place or '', for each that differs }. One step of the whole count. Changes nothing.
-slowly()
 local most, size = tonumber(ARGV[2]), call('ZCARD', MADE)
 local from = 0
 if ARGV[3] ~= '' then

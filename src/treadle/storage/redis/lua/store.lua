@@ -1,0 +1,34 @@
+-- ARGV: now, call, until (part.lua), then id body ...   Stores any jobs, as `enqueue` does plain ones.
+-- Answers { now, { body or '' if it is new, row, ... } } of all; or { '', what is wrong, ... } and nothing is stored.
+slowly()
+local jobs = {}
+for at = 4, #ARGV, 2 do jobs[#jobs + 1] = { ARGV[at], ARGV[at + 1] } end
+if done then
+  local ids, rows = {}, {}
+  for k, new in ipairs(jobs) do ids[k] = new[1] end
+  local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
+  for k = 1, #ids do rows[2 * k - 1], rows[2 * k] = bodies[k] or '', raws[k] or '' end
+  return { num(now), rows }
+elseif asks then
+  local ids = {}
+  for _, new in ipairs(jobs) do
+    ids[#ids + 1] = new[1]
+    ids[#ids + 1] = R.job(new[1], new[2]).root
+  end
+  if has_left(ids) then return { '\1' } end
+end
+local answers, wrong, one, other = E.answers(jobs)
+if not answers then return { '', wrong, one, other } end
+local born, rows = E.store_all(jobs, answers), {}
+if ARGV[2] ~= '' then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
+B.finish()
+local ids = {}
+for k, new in ipairs(jobs) do ids[k] = answers[new[1]] end
+local raws = fetch(ROW, ids)
+for k, new in ipairs(jobs) do
+  local id = ids[k]
+  rows[2 * k - 1] = born[id] and id == new[1] and '' or call('HGET', JOB, id)
+  rows[2 * k] = raws[k] or ''
+  born[id] = nil                         -- named once more in this call, it is the first one's words
+end
+return { num(now), rows }
