@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, 
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis.rows import job_bytes
+from treadle.testing import Proxy
 
 _names = (f"s{os.getpid()}-{n}" for n in itertools.count())
 
@@ -231,3 +233,28 @@ async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
         await asyncio.sleep(0)
         await storage.enqueue([job(next(_names))])
         assert await watch == {"queue:default"}
+
+
+async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.storage.redis.wake.PING", 0.05)
+    parts = urlsplit(valkey.url())
+    assert parts.hostname is not None
+    assert parts.port is not None
+    async with Proxy(parts.hostname, parts.port) as proxy, asyncio.timeout(20):
+        storage = RedisStorage(f"redis://127.0.0.1:{proxy.port}{parts.path}", ns=next(_names))
+        await storage.open()
+        ear = storage._ear
+        assert ear is not None
+        first = ear._connection
+        await asyncio.sleep(0.5)
+        assert ear._connection is first  # it was quiet, was asked, and answered
+        silence = proxy.silence(b"PING")
+        await silence.happened()
+        while ear._connection in (first, None):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        watch = asyncio.create_task(storage.watch(["queue:default"], 10))
+        while not ear._listening:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await storage.enqueue([job(next(_names))])
+        assert await watch == {"queue:default"}
+        await storage.close()

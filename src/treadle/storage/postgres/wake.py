@@ -21,6 +21,7 @@ AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and
 PING: Final = 20.0  # s until the connection is asked whether it lives
 LIMIT: Final = 5.0  # s for that answer
 IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left
+NEW: Final = 5.0  # s for that after opening: who only sends jobs is not to be told of each of them
 KINDS: Final = ("say", "ends")
 
 _topics = msgspec.json.Decoder(list[str]).decode
@@ -42,7 +43,7 @@ class Ear:
 
     async def open(self) -> None:
         """Listen to both, so that nothing spoken from now on is missed."""
-        self._last = dict.fromkeys(KINDS, asyncio.get_running_loop().time())
+        self._last = dict.fromkeys(KINDS, asyncio.get_running_loop().time() - IDLE + NEW)
         self._task = asyncio.create_task(self._keep_listening())
         with contextlib.suppress(TimeoutError):  # then polling has to do, and the task goes on trying
             async with asyncio.timeout(CONNECT):
@@ -76,10 +77,11 @@ class Ear:
             try:
                 line = Line(await connect(self._conninfo, CONNECT), False, self._heard)
                 await self._listen(line)
-                pause = AGAIN[0]
+                pause, rest = AGAIN[0], NEW
                 while line.open:
-                    await self._quiet(line)
+                    await self._quiet(line, rest)
                     await self._listen(line)
+                    rest = PING
             except Exception:  # whatever it was, polling is the net, and we try again
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, AGAIN[1])
@@ -88,12 +90,12 @@ class Ear:
                 if line is not None:
                     line.close()
 
-    async def _quiet(self, line: Line) -> None:
+    async def _quiet(self, line: Line, rest: float) -> None:
         """Until there is something to do: another channel is wanted, the connection is lost, or it is time to ask."""
         waits: Sequence[Callable[[], object]] = (self._change.wait, line.lost)
         tasks = [asyncio.ensure_future(wait()) for wait in waits]  # type: ignore[call-overload]
         try:
-            await asyncio.wait(tasks, timeout=PING, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()

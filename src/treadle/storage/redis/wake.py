@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Final
 
 import hiredis
@@ -19,7 +19,9 @@ from treadle.storage.redis.places import CONNECT
 
 AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
 IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left
-PING: Final = 20.0  # s of silence until the connection is asked whether it lives
+NEW: Final = 5.0  # s for that after opening: who only sends jobs is not to be told of each of them
+PING: Final = 15.0  # s between two looks: of silence, until the connection is asked whether it lives
+MOST: Final = 65_536  # bytes read at once
 
 _topics = msgspec.msgpack.Decoder(list[str]).decode
 
@@ -34,6 +36,8 @@ class Ear:
         self._wanted: dict[bytes, float] = {}  # channel -> when somebody last waited for it
         self._waiting: dict[bytes, int] = {}
         self._connection: Any = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._silent = 0  # looks since something was heard
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
@@ -42,8 +46,8 @@ class Ear:
 
     async def open(self) -> None:
         """Listen to both, so that nothing spoken from now on is missed."""
-        now = asyncio.get_running_loop().time()
-        self._wanted = dict.fromkeys(self._channels.values(), now)
+        soon = asyncio.get_running_loop().time() - IDLE + NEW
+        self._wanted = dict.fromkeys(self._channels.values(), soon)
         self._task = asyncio.create_task(self._keep_listening())
         with contextlib.suppress(TimeoutError):  # then polling has to do, and the task goes on trying
             async with asyncio.timeout(CONNECT):
@@ -78,33 +82,40 @@ class Ear:
             self._connection._writer.write(hiredis.pack_command(words))
 
     async def _keep_listening(self) -> None:
-        pause = AGAIN[0]
+        pause, loop = AGAIN[0], asyncio.get_running_loop()
         while True:
             try:
                 self._connection = await self._pool.connect()
                 if self._wanted:
                     self._send(b"SUBSCRIBE", *self._wanted)
-                while True:
-                    await self._hear()
-                    pause = AGAIN[0]
+                self._silent = 0
+                self._timer = loop.call_later(PING, self._look)
+                async for words in _said(self._connection):
+                    pause, self._silent = AGAIN[0], 0
+                    self._take(words)
             except asyncio.CancelledError:
                 raise
             except Exception:  # whatever it was, polling is the net, and we try again
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, AGAIN[1])
             finally:
+                if self._timer is not None:
+                    self._timer.cancel()
                 self._listening.clear()
                 if self._connection is not None:
                     self._connection._close()
                     self._connection = None
 
-    async def _hear(self) -> None:
-        words = await self._connection.read_response(disable_decoding=True, timeout=PING)
-        if words is None:  # silence: does it live?
+    def _look(self) -> None:
+        """After silence: does it live? After silence to that too: no, and the reader finds the connection closed."""
+        if self._silent > 1:
+            self._connection._close()
+        elif self._silent:
             self._send(b"PING")
-            words = await self._connection.read_response(disable_decoding=True, timeout=PING)
-            if words is None:
-                raise TimeoutError
+        self._silent += 1
+        self._timer = asyncio.get_running_loop().call_later(PING, self._look)
+
+    def _take(self, words: Any) -> None:
         if not isinstance(words, list) or len(words) != 3:
             return
         kind, channel, data = words
@@ -125,3 +136,14 @@ class Ear:
 
     def _is_idle(self, channel: bytes) -> bool:
         return asyncio.get_running_loop().time() - self._wanted.get(channel, 0.0) > IDLE
+
+
+async def _said(connection: Any) -> AsyncIterator[Any]:
+    """What comes over the connection, until it is lost. Read without the driver, whose time limit for each answer and
+    three coroutines cost a hint 0.1 ms of its way."""
+    stream, reader = connection._reader, hiredis.Reader()
+    while data := await stream.read(MOST):
+        reader.feed(data)
+        while (words := reader.gets()) is not False:
+            yield words
+    raise ConnectionError("the server has closed the connection")
