@@ -276,12 +276,19 @@ function B.write()
   end
   many('HSET', ROW, changed, 2)
   for hash, known in pairs(B.counts) do
+    local set, gone = {}, {}
     for field, c in pairs(known) do
       if c.value ~= c.stored then
-        if c.value == 0 then call('HDEL', hash, field) else call('HSET', hash, field, c.value) end
+        if c.value == 0 then
+          gone[#gone + 1] = field
+        else
+          set[#set + 1], set[#set + 2] = field, c.value
+        end
         c.stored = c.value
       end
     end
+    many('HSET', hash, set, 2)
+    many('HDEL', hash, gone)
   end
   B.dirty = {}
 end
