@@ -2,7 +2,8 @@
 
 Without it each call would pay a transaction of its own, or wait for its disk on the loop. Statements run on the loop's
 thread: the sqlite3 module drops the GIL at every row, and a thread beside a busy loop may not get it back for seconds
-(measured). Only what waits goes to a thread: a taken lock, the COMMIT when it syncs, checkpoints, searches.
+(measured). Only what waits goes to a thread: a taken lock, the COMMIT when it syncs and the disk is slow, checkpoints,
+searches.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.faults import translated
 from treadle.storage.sqlite.lockfile import LockFile
 from treadle.storage.sqlite.opening import WAIT, Opened, open_file
+from treadle.storage.sqlite.syncs import Syncs
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests
@@ -55,6 +57,7 @@ class Database:
         self.now = now
         self._synchronous, self._merge, self._committed, self._shared = synchronous, merge, committed, shared
         self._pending: deque[Request] = deque()
+        self._syncs = Syncs()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
@@ -245,7 +248,10 @@ class Database:
                 await self._in_thread(self._threads, self._beginpatiently)  # somebody's shell writes
             topics: set[str] = set()
             answers = await self._answers(group, topics)
-            if self._synchronous == "full" or sum(request.weight for request in group) > LARGE:
+            weight = sum(request.weight for request in group)
+            if self._synchronous == "full":
+                await self._sync(weight)
+            elif weight > LARGE:
                 await self._in_thread(self._threads, self._commit)
             else:
                 self._commit()
@@ -293,8 +299,19 @@ class Database:
         except StopIteration as stop:
             return stop.value
 
-    def _commit(self) -> None:
+    async def _sync(self, weight: int) -> None:
+        """Commit what is to be on the disk then."""
+        if held := self._syncs.are_fast(weight):
+            took = self._commit()
+        else:
+            took = await self._in_thread(self._threads, self._commit)
+        self._syncs.took(took, held)
+
+    def _commit(self) -> float:
+        """Answers how many seconds it took."""
+        begun = time.perf_counter()
         self._db.execute("COMMIT")
+        return time.perf_counter() - begun
 
     def _roll_back(self) -> None:
         try:

@@ -1,0 +1,62 @@
+"""Who commits what is to be on the disk: the loop where that is known to take a moment, else a thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treadle.model import NewJob
+from treadle.storage.sqlite import SqliteStorage, syncs
+from treadle.storage.sqlite.syncs import FAST, FEW, KNOWN, SHY, Syncs
+
+
+def test_a_disk_is_trusted_once_it_is_known_to_be_fast() -> None:
+    it = Syncs()
+    for _ in range(KNOWN):
+        assert not it.are_fast(1)
+        it.took(FAST / 2, held=False)
+    assert it.are_fast(1)
+    assert it.are_fast(FEW)
+    assert not it.are_fast(FEW + 1)
+
+
+def test_a_slow_commit_in_a_thread_says_that_it_is_not_fast_now() -> None:
+    it = Syncs()
+    for _ in range(KNOWN - 1):
+        it.took(FAST / 2, held=False)
+    it.took(2 * FAST, held=False)
+    it.took(FAST / 2, held=False)
+    assert not it.are_fast(1)
+
+
+def test_a_disk_that_held_the_loop_is_not_trusted_for_long() -> None:
+    it = Syncs()
+    for _ in range(KNOWN):
+        it.took(FAST / 2, held=False)
+    it.took(2 * FAST, held=True)
+    for _ in range(SHY):
+        assert not it.are_fast(1)
+        it.took(FAST / 2, held=False)
+    assert it.are_fast(1)
+
+
+@pytest.mark.parametrize(("fast", "who"), [(60.0, {True, False}), (0.0, {False})])
+async def test_the_loop_commits_itself_on_a_fast_disk_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: float, who: set[bool]
+) -> None:
+    monkeypatch.setattr(syncs, "FAST", fast)
+    held: set[bool] = set()
+    took = Syncs.took
+
+    def spied(self: Syncs, seconds: float, by_loop: bool) -> None:
+        held.add(by_loop)
+        took(self, seconds, by_loop)
+
+    monkeypatch.setattr(Syncs, "took", spied)
+    storage = SqliteStorage(str(tmp_path / "jobs.db"), synchronous="full")
+    await storage.open()
+    for n in range(2 * KNOWN):
+        await storage.enqueue([NewJob(id=f"{n}", task="t")])
+    await storage.close()
+    assert held == who
