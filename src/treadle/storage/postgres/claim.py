@@ -17,7 +17,7 @@ from treadle.storage.postgres.rows import record, said, text
 from treadle.storage.rules import rank
 
 AGAIN, UNFINISHED = 1, 2  # what the last row says of the claim
-CLAIM: Final = "SELECT * FROM {schema}.claim(%s::float8, %s::json)"
+CLAIM: Final = "SELECT * FROM {schema}.work(%s::float8, NULL, %s::json)"
 TICKETS: Final = 64  # of one worker remembered
 
 Floors = dict[str, Floor] | None
@@ -59,7 +59,8 @@ def asked(ask: Claim, floors: Floors) -> str:
         "worker": ask.worker,
         "name": name or ask.worker,
         "slot": int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode()) >> 1,
-        "queues": ask.queues,
+        "lines": [queue for queue, _ in ask.queues],
+        "shares": [share for _, share in ask.queues],
         "limit": ask.limit,
         "lease": ask.lease,
         "ids": list(dict.fromkeys(ask.ids)),

@@ -16,8 +16,8 @@ from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import named_once, refusal
 from treadle.storage.postgres.rows import NUMBER, STATES, from_json, job_words, said, text, to_json
 
-SETTLE: Final = "SELECT * FROM {schema}.settle(%s::float8, %s::json)"
-SETTLE_CLAIM: Final = "SELECT * FROM {schema}.settle_claim(%s::float8, %s::json, %s::json)"
+SETTLE: Final = "SELECT version, spec, more FROM {schema}.work(%s::float8, %s::json, NULL)"
+SETTLE_CLAIM: Final = "SELECT * FROM {schema}.work(%s::float8, %s::json, %s::json)"
 HEARTBEAT: Final = "SELECT * FROM {schema}.heartbeat(%s::float8, %s::text, %s::text, %s::json, %s::float8)"
 
 

@@ -6,7 +6,7 @@
 -- what was committed before it: jobs with limits, and a rule for this line, that came after the road was chosen are left
 -- for the next claim, too. The planner is told what to use, for without statistics it would read and sort the whole line.
 --
--- ask: worker, name, slot, queues [[queue, share], ...], tasks [name, ...] or null, leases (of these, null: `lease`),
+-- ask: worker, name, slot, lines and shares (of each), tasks [name, ...] or null, leases (of these, null: `lease`),
 -- rooms (of these, null: no bound) or null, limit, lease, ids, holds; floors {queue: [rank, place]} or null: where the
 -- line may be looked at first, see head.py.
 -- -> the rows in the order of their turns; then one without a spec: `version` 1 if this ticket was asked before, 2 if
@@ -14,15 +14,11 @@
 CREATE FUNCTION claim(moment float8, ask json) RETURNS TABLE (
     spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
-SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     a record;
-    tasks text[];
-    leases float8[];
     earlier text[];
     held text[];
     most int;
@@ -30,14 +26,14 @@ DECLARE
     ruled boolean;
     slow boolean;
     unfinished boolean;
-    aside int;
-    turn record;
+    aside int := 0;
+    line text;
     share int;
     picked tid[];
 BEGIN
-    PERFORM enter(NULL);
-    SELECT * INTO a FROM json_to_record(ask) AS a (worker text, name text, slot int, queues json, tasks text[],
-        leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[], floors json);
+    PERFORM set_config('lock_timeout', '500ms', true);
+    SELECT * INTO a FROM json_to_record(ask) AS a (worker text, name text, slot int, lines text[], shares int[],
+        tasks text[], leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[], floors json);
     -- asked twice at once, over two connections: the second one finds what the first has taken
     PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || a.worker, 0));
     SELECT jobs INTO earlier FROM ticket k WHERE k.worker = a.name AND k.slot = a.slot AND k.ticket = a.worker;
@@ -46,7 +42,11 @@ BEGIN
             j.created_at, j.started_at, j.updated_at, more(j)
         FROM job j WHERE j.id = ANY (earlier) AND j.state = 2 AND j.worker = a.worker;
         IF FOUND THEN
-            RETURN QUERY SELECT * FROM claim_end(1, 0, ask, t);
+            version := 1;
+            attempt := 0;
+            due_at := next_moment(a.lines, a.ids, t, false);
+            created_at := t;
+            RETURN NEXT;
             RETURN;
         END IF;
     END IF;
@@ -57,19 +57,24 @@ BEGIN
     THEN
         PERFORM tend(t);
     END IF;
-    ruled := EXISTS (SELECT 1 FROM rule);
-    slow := a.rooms IS NOT NULL OR cardinality(a.ids) > 0;
-    IF NOT slow THEN
-        FOR turn IN SELECT q.value ->> 0 AS queue FROM json_array_elements(a.queues) AS q LOOP
-            slow := slow OR is_slow(turn.queue, ruled);
-        END LOOP;
+    -- whether somebody in these lines must be asked
+    SELECT EXISTS (SELECT 1 FROM rule), EXISTS (
+        SELECT 1 FROM job j WHERE j.queue = ANY (a.lines) AND j.place IS NOT NULL AND j.limits IS NOT NULL)
+    INTO ruled, slow;
+    slow := slow OR a.rooms IS NOT NULL OR cardinality(a.ids) > 0;
+    IF ruled AND NOT slow THEN
+        slow := EXISTS (SELECT 1 FROM unnest(a.lines) AS l (line) WHERE (rule_of('queue:' || l.line)).name IS NOT NULL);
     END IF;
     IF slow THEN
         SELECT w.taken, w.unfinished, w.aside INTO earlier, unfinished, aside FROM walk(ask, ruled, t) AS w;
         RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
             j.created_at, j.started_at, j.updated_at, CASE WHEN NOT is_bare(j) THEN more(j) END
         FROM unnest(earlier) WITH ORDINALITY AS w (id, n) JOIN job j ON j.id = w.id ORDER BY w.n;
-        RETURN QUERY SELECT * FROM claim_end(CASE WHEN unfinished THEN 2 ELSE 0 END, aside, ask, t);
+        version := CASE WHEN unfinished THEN 2 ELSE 0 END;
+        attempt := aside;
+        due_at := next_moment(a.lines, a.ids, t, false);
+        created_at := t;
+        RETURN NEXT;
         RETURN;
     END IF;
     -- few of those it runs can be in line (they were lost), and only these are looked for along the line
@@ -77,17 +82,14 @@ BEGIN
         SELECT array_agg(j.id) INTO held FROM job j WHERE j.id = ANY (a.holds) AND j.place IS NOT NULL;
     END IF;
     most := a."limit";
-    FOR turn IN
-        SELECT q.value ->> 0 AS queue, CASE WHEN half = 0 THEN (q.value ->> 1)::int ELSE a."limit" END AS share
-        FROM generate_series(0, 1) AS half, json_array_elements(a.queues) WITH ORDINALITY AS q (value, n)
-        ORDER BY half, q.n
-    LOOP
-        share := least(turn.share, most);
+    FOR n IN 0 .. 2 * cardinality(a.lines) - 1 LOOP     -- each up to its share, then again as far as there is room
+        line := a.lines[n % cardinality(a.lines) + 1];
+        share := CASE WHEN n < cardinality(a.lines) THEN least(a.shares[n + 1], most) ELSE most END;
         CONTINUE WHEN share <= 0;
         picked := NULL;
-        IF a.floors -> turn.queue IS NOT NULL THEN
-            picked := from_floor(turn.queue, a.tasks, held, (a.floors -> turn.queue ->> 0)::smallint,
-                (a.floors -> turn.queue ->> 1)::float8, share);
+        IF a.floors -> line IS NOT NULL THEN
+            picked := from_floor(line, a.tasks, held, (a.floors -> line ->> 0)::smallint,
+                (a.floors -> line ->> 1)::float8, share);
         END IF;
         RETURN QUERY WITH taken AS (
             UPDATE job SET state = 2, version = job.version + 1, place = NULL, parked = NULL, worker = a.worker,
@@ -96,13 +98,15 @@ BEGIN
                 key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END
             WHERE ctid = ANY (coalesce(picked, ARRAY(
                 SELECT ctid FROM job j
-                WHERE j.queue = turn.queue AND j.place IS NOT NULL AND j.limits IS NULL
-                    AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || turn.queue))
+                WHERE j.queue = line AND j.place IS NOT NULL AND j.limits IS NULL
+                    AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line))
                     AND (a.tasks IS NULL OR j.task = ANY (a.tasks))
                     AND (held IS NULL OR j.id <> ALL (held))
                 ORDER BY j.rank DESC, j.place, j.id LIMIT share
                 FOR NO KEY UPDATE SKIP LOCKED)))
-            RETURNING job.*
+            RETURNING job.id, rank, job.spec, job.state, job.version, job.attempt, job.lost, job.worker, job.place,
+                job.joined_at, job.due_at, job.created_at, job.started_at, job.updated_at,
+                CASE WHEN NOT is_bare(job) THEN more(job) END AS more
         ), kept AS (
             INSERT INTO ticket (worker, slot, ticket, jobs, at)
             SELECT a.name, a.slot, a.worker, array_agg(id), t FROM taken HAVING count(*) > 0
@@ -111,13 +115,16 @@ BEGIN
                     ELSE excluded.jobs END
         )
         SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
-            j.created_at, j.started_at, j.updated_at,
-            CASE WHEN NOT is_bare(ROW(j.*)::job) THEN more(ROW(j.*)::job) END
+            j.created_at, j.started_at, j.updated_at, j.more
         FROM taken j ORDER BY j.rank DESC, j.joined_at, j.id;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
     END LOOP;
-    RETURN QUERY SELECT * FROM claim_end(0, 0, ask, t, picked IS NOT NULL AND most <= 0);
+    version := 0;
+    attempt := 0;
+    due_at := next_moment(a.lines, a.ids, t, picked IS NOT NULL AND most <= 0);
+    created_at := t;
+    RETURN NEXT;
 END $$;
 
 -- The first of a line as they stand above a floor, locked; NULL: there are not enough of them, look at all of the line.
@@ -143,36 +150,25 @@ BEGIN
     RETURN CASE WHEN cardinality(found) = share THEN found END;
 END $$;
 
--- Whether somebody in this line must be asked for one by one.
-CREATE FUNCTION is_slow(line text, ruled boolean) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN EXISTS (SELECT 1 FROM job WHERE queue = line AND place IS NOT NULL AND limits IS NOT NULL)
-        OR (ruled AND (rule_of('queue:' || line)).name IS NOT NULL);
-END $$;
-
--- The last row of an answer: the next moment anything here is due, or a rate lets the next of a line asked for start.
+-- The next moment anything here is due, or a rate lets the next of a line asked for start.
 -- `brief`: no look at the leases, for who got all he asked for does not wait.
-CREATE FUNCTION claim_end(again int, aside int, ask json, t float8, brief boolean DEFAULT false) RETURNS TABLE (
-    spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
-    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql AS $$
+CREATE FUNCTION next_moment(lines text[], ids text[], t float8, brief boolean) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
-    leased float8 := CASE WHEN NOT brief THEN (SELECT min(j.due_at) FROM job j WHERE j.state = 2) END;
-    waits float8 := (SELECT min(j.due_at) FROM job j WHERE j.due_at IS NOT NULL AND j.state <> 2);
-    opening float8 := (SELECT min(opens) FROM gate WHERE opens IS NOT NULL);
+    first float8 := least(
+        CASE WHEN NOT brief THEN (SELECT min(due_at) FROM job WHERE state = 2) END,
+        (SELECT min(due_at) FROM job WHERE due_at IS NOT NULL AND state <> 2),
+        (SELECT min(opens) FROM gate WHERE opens IS NOT NULL));
     line text;
 BEGIN
     IF EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:')) THEN
         FOR line IN
-            SELECT q.value ->> 0 FROM json_array_elements(ask -> 'queues') AS q
-            WHERE json_array_length(ask -> 'ids') = 0
-            UNION SELECT j.queue FROM json_array_elements_text(ask -> 'ids') AS i JOIN job j ON j.id = i
+            SELECT l FROM unnest(lines) AS l WHERE cardinality(ids) = 0
+            UNION SELECT j.queue FROM unnest(ids) AS i JOIN job j ON j.id = i
         LOOP
             IF EXISTS (SELECT 1 FROM job j WHERE j.queue = line AND j.place IS NOT NULL) THEN
-                opening := least(opening, opens_at('queue:' || line, rule_of('queue:' || line), 1, t));
+                first := least(first, opens_at('queue:' || line, rule_of('queue:' || line), 1, t));
             END IF;
         END LOOP;
     END IF;
-    RETURN QUERY SELECT NULL::text, NULL::smallint, again, aside, NULL::int, NULL::text, NULL::float8,
-        NULL::float8, least(leased, waits, opening), t, NULL::float8, NULL::float8, NULL::text;
+    RETURN first;
 END $$;

@@ -8,9 +8,7 @@
 -- note, keep, fast (an ending and nothing else, of a job this call names once), and if not fast: delay, ran, need, slack,
 -- memo, after, then.
 -- -> of each that was not simply applied: n, status ('stale', 'refused'), and the reason.
-CREATE FUNCTION settle(moment float8, outs json) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql
-SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '1s' SET enable_sort = off
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION settle(moment float8, outs json) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
@@ -20,7 +18,6 @@ DECLARE
     o record;
     found record;
 BEGIN
-    PERFORM enter('closing');
     BEGIN
         WITH gone AS (
             DELETE FROM job USING json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
@@ -57,7 +54,9 @@ BEGIN
         done := NULL;           -- somebody's open transaction is in the way of one of them: each by itself
         PERFORM set_config('lock_timeout', '10ms', true);
     END;
-    PERFORM speak_ends(done);
+    -- many endings as one hint
+    PERFORM pg_notify(channel('ends'), CASE WHEN octet_length(said) < 7900 THEN said ELSE '["job:*"]' END)
+    FROM (SELECT json_agg('job:' || id)::text AS said FROM unnest(done) AS id) AS topics WHERE said IS NOT NULL;
     IF awaited IS NULL AND cardinality(done) = json_array_length(outs) THEN
         RETURN;
     END IF;
@@ -79,12 +78,6 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-
--- Many endings as one hint.
-CREATE FUNCTION speak_ends(ids text[]) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify(channel('ends'), CASE WHEN octet_length(said) < 7900 THEN said ELSE '["job:*"]' END)
-    FROM (SELECT json_agg('job:' || id)::text AS said FROM unnest(ids) AS id) AS topics WHERE said IS NOT NULL
-$$;
 
 CREATE FUNCTION settle_one(told json, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -194,16 +187,3 @@ BEGIN
     PERFORM call_in(old, t);
 END $$;
 
--- Both verbs in one trip and one commit -> what `settle` says (state -1: the status in `spec`, n in `version`, why in
--- `more`), then what `claim` answers.
-CREATE FUNCTION settle_claim(moment float8, outs json, ask json) RETURNS TABLE (
-    spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
-    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET jit = off AS $$
-BEGIN
-    PERFORM enter(NULL);
-    RETURN QUERY SELECT s.status, -1::smallint, s.n, NULL::int, NULL::int, NULL::text, NULL::float8, NULL::float8,
-        NULL::float8, NULL::float8, NULL::float8, NULL::float8, s.why
-    FROM settle(moment, outs) AS s;
-    RETURN QUERY SELECT * FROM claim(moment, ask);
-END $$;

@@ -28,16 +28,16 @@ DECLARE
     back_place float8;
     gates text[];
 BEGIN
-    SELECT * INTO a FROM json_to_record(ask) AS x (worker text, name text, slot int, queues json, tasks text[],
-        leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
+    SELECT * INTO a FROM json_to_record(ask) AS x (worker text, name text, slot int, lines text[], shares int[],
+        tasks text[], leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
     taken := '{}';
     unfinished := false;
     aside := 0;
     room := a.rooms;
     named := cardinality(a.ids) > 0;
     FOR turn IN
-        SELECT q.value ->> 0 AS queue, CASE WHEN half = 0 THEN (q.value ->> 1)::int ELSE a."limit" END AS share
-        FROM generate_series(0, 1) AS half, json_array_elements(a.queues) WITH ORDINALITY AS q (value, n)
+        SELECT q.line AS queue, CASE WHEN half = 0 THEN q.share ELSE a."limit" END AS share
+        FROM generate_series(0, 1) AS half, unnest(a.lines, a.shares) AS q (line, share)
         WHERE NOT named
         UNION ALL (
             SELECT j.queue, a."limit" FROM unnest(a.ids) WITH ORDINALITY AS i (id, n)
