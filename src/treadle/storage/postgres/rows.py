@@ -56,10 +56,14 @@ def heard(text: str) -> str:
 def _said_all(value: Any) -> Any:
     if isinstance(value, str):
         return said(value)
-    if isinstance(value, list):
+    if isinstance(value, NewJob):  # JSON as a string: the database would stumble over it as JSON
+        return said(to_json(value).decode())
+    if isinstance(value, list | tuple):
         return [_said_all(each) for each in value]
     if isinstance(value, dict):
         return {_said_all(name): _said_all(each) for name, each in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return _said_all(msgspec.to_builtins(value))
     return value
 
 
@@ -75,14 +79,8 @@ def text(value: Any) -> str:
     """The JSON parameter of a function."""
     data = to_json(value)
     if b"\\u0000" in data or b"\\u001a" in data:
-        data = to_json(_said_all(msgspec.to_builtins(value)))
+        data = to_json(_said_all(value))
     return data.decode()
-
-
-def spec_of(job: NewJob) -> Any:
-    """The job as JSON inside JSON: as it is, or as a string where the database would stumble over it."""
-    data = to_json(job)
-    return said(data.decode()) if b"\\u0000" in data or b"\\u001a" in data else msgspec.Raw(data)
 
 
 def job_of(spec: str) -> NewJob:
@@ -145,7 +143,7 @@ def is_plain(job: NewJob) -> bool:
 
 
 def plain_words(job: NewJob) -> dict[str, Any]:
-    words: dict[str, Any] = {"id": job.id, "task": job.task, "queue": job.queue, "spec": spec_of(job)}
+    words: dict[str, Any] = {"id": job.id, "task": job.task, "queue": job.queue, "spec": job}
     if job.priority:
         words["rank"] = job.priority
     if job.keep != defaults.KEEP:

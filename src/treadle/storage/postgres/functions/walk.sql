@@ -129,7 +129,8 @@ DECLARE
     cost int;
     pos int;
     own_at constant int := CASE WHEN own IS NULL THEN 1 ELSE 0 END;
-    asked int[];                -- where its limits stand below
+    known text[];               -- the limits of the one before: mostly they are the same
+    asked int[];                -- where these stand below
     -- limits looked at: their rules, and what is left of them now; counted once, then added to
     seen text[] := '{}';
     state record;
@@ -138,7 +139,7 @@ DECLARE
     caps int[];
     levels float8[];
     keeps boolean[];
-    spent int[];
+    full_levels float8[];       -- as they were counted
     moved text[] := '{}';       -- those whose next opening may be another one now
     aside_ids text[] := '{}';
     aside_at text[] := '{}';
@@ -160,11 +161,11 @@ BEGIN
             task_at := array_position(tasks, r.task);
             CONTINUE WHEN (tasks IS NOT NULL AND task_at IS NULL) OR room_left[task_at] <= 0 OR r.id = ANY (holds);
             blocked := NULL;
-            asked := '{}';
-            IF ruled THEN
-                FOR m IN own_at .. coalesce(cardinality(r.limits), 0) LOOP
-                    limited := CASE m WHEN 0 THEN own ELSE r.limits[m] END;
-                    cost := CASE m WHEN 0 THEN 1 ELSE r.costs[m] END;
+            IF ruled AND (asked IS NULL OR r.limits IS DISTINCT FROM known) THEN
+                known := r.limits;
+                asked := '{}';
+                FOR m IN own_at .. coalesce(cardinality(known), 0) LOOP
+                    limited := CASE m WHEN 0 THEN own ELSE known[m] END;
                     pos := array_position(seen, limited);
                     IF pos IS NULL THEN
                         pos := cardinality(seen) + 1;
@@ -174,17 +175,20 @@ BEGIN
                         used_up[pos] := state.used;
                         caps[pos] := state.cap;
                         levels[pos] := state.level;
+                        full_levels[pos] := state.level;
                         keeps[pos] := state.keeps;
-                        spent[pos] := 0;
                     END IF;
                     asked[m] := pos;
-                    -- who ran asks nobody
-                    IF NOT r.ran AND (
-                        NOT coalesce((r.begun AND keeps[pos])
-                            OR (slots[pos] > 0 AND used_up[pos] + least(cost, slots[pos]) <= slots[pos]), true)
-                        OR levels[pos] < least(cost, caps[pos]) - 1e-9)
+                END LOOP;
+            END IF;
+            IF NOT r.ran THEN                   -- who ran asks nobody
+                FOR m IN own_at .. coalesce(array_upper(asked, 1), -1) LOOP
+                    pos := asked[m];
+                    cost := CASE m WHEN 0 THEN 1 ELSE r.costs[m] END;
+                    IF levels[pos] < least(cost, caps[pos]) - 1e-9 OR NOT coalesce((r.begun AND keeps[pos])
+                        OR (slots[pos] > 0 AND used_up[pos] + least(cost, slots[pos]) <= slots[pos]), true)
                     THEN
-                        blocked := limited;
+                        blocked := seen[pos];
                         EXIT;
                     END IF;
                 END LOOP;
@@ -212,9 +216,8 @@ BEGIN
                 IF (CASE WHEN keeps[pos] THEN NOT r.begun ELSE NOT r.ran END) THEN
                     used_up[pos] := used_up[pos] + cost;
                 END IF;
-                IF NOT r.ran THEN
+                IF NOT r.ran AND caps[pos] IS NOT NULL THEN
                     levels[pos] := levels[pos] - least(cost, caps[pos]);
-                    spent[pos] := spent[pos] + least(cost, caps[pos]);
                 END IF;
             END LOOP;
             taken := taken || r.id;
@@ -229,8 +232,8 @@ BEGIN
     IF cardinality(taken) > 0 THEN
         PERFORM start_all(taken, worker, tasks, leases, lease, t);
         FOR n IN 1 .. cardinality(seen) LOOP
-            IF caps[n] IS NOT NULL AND spent[n] > 0 THEN
-                PERFORM spend(seen[n], rule_of(seen[n]), spent[n], t);
+            IF levels[n] < full_levels[n] THEN
+                PERFORM spend(seen[n], rule_of(seen[n]), round(full_levels[n] - levels[n])::int, t);
                 moved := moved || seen[n];
             END IF;
         END LOOP;
