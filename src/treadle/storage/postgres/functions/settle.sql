@@ -14,7 +14,7 @@ DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
     awaited text[];             -- those of them somebody waits for
-    held json;                  -- the limits of those of them that name any
+    held json;                  -- the limits of those of them that name any: {id: [limit, ...]}
     o record;
     found record;
 BEGIN
@@ -38,7 +38,7 @@ BEGIN
                 key, lane, root, parent, limits, costs, after, words, spec, to_reason, coalesce(to_note, note),
                 to_result, to_value, to_error
             FROM gone
-        ) SELECT array_agg(id), json_agg(json_build_array(id, limits)) FILTER (WHERE limits IS NOT NULL)
+        ) SELECT array_agg(id), json_object_agg(id, limits) FILTER (WHERE limits IS NOT NULL)
         INTO done, held FROM gone;
         SELECT array_agg(DISTINCT up) INTO awaited FROM edge WHERE up = ANY (done) AND open;
         IF awaited IS NOT NULL THEN
@@ -48,7 +48,7 @@ BEGIN
             ) AS locked;
         END IF;
         IF held IS NOT NULL THEN
-            PERFORM free_slots(held, t);
+            PERFORM lock_gates(limits_of(held));
         END IF;
     EXCEPTION WHEN lock_not_available THEN
         done := NULL;           -- somebody's open transaction is in the way of one of them: each by itself
@@ -58,8 +58,12 @@ BEGIN
     PERFORM pg_notify(channel('ends'), CASE WHEN octet_length(said) < 7900 THEN said ELSE '["job:*"]' END)
     FROM (SELECT json_agg('job:' || id)::text AS said FROM unnest(done) AS id) AS topics WHERE said IS NOT NULL;
     IF awaited IS NULL AND cardinality(done) = json_array_length(outs) THEN
+        IF held IS NOT NULL THEN
+            PERFORM free_slots(held, t);
+        END IF;
         RETURN;
     END IF;
+    -- others move besides: then each in its turn, for who joins a lane first stands first
     FOR o IN
         SELECT * FROM json_to_recordset(outs) AS x (n int, id text, version int, state smallint, attempt int,
             result text, value text, error text, reason text, note text, keep float8, fast boolean, delay float8,
@@ -67,6 +71,9 @@ BEGIN
         ORDER BY x.n
     LOOP
         IF o.fast AND o.id = ANY (done) THEN
+            IF held -> o.id IS NOT NULL THEN
+                PERFORM free_slots(json_build_object(o.id, held -> o.id), t);
+            END IF;
             IF o.id = ANY (awaited) THEN
                 PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
             END IF;
