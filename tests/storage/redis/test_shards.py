@@ -176,7 +176,8 @@ def test_a_call_over_several_shards_that_is_repeated_stores_nothing_twice() -> N
     every_cut(check)
 
 
-def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole(fused: bool) -> None:
     async def check(town: Town, at: int, answered: bool) -> bool:
         roots = [NewJob(id=f"root-{n}", task="t") for n in range(4)]
         first = await town.process()
@@ -191,7 +192,11 @@ def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole() -> None:
                     after=tuple(job.id for job in then))
             for row, then in zip(parents, children, strict=True)
         ]  # fmt: skip
-        over = await died_at(town, at, answered, lambda process: process.settle(outcomes))
+
+        async def act(process: ShardedRedis) -> None:
+            await (process.settle_claim(outcomes, a_claim("w#2")) if fused else process.settle(outcomes))
+
+        over = await died_at(town, at, answered, act)
         other = await town.process()
         seen = await other.get([row.id for row in parents])
         assert all(row is not None for row in seen), "a workflow is nowhere"
@@ -245,6 +250,27 @@ def test_a_claim_whose_answer_is_lost_anywhere_is_answered_again() -> None:
         return over
 
     every_cut(check)
+
+
+def test_what_ended_and_what_comes_next_share_their_trips() -> None:
+    """Each shard is asked twice: with what has ended and for its line, then for its share."""
+
+    async def law(town: Town) -> None:
+        storage = await town.process()
+        roots = [NewJob(id=random_id(n, n % SHARDS), task="t") for n in range(4 * SHARDS)]
+        for root in roots:
+            await storage.enqueue([root])
+        first = (await storage.claim(a_claim(limit=2 * SHARDS))).records
+        cut = Cut(1_000, True)
+        cut.into(storage)
+        outcomes = [Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in first]
+        settled, claimed = await storage.settle_claim(outcomes, a_claim("w#2"))
+        assert 1_000 - cut.left <= 2 * SHARDS
+        assert {each.status for each in settled} == {"applied"}
+        assert sorted(row.id for row in (*first, *claimed.records)) == sorted(root.id for root in roots)
+        assert [row.id for row in claimed.records] == [row.id for row in (await storage.claim(a_claim("w#2"))).records]
+
+    ordinary(law)
 
 
 def test_a_member_that_is_asked_for_by_itself_is_not_stored_twice() -> None:

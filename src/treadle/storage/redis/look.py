@@ -235,3 +235,30 @@ def repeated_order(rows: list[Record], queues: tuple[tuple[str, int], ...]) -> l
         return order.get(row.job.queue, 1), -rank(row.job), place or 0.0
 
     return sorted((row for row in rows if row.state is State.RUNNING), key=lambda row: (*spot(row), row.job.id))
+
+
+def summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
+    """The counts of several shards as those of one."""
+    found: dict[tuple[str, str, str], Count] = {}
+    for each in (count for counts in told for count in counts):
+        key = each.queue, each.task, each.state.value
+        old = found.get(key)
+        if old is not None:
+            waits = [wait for wait in (old.oldest, each.oldest) if wait is not None]
+            each = replace(
+                each, jobs=old.jobs + each.jobs, in_line=old.in_line + each.in_line, parked=old.parked + each.parked,
+                oldest=max(waits) if waits else None,
+            )  # fmt: skip
+        found[key] = each
+    return tuple(sorted(found.values(), key=lambda each: (each.queue, each.task, each.state)))
+
+
+def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
+    """Likewise the use of their limits."""
+    found: dict[str, LimitUse] = {}
+    for each in (use for uses in told for use in uses):
+        old = found.get(each.key)
+        if old is not None:
+            each = replace(each, used=old.used + each.used, parked=old.parked + each.parked)
+        found[each.key] = each
+    return tuple(found[key] for key in sorted(found))

@@ -18,10 +18,8 @@ from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.model import (
     Claim,
     Claimed,
-    Count,
     Hold,
     Limit,
-    LimitUse,
     NewJob,
     Outcome,
     Page,
@@ -31,13 +29,13 @@ from treadle.model import (
     Settled,
     Stats,
 )  # fmt: skip
-from treadle.storage.carrying import SETTLES, Carried, Load, Mark, gone, refusal
+from treadle.storage.carrying import Carried, Load, Mark, gone, refusal
 from treadle.storage.hints import Hub
 from treadle.storage.redis import carry, look
-from treadle.storage.redis.crossing import FRESH, Crossing, together
+from treadle.storage.redis.claims import Claims, peek
+from treadle.storage.redis.crossing import Crossing, together
 from treadle.storage.redis.health import Health
-from treadle.storage.redis.rows import encode
-from treadle.storage.redis.spread import MOST, Layout, Spot, dealt, in_order, is_derived, is_random
+from treadle.storage.redis.spread import MOST, Layout, is_derived, is_random
 from treadle.storage.redis.storage import RedisStorage, outcome_words, settled
 
 KNOWN: Final = 100_000  # ids of which it is remembered where they were seen
@@ -63,6 +61,7 @@ class ShardedRedis:
         self._home = self._shards[0]
         self._layout = Layout(shards, spreads)
         self._crossing = Crossing(self._layout, self._shards)
+        self._claims = Claims(self._shards, self._crossing, self._note)
         self._seen: dict[str, int] = {}
 
     async def open(self) -> None:
@@ -109,13 +108,12 @@ class ShardedRedis:
         return await self._crossing.enqueue_home(jobs) if rows is None else rows
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        if not outcomes:
+            return []
         told: dict[int, Settled] = {}
         left = list(range(len(outcomes)))
         for _ in range(TRIES):
-            where = await self._by_shard([outcomes[number].id for number in left])
-            parts: dict[int, list[int]] = {}
-            for number, shard in zip(left, where, strict=True):
-                parts.setdefault(shard, []).append(number)
+            parts = _parts(await self._by_shard([outcomes[number].id for number in left]), left)
             answers = await together(
                 self._settle(shard, [outcomes[number] for number in numbers]) for shard, numbers in parts.items()
             )
@@ -136,7 +134,12 @@ class ShardedRedis:
         """None: to be tried again where it is then."""
         if shard == 0:
             await self._gather(outcomes)
-        answer = await self._shards[shard].call("settle", *outcome_words(outcomes))
+        return await self._understood(
+            shard, outcomes, await self._shards[shard].call("settle", *outcome_words(outcomes))
+        )
+
+    async def _understood(self, shard: int, outcomes: Sequence[Outcome], answer: Any) -> list[Settled | None]:
+        """What a shard's answer says of each; None: it is, or goes, elsewhere."""
         mark = carry.away(answer)
         if mark is not None:
             if mark.role == "gone":
@@ -187,80 +190,30 @@ class ShardedRedis:
     # --- claiming
 
     async def claim(self, ask: Claim) -> Claimed:
-        while True:
-            told = await together(shard.call("peek", encode(ask), repr(FRESH)) for shard in self._shards)
-            for answer in told:
-                mark = carry.away(answer)
-                if mark is not None:
-                    if mark.role == SETTLES:
-                        return Claimed()
-                    raise refusal(mark, self._home.where)
-            if not any(answer[2] for answer in told):
-                break
-            await self._crossing.finish()
-        if any(answer[1] for answer in told):
-            return await self._claimed_before(ask, [bool(answer[1]) for answer in told])
-        moments = [max(0.0, float(answer[3]) - float(answer[0])) if answer[3] else None for answer in told]
-        if ask.ids:
-            rows = await self._claim_ids(ask, moments)
-        else:
-            rows = await self._claim_lines(ask, [_lines(answer[4], ask) for answer in told], moments)
-        known = [moment for moment in moments if moment is not None]
-        return Claimed(in_order(rows, ask), min(known) if known else None)
+        return await self._claims.claim(ask)
 
-    async def _claimed_before(self, ask: Claim, there: Sequence[bool]) -> Claimed:
-        shards = [shard for shard, is_there in zip(self._shards, there, strict=True) if is_there]
-        claimed = await together(shard.claim(ask) for shard in shards)
-        rows = [row for each in claimed for row in each.records]
-        moments = [each.next_in for each in claimed if each.next_in is not None]
-        return Claimed(tuple(look.repeated_order(rows, ask.queues)), min(moments) if moments else None)
-
-    async def _claim_lines(
-        self, ask: Claim, lines: Sequence[Sequence[Sequence[Spot]]], moments: list[float | None]
-    ) -> list[Record]:
-        dealing = dealt(ask.queues, ask.limit, lines)
-        first = {
-            shard: replace(ask, queues=tuple(zip((queue for queue, _ in ask.queues), counts, strict=True)), limit=total)
-            for shard, counts in enumerate(dealing)
-            if (total := sum(counts))
-        }
-        rows: list[Record] = []
-        if any(room is not None for room, _ in (ask.tasks or {}).values()):
-            answers = []
-            for shard, part in first.items():  # what one takes, the next must not
-                answers.append(await self._claim_in(shard, _less(part, ask, rows), moments))
-                rows += answers[-1]
-        else:
-            answers = await together(self._claim_in(shard, part, moments) for shard, part in first.items())
-            rows += [row for some in answers for row in some]
-        if len(rows) == ask.limit:
-            return rows
-        # who gave less than was asked for has looked at all he has
-        through = {shard for (shard, part), some in zip(first.items(), answers, strict=True) if len(some) < part.limit}
-        taken = {row.job.id for row in rows}
-        left = [[spot for line in own for spot in line if spot.id not in taken] for own in lines]
-        for shard in sorted((n for n, own in enumerate(left) if own and n not in through), key=lambda n: min(left[n])):
-            rest = replace(ask, limit=ask.limit - len(rows))
-            rows += await self._claim_in(shard, _less(rest, ask, rows), moments, more=True)
-        return rows
-
-    async def _claim_ids(self, ask: Claim, moments: list[float | None]) -> list[Record]:
-        where, rows = await self._crossing.where(ask.ids), list[Record]()
-        for shard in sorted(set(where.values())):
-            ids = tuple(id for id in ask.ids if where.get(id) == shard)
-            part = replace(ask, ids=ids, limit=ask.limit - len(rows))
-            rows += await self._claim_in(shard, _less(part, ask, rows), moments)
-        return rows
-
-    async def _claim_in(
-        self, shard: int, ask: Claim, moments: list[float | None], more: bool = False
-    ) -> Sequence[Record]:
-        if ask.limit <= 0:
-            return ()
-        claimed = await self._shards[shard].claim(ask, tended=True, more=more)
-        moments[shard] = claimed.next_in
-        self._note(claimed.records, shard)
-        return claimed.records
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        """What has ended rides with the look at the lines: two trips to each shard instead of three."""
+        if not outcomes:
+            return [], await self.claim(ask)
+        numbered = _parts(await self._by_shard([out.id for out in outcomes]), range(len(outcomes)))
+        parts = {shard: [outcomes[number] for number in numbers] for shard, numbers in numbered.items()}
+        await self._gather(parts.get(0, ()))
+        answers = await together(
+            shard.calls(*_settles(parts.get(number, ())), peek(ask)) for number, shard in enumerate(self._shards)
+        )
+        told: dict[int, Settled] = {}
+        for shard, numbers in numbered.items():
+            some = await self._understood(shard, parts[shard], answers[shard][0])
+            told |= {number: each for number, each in zip(numbers, some, strict=True) if each is not None}
+        left = [number for number in range(len(outcomes)) if number not in told]
+        told |= dict(zip(left, await self.settle([outcomes[number] for number in left]), strict=True))
+        settled = [told[number] for number in range(len(outcomes))]
+        lines = [answer[-1] for answer in answers]
+        if any(carry.away(line) is not None for line in lines):
+            return settled, Claimed()
+        found = None if left else await self._claims.take(ask, lines)
+        return settled, await self.claim(ask) if found is None else found
 
     # --- looking
 
@@ -297,7 +250,7 @@ class ShardedRedis:
         now = await self._home.moment()
         counts = await together(look.counts(shard, now) for shard in self._shards)
         limits = await together(look.limits(shard) for shard in self._shards)
-        return Stats(counts=_summed(counts), workers=await look.workers(self._home, now), limits=_used(limits))
+        return Stats(counts=look.summed(counts), workers=await look.workers(self._home, now), limits=look.used(limits))
 
     async def health(self) -> list[Health]:
         """What each server that has some of the shards says of itself."""
@@ -382,46 +335,13 @@ def _of_queues(rule: Limit) -> bool:
     return rule.name == "queue" or rule.name.startswith("queue:")
 
 
-def _less(part: Claim, ask: Claim, rows: Sequence[Record]) -> Claim:
-    """The part, with what room is left beside these rows."""
-    if ask.tasks is None:
-        return part
-    taken: dict[str, int] = {}
-    for row in rows:
-        taken[row.job.task] = taken.get(row.job.task, 0) + 1
-    return replace(part, tasks={
-        task: (None if room is None else room - taken.get(task, 0), lease) for task, (room, lease) in ask.tasks.items()
-    })  # fmt: skip
+def _parts(where: Sequence[int], numbers: Sequence[int]) -> dict[int, list[int]]:
+    """The shards, and what is in each."""
+    parts: dict[int, list[int]] = {}
+    for number, shard in zip(numbers, where, strict=True):
+        parts.setdefault(shard, []).append(number)
+    return parts
 
 
-def _lines(words: Sequence[Any], ask: Claim) -> list[list[Spot]]:
-    lines: list[list[Spot]] = [[] for _ in ask.queues]
-    for at in range(0, len(words), 4):
-        queue, rank, place, id = words[at : at + 4]
-        lines[queue - 1].append(Spot(-int(rank), float(place), id.decode()))
-    return lines
-
-
-def _summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
-    found: dict[tuple[str, str, str], Count] = {}
-    for each in (count for counts in told for count in counts):
-        key = each.queue, each.task, each.state.value
-        old = found.get(key)
-        if old is not None:
-            waits = [wait for wait in (old.oldest, each.oldest) if wait is not None]
-            each = replace(
-                each, jobs=old.jobs + each.jobs, in_line=old.in_line + each.in_line, parked=old.parked + each.parked,
-                oldest=max(waits) if waits else None,
-            )  # fmt: skip
-        found[key] = each
-    return tuple(sorted(found.values(), key=lambda each: (each.queue, each.task, each.state)))
-
-
-def _used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
-    found: dict[str, LimitUse] = {}
-    for each in (use for uses in told for use in uses):
-        old = found.get(each.key)
-        if old is not None:
-            each = replace(each, used=old.used + each.used, parked=old.parked + each.parked)
-        found[each.key] = each
-    return tuple(found[key] for key in sorted(found))
+def _settles(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Any]]]:
+    return [("settle", outcome_words(outcomes))] if outcomes else []

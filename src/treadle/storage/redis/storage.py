@@ -127,6 +127,10 @@ class RedisStorage:
         [answer] = await self._pool.run(self._words(verb, words))
         return answer
 
+    async def calls(self, *calls: tuple[str, Sequence[Any]]) -> list[Any]:
+        """Run several scripts in one trip."""
+        return await self._pool.run(*(self._words(verb, words) for verb, words in calls))
+
     async def open_call(self, verb: str, *words: Any) -> Any:
         """Run a script that does nothing while the jobs are elsewhere, or on their way."""
         answer = await self.call(verb, *words)

@@ -1,0 +1,135 @@
+"""A claim over several shards: a look at all lines, then each shard is asked for its share of those who stand first.
+
+Without it a worker would empty one shard after the other, and who came first in another would wait for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.model import Claim, Claimed, Record
+from treadle.storage.carrying import SETTLES, refusal
+from treadle.storage.redis import carry, look
+from treadle.storage.redis.crossing import FRESH, Crossing, together
+from treadle.storage.redis.rows import encode
+from treadle.storage.redis.spread import Spot, dealt, in_order
+from treadle.storage.redis.storage import RedisStorage
+
+
+class Claims:
+    """`note`: told which rows were seen in which shard."""
+
+    def __init__(
+        self, shards: Sequence[RedisStorage], crossing: Crossing, note: Callable[[Sequence[Record], int], None]
+    ) -> None:
+        self._shards, self._crossing, self._note = shards, crossing, note
+
+    async def claim(self, ask: Claim) -> Claimed:
+        while True:
+            found = await self.take(ask, [told for [told] in await together(s.calls(peek(ask)) for s in self._shards)])
+            if found is not None:
+                return found
+
+    async def take(self, ask: Claim, told: Sequence[Any]) -> Claimed | None:
+        """What the shards said of their lines -> what could be had. None: something was half done, they are to say it
+        again."""
+        for answer in told:
+            mark = carry.away(answer)
+            if mark is not None:
+                if mark.role == SETTLES:
+                    return Claimed()
+                raise refusal(mark, self._shards[0].where)
+        if any(answer[2] for answer in told):
+            await self._crossing.finish()
+            return None
+        if any(answer[1] for answer in told):
+            return await self._claimed_before(ask, [bool(answer[1]) for answer in told])
+        moments = [max(0.0, float(answer[3]) - float(answer[0])) if answer[3] else None for answer in told]
+        if ask.ids:
+            rows = await self._claim_ids(ask, moments)
+        else:
+            rows = await self._claim_lines(ask, [_lines(answer[4], ask) for answer in told], moments)
+        known = [moment for moment in moments if moment is not None]
+        return Claimed(in_order(rows, ask), min(known) if known else None)
+
+    async def _claimed_before(self, ask: Claim, there: Sequence[bool]) -> Claimed:
+        shards = [shard for shard, is_there in zip(self._shards, there, strict=True) if is_there]
+        claimed = await together(shard.claim(ask) for shard in shards)
+        rows = [row for each in claimed for row in each.records]
+        moments = [each.next_in for each in claimed if each.next_in is not None]
+        return Claimed(tuple(look.repeated_order(rows, ask.queues)), min(moments) if moments else None)
+
+    async def _claim_lines(
+        self, ask: Claim, lines: Sequence[Sequence[Sequence[Spot]]], moments: list[float | None]
+    ) -> list[Record]:
+        dealing = dealt(ask.queues, ask.limit, lines)
+        first = {
+            shard: replace(ask, queues=tuple(zip((queue for queue, _ in ask.queues), counts, strict=True)), limit=total)
+            for shard, counts in enumerate(dealing)
+            if (total := sum(counts))
+        }
+        rows: list[Record] = []
+        if any(room is not None for room, _ in (ask.tasks or {}).values()):
+            answers = []
+            for shard, part in first.items():  # what one takes, the next must not
+                answers.append(await self._claim_in(shard, _less(part, ask, rows), moments))
+                rows += answers[-1]
+        else:
+            answers = await together(self._claim_in(shard, part, moments) for shard, part in first.items())
+            rows += [row for some in answers for row in some]
+        if len(rows) == ask.limit:
+            return rows
+        # who gave less than was asked for has looked at all he has
+        through = {shard for (shard, part), some in zip(first.items(), answers, strict=True) if len(some) < part.limit}
+        taken = {row.job.id for row in rows}
+        left = [[spot for line in own for spot in line if spot.id not in taken] for own in lines]
+        for shard in sorted((n for n, own in enumerate(left) if own and n not in through), key=lambda n: min(left[n])):
+            rest = replace(ask, limit=ask.limit - len(rows))
+            rows += await self._claim_in(shard, _less(rest, ask, rows), moments, more=True)
+        return rows
+
+    async def _claim_ids(self, ask: Claim, moments: list[float | None]) -> list[Record]:
+        where, rows = await self._crossing.where(ask.ids), list[Record]()
+        for shard in sorted(set(where.values())):
+            ids = tuple(id for id in ask.ids if where.get(id) == shard)
+            part = replace(ask, ids=ids, limit=ask.limit - len(rows))
+            rows += await self._claim_in(shard, _less(part, ask, rows), moments)
+        return rows
+
+    async def _claim_in(
+        self, shard: int, ask: Claim, moments: list[float | None], more: bool = False
+    ) -> Sequence[Record]:
+        if ask.limit <= 0:
+            return ()
+        claimed = await self._shards[shard].claim(ask, tended=True, more=more)
+        moments[shard] = claimed.next_in
+        self._note(claimed.records, shard)
+        return claimed.records
+
+
+def peek(ask: Claim) -> tuple[str, tuple[Any, ...]]:
+    """The script that tends, and says who stands first."""
+    return "peek", (encode(ask), repr(FRESH))
+
+
+def _less(part: Claim, ask: Claim, rows: Sequence[Record]) -> Claim:
+    """The part, with what room is left beside these rows."""
+    if ask.tasks is None:
+        return part
+    taken: dict[str, int] = {}
+    for row in rows:
+        taken[row.job.task] = taken.get(row.job.task, 0) + 1
+    return replace(part, tasks={
+        task: (None if room is None else room - taken.get(task, 0), lease) for task, (room, lease) in ask.tasks.items()
+    })  # fmt: skip
+
+
+def _lines(words: Sequence[Any], ask: Claim) -> list[list[Spot]]:
+    lines: list[list[Spot]] = [[] for _ in ask.queues]
+    for at in range(0, len(words), 4):
+        queue, rank, place, id = words[at : at + 4]
+        lines[queue - 1].append(Spot(-int(rank), float(place), id.decode()))
+    return lines
