@@ -34,17 +34,19 @@ Cursor = tuple[int, float, str]  # rank, place, id
 
 def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed | None]:
     """One step of a claim. None: it met nobody who may start yet, and there is more to look at."""
+    name, _, number = ask.worker.rpartition("#")
+    slot = int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode())
+    mark, found, rules, *moments = desk.ex(SQL["glance"], (name or ask.worker, slot, ask.worker)).fetchone()
+    desk.saw(mark)
     desk.refuse("closing")
     if desk.shut():
         return Claimed()
-    name, _, number = ask.worker.rpartition("#")
-    slot = int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode())
-    found = desk.ex(SQL["ticket"], (name or ask.worker, slot, ask.worker)).fetchone()
-    earlier: list[int] = from_json(found[0]) if found else []
+    earlier: list[int] = from_json(found) if found else []
     taken = _held(desk, ask, earlier) if earlier else []
     if not taken:
-        due, opens, rules = desk.ex(SQL["glance"]).fetchone()
-        if (due is not None and due <= desk.now) or (opens is not None and opens <= desk.now):
+        due = first_moment(*moments)
+        tended = due is not None and due <= desk.now
+        if tended:
             yield from tend(desk)
         taking = Taking(desk, ask, bool(rules))
         yield from taking.run()
@@ -57,9 +59,11 @@ def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed | None]:
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
             desk.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, text(seqs), desk.now))
-    desk.sync()
-    due, opens, rules = desk.ex(SQL["glance"]).fetchone()
-    moment = first_moment(due, opens, _next_of_queues(desk, ask) if rules else None)
+        if tended or not taking.plainly:
+            moments = desk.ex(SQL["moments"]).fetchone()
+        else:
+            moments += taking.leases
+    moment = first_moment(*moments, _next_of_queues(desk, ask) if rules else None)
     return Claimed(tuple(taken), None if moment is None else max(0.0, moment - desk.now))
 
 
@@ -102,6 +106,8 @@ class Taking:
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
         self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of them that take it
         self._ahead: list[str] = []  # of the page, to be read when the first meets a shut limit
+        self.plainly = True  # nothing has changed but rows that were not due before, and are when these leases end
+        self.leases = set[float]()
         self._met_shut: set[str] = set()
         self._cursor: Cursor | None = None  # the last that was passed over in this line
         self._closed = False  # this line is shut: only those exempt are read on
@@ -167,7 +173,7 @@ class Taking:
             page = self._page(queue, size)
             jobs = decode_all(row[7] for row in page)
             if ruled or self._room or any(row[1] & ASKS for row in page) or self._holds_any(jobs):
-                before, slow = len(self.taken), True
+                before, slow, self.plainly = len(self.taken), True, False
                 through = self._meet_all(page, jobs, share, ruled)
                 share -= len(self.taken) - before
             else:
@@ -256,6 +262,7 @@ class Taking:
     def _flush(self) -> None:
         """Lease the plain rows met so far, all in one statement."""
         for (until, flag), seqs in self._plain.items():
+            self.leases.add(until)
             self.desk.ex(SQL["lease"], (until, self.ask.worker, self.desk.now, text(seqs), flag))
         slots.take(self.desk, self._slots)
         self._plain.clear()

@@ -1,9 +1,13 @@
--- name: glance
-SELECT (SELECT due_at FROM job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1), (SELECT min(at) FROM opening),
-    EXISTS (SELECT 1 FROM rule);
+-- What a claim has to know first, in one look; and again what is due, when it has changed more than the rows it took.
 
--- name: ticket
-SELECT jobs FROM ticket WHERE worker = ? AND slot = ? AND ticket = ?;
+-- name: glance
+SELECT (SELECT value FROM meta WHERE name = 'move'),
+    (SELECT jobs FROM ticket WHERE worker = ? AND slot = ? AND ticket = ?),
+    EXISTS (SELECT 1 FROM rule),
+    (SELECT due_at FROM job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1), (SELECT min(at) FROM opening);
+
+-- name: moments
+SELECT (SELECT due_at FROM job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1), (SELECT min(at) FROM opening);
 
 -- name: set_ticket
 INSERT OR REPLACE INTO ticket (worker, slot, ticket, jobs, at) VALUES (?, ?, ?, ?, ?);

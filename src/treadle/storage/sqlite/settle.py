@@ -32,6 +32,8 @@ KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": de
 
 
 def settle(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
+    seen, limited = desk.ex(SQL["glance"]).fetchone()
+    desk.saw(seen)
     desk.refuse("closing", "gone")
     mark = desk.shut("closing")
     if mark is not None:
@@ -40,17 +42,19 @@ def settle(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, lis
     for at in range(0, len(outcomes), STEP):
         if at:
             yield
-        settled += yield from _some(desk, outcomes[at : at + STEP])
+        settled += yield from _some(desk, outcomes[at : at + STEP], bool(limited))
     return settled
 
 
-def _some(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
+def _some(desk: Desk, outcomes: Sequence[Outcome], limited: bool) -> Generator[None, None, list[Settled]]:
+    """`limited`: some that run may have slots."""
     wins, ends, others = list[Outcome](), list[Outcome](), list[Outcome]()
     for out in outcomes:
         (wins if _is_success(out) else ends if _is_plain(out) else others).append(out)
     settled: dict[int, Settled] = {}
     if (wins or ends) and len({out.id for out in outcomes}) == len(outcomes):
-        left = _end_plain(desk, wins, ends, not others)
+        freed = _freed(desk, (*wins, *ends), not others) if limited else None
+        left = _end_plain(desk, wins, ends, freed)
         if not left and not others:
             return [APPLIED] * len(outcomes)
         rest = {id(out) for out in (*left, *others)}
@@ -88,9 +92,10 @@ def _is_success(out: Outcome) -> bool:
     )  # fmt: skip
 
 
-def _end_plain(desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome], alone: bool) -> Sequence[Outcome]:
-    """End those whose row is plain too, and runs under the version named -> the others. `alone`: the call has none."""
-    freed = _freed(desk, (*wins, *ends), alone) if desk.ex(SLOTS["any"]).fetchone()[0] else None
+def _end_plain(
+    desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome], freed: slots.Freed | None
+) -> Sequence[Outcome]:
+    """End those whose row is plain too, and runs under the version named -> the others."""
     slow = DOWN | KEY if freed is not None else SLOW_END
     groups: dict[tuple[int, int], dict[str, str | None]] = {}
     for out in wins:
@@ -124,8 +129,8 @@ def _end_plain(desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome], alo
 
 
 def _freed(desk: Desk, outs: Sequence[Outcome], alone: bool) -> slots.Freed | None:
-    """What those that end here give back. None where somebody waits for it and others of the call would see him come
-    back in line before their turn."""
+    """What those that end here give back. None where somebody waits for it and others of the call (it is not `alone`)
+    would see him come back in line before their turn."""
     freed, held = slots.Freed(), desk.ex(SLOTS["running"], (text([(out.id, out.version) for out in outs]),)).fetchall()
     freed.add(held)
     return freed if (alone and len(held) == len(outs)) or not freed.awaited(desk) else None

@@ -1,6 +1,9 @@
 -- Endings take only running rows that nobody waits for and that hold no key (flags & 3 = 0), nor a slot where somebody
--- stands aside for it (flags & 27 = 0): they touch no other row. Those of one version and attempt go together, as {id: result}: two thirds of the time of the general form;
--- and where all results are alike, as [id, ...]: half of it.
+-- stands aside for it (flags & 27 = 0): they touch no other row. Those of one version and attempt go together, as
+-- {id: result}: two thirds of the time of the general form; and where all results are alike, as [id, ...]: half of it.
+
+-- name: glance
+SELECT (SELECT value FROM meta WHERE name = 'move'), EXISTS (SELECT 1 FROM slot);
 
 -- name: succeed_alike
 UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = :result, value = NULL, error = NULL,

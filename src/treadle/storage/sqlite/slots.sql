@@ -6,9 +6,6 @@ DELETE FROM slot WHERE key = ?1 AND job IN (SELECT value FROM json_each(?2));
 
 -- What runs under the version named and may end as it is: nobody waits for it, and it holds no key.
 
--- name: any
-SELECT EXISTS (SELECT 1 FROM slot);
-
 -- name: running
 SELECT j.seq, j.flags, CASE WHEN j.flags & 24 THEN b.body END
 FROM json_each(?) e CROSS JOIN job j ON j.id = e.value->>0 CROSS JOIN body b ON b.seq = j.seq
