@@ -189,7 +189,11 @@ class Taking:
         """One after the other -> False if the line has to be read anew before the end of the page."""
         self.desk.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
         self.desk.came_back, self._ahead = False, [job.id for job in jobs]
-        for job, found in zip(jobs, page, strict=True):
+        head = self._take_head(page[:share], jobs, ruled)
+        share -= head
+        if not share:
+            return False
+        for job, found in zip(jobs[head:], page[head:], strict=True):
             taken = self._meet(job, found, ruled)
             if taken:
                 share -= 1
@@ -201,6 +205,18 @@ class Taking:
             if not share or self.desk.came_back or self.unfinished:
                 return False
         return True
+
+    def _take_head(self, page: Sequence[Any], jobs: Sequence[NewJob], ruled: bool) -> int:
+        """Those at the head of a page whom all their limits let in, together: 1.7 us a job less than one by one."""
+        count = 0
+        if not self._room and not self._holds:
+            for found, job in zip(page, jobs, strict=False):
+                asks = ruled or job.limits
+                if not asks or found[1] & CAREFUL or not self._lets_in(found[0], job, ruled):
+                    break
+                count += 1
+        self._take_plain(page[:count], jobs[:count], SLOT)
+        return count
 
     def _shut(self, queue: str) -> bool:
         return self.gate.blocked_by(((f"queue:{queue}", 1),)) is not None
