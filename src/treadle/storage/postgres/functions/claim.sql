@@ -31,7 +31,6 @@ DECLARE
     share int;
     picked tid[];
 BEGIN
-    PERFORM set_config('lock_timeout', '500ms', true);
     SELECT * INTO a FROM json_to_record(ask) AS a (worker text, name text, slot int, lines text[], shares int[],
         tasks text[], leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[], floors json);
     -- asked twice at once, over two connections: the second one finds what the first has taken
@@ -44,7 +43,7 @@ BEGIN
         IF FOUND THEN
             version := 1;
             attempt := 0;
-            due_at := next_moment(a.lines, a.ids, t, false);
+            due_at := next_moment(a.lines, a.ids, t, true, false);
             created_at := t;
             RETURN NEXT;
             RETURN;
@@ -55,6 +54,7 @@ BEGIN
         OR EXISTS (SELECT 1 FROM job j WHERE j.due_at < t AND j.state = 2)
         OR EXISTS (SELECT 1 FROM gate WHERE opens <= t))
     THEN
+        PERFORM set_config('lock_timeout', '500ms', true);
         PERFORM tend(t);
     END IF;
     -- whether somebody in these lines must be asked
@@ -66,13 +66,14 @@ BEGIN
         slow := EXISTS (SELECT 1 FROM unnest(a.lines) AS l (line) WHERE (rule_of('queue:' || l.line)).name IS NOT NULL);
     END IF;
     IF slow THEN
+        PERFORM set_config('lock_timeout', '500ms', true);
         SELECT w.taken, w.unfinished, w.aside INTO earlier, unfinished, aside FROM walk(ask, ruled, t) AS w;
         RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
             j.created_at, j.started_at, j.updated_at, CASE WHEN NOT is_bare(j) THEN more(j) END
         FROM unnest(earlier) WITH ORDINALITY AS w (id, n) JOIN job j ON j.id = w.id ORDER BY w.n;
         version := CASE WHEN unfinished THEN 2 ELSE 0 END;
         attempt := aside;
-        due_at := next_moment(a.lines, a.ids, t, false);
+        due_at := next_moment(a.lines, a.ids, t, true, false);
         created_at := t;
         RETURN NEXT;
         RETURN;
@@ -122,7 +123,7 @@ BEGIN
     END LOOP;
     version := 0;
     attempt := 0;
-    due_at := next_moment(a.lines, a.ids, t, picked IS NOT NULL AND most <= 0);
+    due_at := next_moment(a.lines, a.ids, t, ruled, picked IS NOT NULL AND most <= 0);
     created_at := t;
     RETURN NEXT;
 END $$;
@@ -151,8 +152,9 @@ BEGIN
 END $$;
 
 -- The next moment anything here is due, or a rate lets the next of a line asked for start.
--- `brief`: no look at the leases, for who got all he asked for does not wait.
-CREATE FUNCTION next_moment(lines text[], ids text[], t float8, brief boolean) RETURNS float8 LANGUAGE plpgsql AS $$
+-- `ruled`: there may be rules. `brief`: no look at the leases, for who got all he asked for does not wait.
+CREATE FUNCTION next_moment(lines text[], ids text[], t float8, ruled boolean, brief boolean) RETURNS float8
+LANGUAGE plpgsql AS $$
 DECLARE
     first float8 := least(
         CASE WHEN NOT brief THEN (SELECT min(due_at) FROM job WHERE state = 2) END,
@@ -160,7 +162,7 @@ DECLARE
         (SELECT min(opens) FROM gate WHERE opens IS NOT NULL));
     line text;
 BEGIN
-    IF EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:')) THEN
+    IF ruled AND EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:')) THEN
         FOR line IN
             SELECT l FROM unnest(lines) AS l WHERE cardinality(ids) = 0
             UNION SELECT j.queue FROM unnest(ids) AS i JOIN job j ON j.id = i

@@ -249,21 +249,16 @@ BEGIN
     END IF;
 END $$;
 
--- The same for jobs that have ended, all at once, whose gates are held: {id: [limit, ...]}.
-CREATE FUNCTION free_slots(held json, t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- The same for jobs that have ended, all at once: {id: [limit, ...]}, and these limits, whose gates are held.
+CREATE FUNCTION free_slots(held json, keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text;
 BEGIN
     DELETE FROM slot USING json_each(held) AS h (id, limits), json_array_elements_text(h.limits) AS l (key)
     WHERE slot.key = l.key AND slot.id = h.id;
-    FOREACH limited IN ARRAY looked_for(limits_of(held)) LOOP
+    FOREACH limited IN ARRAY looked_for(keys) LOOP
         PERFORM call_in_for(limited, t);
     END LOOP;
-END $$;
-
-CREATE FUNCTION limits_of(held json) RETURNS text[] LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN ARRAY(SELECT DISTINCT l.key FROM json_each(held) AS h, json_array_elements_text(h.value) AS l (key));
 END $$;
 
 -- The verb: add, replace or remove rules; all who stand aside are looked at.

@@ -15,6 +15,7 @@ DECLARE
     done text[];
     awaited text[];             -- those of them somebody waits for
     held json;                  -- the limits of those of them that name any: {id: [limit, ...]}
+    gates text[];               -- these limits
     o record;
     found record;
 BEGIN
@@ -24,7 +25,9 @@ BEGIN
                 result text, value text, error text, reason text, note text, keep float8, fast boolean)
             -- by the primary key, one by one: `state = 2` would offer the planner the index of leases to walk instead
             WHERE x.fast AND job.id = x.id AND job.version = x.version AND job.state + 0 = 2
-            RETURNING job.*, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
+            RETURNING job.id, job.version, rank, ran, memo, lost, round, slack, joined_at, deadline_at, created_at, started_at,
+                job.keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, limits, costs, after, words, spec,
+                job.note, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
                 x.error AS to_error, x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep
         ), kept AS (
             INSERT INTO ended (id, version, state, rank, ran, memo, attempt, lost, round, slack, joined_at, deadline_at,
@@ -48,7 +51,9 @@ BEGIN
             ) AS locked;
         END IF;
         IF held IS NOT NULL THEN
-            PERFORM lock_gates(limits_of(held));
+            gates := ARRAY(
+                SELECT DISTINCT l.key FROM json_each(held) AS h, json_array_elements_text(h.value) AS l (key));
+            PERFORM lock_gates(gates);
         END IF;
     EXCEPTION WHEN lock_not_available THEN
         done := NULL;           -- somebody's open transaction is in the way of one of them: each by itself
@@ -59,7 +64,7 @@ BEGIN
     FROM (SELECT json_agg('job:' || id)::text AS said FROM unnest(done) AS id) AS topics WHERE said IS NOT NULL;
     IF awaited IS NULL AND cardinality(done) = json_array_length(outs) THEN
         IF held IS NOT NULL THEN
-            PERFORM free_slots(held, t);
+            PERFORM free_slots(held, gates, t);
         END IF;
         RETURN;
     END IF;
@@ -72,7 +77,8 @@ BEGIN
     LOOP
         IF o.fast AND o.id = ANY (done) THEN
             IF held -> o.id IS NOT NULL THEN
-                PERFORM free_slots(json_build_object(o.id, held -> o.id), t);
+                PERFORM free_slots(json_build_object(o.id, held -> o.id),
+                    ARRAY(SELECT json_array_elements_text(held -> o.id)), t);
             END IF;
             IF o.id = ANY (awaited) THEN
                 PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
