@@ -81,8 +81,10 @@ DELETE FROM slot WHERE key = ? AND job = ?;
 -- name: starts
 SELECT at, cost FROM start WHERE key = ? ORDER BY at;
 
+-- The sum decides, exactly as in Python; the comparison before it, wider than any rounding, keeps to the head of the index.
+
 -- name: forget_starts
-DELETE FROM start WHERE key = ? AND at + ? <= ?;
+DELETE FROM start WHERE key = ?1 AND at < ?3 - ?2 + 0.001 AND at + ?2 <= ?3;
 
 -- name: set_start
 INSERT OR REPLACE INTO start (key, at, cost) VALUES (?, ?, ?);
