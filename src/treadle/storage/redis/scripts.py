@@ -54,9 +54,12 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
     shared = "".join(map(_read, pieces))
     slowly = f"local R, B, A, E, T, O, C\nlocal function slowly()\n{words}{shared}end\n" if pieces else ""
     begins = _read(BEFORE[verb]) if verb in BEFORE else ""
-    # The verb is a function of its own: what it makes finds its names above in one step, and not by looking along all
-    # that the script has open (4 us a claim).
-    text = f"{words}{_read('base')}{slowly}return (function()\n{begins}{_read(verb)}end)()\n".encode()
+    own = f"{begins}{_read(verb)}"
+    if pieces:
+        # The verb is a function of its own: what it makes finds its names above in one step, and not by looking along
+        # all that the script has open (4 us a claim).
+        own = f"return (function()\n{own}end)()\n"
+    text = f"{words}{_read('base')}{slowly}{own}".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 

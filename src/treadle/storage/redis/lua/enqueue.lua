@@ -2,9 +2,6 @@
 -- Answers { now, { number in the call, body, row, ... } of those that were there already, the places of those that joined
 -- in a lane, 8 bytes each }.
 local NOW, NO_HEAD = num(now), '\0\0\0\0'
--- a row that has a place of its own, up to its retention; from its due moment on
-local UNTOUCHED = struct.pack('>BBI4i4i4I4I4I4', READY, PLAIN, 0, 0, 0, 0, 0, 0)
-local SINCE = string.rep(NONE_BYTES, 3) .. NOW_BYTES .. NONE_BYTES .. NONE_BYTES
 
 local function line_of(queue, rank)
   return { queue = queue, rank = rank, list = ns .. ':line:' .. rank .. ':' .. queue, kinds = {} }
@@ -22,8 +19,9 @@ local function kind_of(body, line, lanes)
       local key = lane_of(line.queue, line.rank, words.lane)
       lanes[key] = lanes[key] or { add = {}, last = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) }
       kind.lane = lanes[key]
-      kind.rest = SINCE .. sub(body, 2, 3) .. struct.pack('>HH', 0, ql) .. line.queue
-        .. (words.limits and cmsgpack.pack(words.limits) or '')
+      kind.head = struct.pack('>BBI4i4i4I4I4I4', READY, PLAIN, 0, 0, 0, 0, 0, 0)
+      kind.rest = string.rep(NONE_BYTES, 3) .. NOW_BYTES .. NONE_BYTES .. NONE_BYTES .. sub(body, 2, 3)
+        .. struct.pack('>HH', 0, ql) .. line.queue .. (words.limits and cmsgpack.pack(words.limits) or '')
     end
     line.kinds[head] = kind
   end
@@ -76,7 +74,7 @@ while at < width do
           lane.add[#lane.add + 1], lane.add[#lane.add + 2] = turn, id
           place = struct.pack('>d', place)
           places[#places + 1] = place
-          rows[#rows + 1], rows[#rows + 2] = id, UNTOUCHED .. sub(body, 4, 19) .. NOW_BYTES .. place .. place .. kind.rest
+          rows[#rows + 1], rows[#rows + 2] = id, kind.head .. sub(body, 4, 19) .. NOW_BYTES .. place .. place .. kind.rest
         end
       end
       set[m + 1], set[m + 2] = id, body .. NOW_BYTES
