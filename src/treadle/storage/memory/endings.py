@@ -56,6 +56,8 @@ class Endings:
         if holder is None or holder == parent:
             return None
         row = self.jobs[holder]
+        if row.state.final:  # since this call began: it came with it, doomed, and its window holds the key
+            return None
         if row.ran or row.state is RUNNING or (row.state is WAITING and row.started_at is not None):
             self.behind[new.id] = holder
             return holder

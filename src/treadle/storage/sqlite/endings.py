@@ -111,7 +111,7 @@ def give_up_key(desk: Desk, new: NewJob, parent: str = "") -> str | None:
     if row is None:
         return None
     desk.ex(SQL["drop_key"], (row.job.id,))
-    if row.job.id == parent:
+    if row.job.id == parent or row.state.final:  # ended since this call began: it came with it, doomed
         return None
     first: str | None = row.job.id
     if not (row.ran or row.state is State.RUNNING or (row.state is State.WAITING and row.started_at is not None)):

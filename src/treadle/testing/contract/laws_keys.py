@@ -311,6 +311,18 @@ async def test_law01_replacing_a_running_one_that_it_waits_for_by_name(storage: 
     assert await claim_ids(storage, 9) == ["b"]
 
 
+async def test_law01_replacing_one_of_the_call_that_has_ended(storage: Storage) -> None:
+    """It came with the call, doomed by what it waits for, and holds its key for a window: it ends once, and the last of
+    the call waits for nobody."""
+    await storage.enqueue([job("up")])
+    await settle(storage, failed(await claim_one(storage)))
+    waits = job("b", key="k", key_window=60.0, after=("up",))
+    await storage.enqueue([waits, job("c", key="k", key_conflict="replace")])
+    b = await row(storage, "b")
+    assert (b.version, b.state, b.reason) == (1, CANCELLED, "upstream")
+    assert "c" in await claim_ids(storage, 9)
+
+
 async def test_law10_replacing_repeated(storage: Storage) -> None:
     """The repeat replaces nobody, least of all itself."""
     await storage.enqueue([job("a", key="k")])

@@ -151,6 +151,7 @@ local function take_key(j, parent)
   call('HSET', ns .. ':keys', j.key, j.id)
   if not holder or holder == parent then return nil end
   local r = B.get(holder)
+  if r.state >= SUCCEEDED then return nil end    -- since this call began: it came with it, doomed
   if r.ran or r.state == RUNNING or (r.state == WAITING and r.started_at) then
     call('HSET', ns .. ':behind', j.id, holder)
     return holder
