@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PAYLOAD: Final = "x" * 120
 BATCH: Final = 256  # jobs of a claim
 CALL: Final = 1_000  # rows of an insert
-COUNTS: Final = {"tiny": 512, "quick": 20_000, "full": 60_000}
+COUNTS: Final = {"tiny": 512, "quick": 20_000, "goals": 20_000, "full": 60_000}
 Rates = dict[str, float]  # what -> jobs/s
 
 
