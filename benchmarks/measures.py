@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import resource
 import statistics
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from treadle import App, Worker, defaults
 from treadle.storage import connect
 from treadle.storage.contract import Storage
-from treadle.worker.loop import YOUNG
+from treadle.worker.loop import calm_collector
 
 Figures = dict[str, float]
 
@@ -253,9 +252,7 @@ async def loop_hold(setting: Setting) -> Figures:
 
     Beside these: a thousand jobs made and stored in one go, most of which is the caller's own list comprehension."""
     ahead = 0.0
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG)
+    calm_collector()
     ticker, found = Ticker(), dict[str, float]()
     storage = connect(setting.url, now=lambda: time.time() + ahead)
     app = make(setting, storage)

@@ -138,7 +138,7 @@ class Client:
         if within is not None:
             return await self.send_bound(specs, bound_to(await self._storage(), within))
         context.refuse_to_wait("enqueue")
-        return await (self._through(self._send, specs) if self.layers else self._send(specs))
+        return await self._through(self._send, specs)
 
     async def send_bound(self, specs: Sequence[JobSpec[Any]], bound: Bound) -> list[Job[Any, Any]]:
         """The same inside a transaction. Nobody is told "enqueued": whether it will be committed is not known."""
@@ -168,11 +168,8 @@ class Client:
                 raise JobUnknown(job.id)
         return [rows[job.id] for job in jobs]
 
-    async def _through(self, send: middleware.Send, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        jobs: list[Job[Any, Any]] = (
-            await middleware.around_enqueue(self.layers, send)(specs) if self.layers else (await send(specs))
-        )
-        return jobs
+    def _through(self, send: middleware.Send, specs: Sequence[JobSpec[Any, Any]]) -> Awaitable[list[Job[Any, Any]]]:
+        return middleware.around_enqueue(self.layers, send)(specs) if self.layers else send(specs)
 
     async def _send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
         rows = await self._stored(specs)

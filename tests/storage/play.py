@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.errors import TreadleError
@@ -217,3 +218,30 @@ async def said(call: Callable[[Storage], Any], storage: Storage) -> Any:
         return await call(storage)
     except TreadleError as error:
         return type(error), str(error)
+
+
+def differing(ours: Any, theirs: Any) -> str:
+    """Where two answers differ, in few words."""
+    if isinstance(ours, Struct) and type(ours) is type(theirs):
+        pairs = [(name, getattr(ours, name), getattr(theirs, name)) for name in ours.__struct_fields__]
+        return f"{getattr(ours, 'id', '')} " + ", ".join(f"{n}: {differing(a, b)}" for n, a, b in pairs if a != b)
+    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple) and len(ours) == len(theirs):
+        return "; ".join(differing(a, b) for a, b in zip(ours, theirs, strict=True) if a != b)
+    return f"{ours!r} instead of {theirs!r}"
+
+
+async def same(game: Play, clock: HandClock, storage: Storage, memory: Storage, steps: int) -> None:
+    """So many calls of the game to both: the same answers, rows and figures after each."""
+    for step in range(steps):
+        call = game.next()
+        expected, found = await said(call, memory), await said(call, storage)
+        assert found == expected, f"step {step}: {differing(found, expected)}"
+        rows = await memory.get(game.ids)
+        for mine, theirs in zip(await storage.get(game.ids), rows, strict=True):
+            assert mine == theirs, f"step {step}: {differing(mine, theirs)}"
+        game.rows = {row.job.id: row for row in rows if row is not None}
+        ours, reference = await storage.stats(), await memory.stats()
+        assert ours.counts == reference.counts, step
+        assert ours.limits == reference.limits, step
+        assert sorted(each.worker for each in ours.workers) == sorted(each.worker for each in reference.workers)
+        clock.advance(game.dice.choice([0, 0, 0.25, 1, 1, 3, 12, 70]))

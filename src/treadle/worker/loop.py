@@ -36,6 +36,14 @@ LISTENERS = 5.0  # s a stopping worker waits for async listeners
 YOUNG = 5_000  # new objects between two looks of the garbage collector
 
 
+def calm_collector() -> None:
+    """The garbage collector of a process that is a worker's: see `Worker.run`."""
+    gc.collect()
+    gc.freeze()
+    if 0 < gc.get_threshold()[0] < YOUNG:  # unless somebody has set it, or switched it off
+        gc.set_threshold(YOUNG)
+
+
 class Worker:
     """Runs the jobs of an app.
 
@@ -151,10 +159,7 @@ class Worker:
         collector (`gc.freeze`), which would hold the loop for 7-14 ms each time; and it looks at the young once in
         5,000 new objects (`gc.set_threshold`), as a job leaves no cycles behind: 1 us a job of 6.7 less.
         """
-        gc.collect()
-        gc.freeze()
-        if 0 < gc.get_threshold()[0] < YOUNG:  # unless somebody has set it, or switched it off
-            gc.set_threshold(YOUNG)
+        calm_collector()
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
         signals = 0
 

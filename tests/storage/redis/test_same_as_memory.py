@@ -12,8 +12,7 @@ import os
 import pytest
 
 from tests.servers import valkey
-from tests.storage.play import Play, said
-from tests.storage.sqlite.test_same_as_memory import differing
+from tests.storage.play import Play, same
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
@@ -30,18 +29,7 @@ async def play(seed: int, plainly: bool, steps: int) -> None:
         game = Play(seed, clock)
         if plainly:
             game.taste |= dict.fromkeys(("after", "key", "delay", "root", "aging", "rest"), 0.0)
-        for step in range(steps):
-            call = game.next()
-            expected, found = await said(call, memory), await said(call, redis)
-            assert found == expected, f"step {step}: {differing(found, expected)}"
-            rows = await memory.get(game.ids)
-            for mine, theirs in zip(await redis.get(game.ids), rows, strict=True):
-                assert mine == theirs, f"step {step}: {differing(mine, theirs)}"
-            game.rows = {row.job.id: row for row in rows if row is not None}
-            ours, reference = await redis.stats(), await memory.stats()
-            assert ours.counts == reference.counts, step
-            assert ours.limits == reference.limits, step
-            clock.advance(game.dice.choice([0, 0, 0.25, 1, 1, 3, 12, 70]))
+        await same(game, clock, redis, memory, steps)
     finally:
         await redis.close()
 
