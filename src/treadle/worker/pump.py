@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from treadle import defaults, judge
 from treadle.batch import BatchTask
 from treadle.compose.fold import failure
@@ -23,7 +21,7 @@ from treadle.durable import Home
 from treadle.ending import Ender
 from treadle.errors import StorageError, UnknownTask
 from treadle.events import Emitter, Event
-from treadle.model import APPLIED, EXPIRED, Claim, Claimed, Outcome, Record, Settled, State
+from treadle.model import APPLIED, Claim, Claimed, Outcome, Record, Settled
 from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
@@ -32,10 +30,10 @@ from treadle.worker.batches import Batches
 from treadle.worker.lost import Lost
 from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots, Timers
+from treadle.worker.telling import event_of, name_of
 
 log = logging.getLogger("treadle")
 
-EAGER = sys.version_info >= (3, 12)  # a no-op job: 1.7 us eager, 5.8 as a task of its own turn
 NOTHING = Claimed()
 LOCKED = 30.0  # s that an outcome is tried to be settled while somebody else holds a row it would change
 START = 64  # jobs started in one turn of the loop: what 128 no-ops take together held it for 5 ms
@@ -234,7 +232,7 @@ class Pump:
         slots.begin(run)
         if run.lease and run.lease / 3 < slots.beat_every:
             slots.beat_now.set()
-        if sys.version_info >= (3, 12):
+        if sys.version_info >= (3, 12):  # a no-op job: 1.7 us eager, 5.8 as a task of its own turn
             run.handle = asyncio.Task(work, loop=loop, eager_start=True)
         else:
             run.handle = asyncio.Task(work, loop=loop)  # `create_task` does no more, and takes 0.6 us for it
@@ -253,7 +251,7 @@ class Pump:
                 outcome = judge.handed_back(run.record, self._poll)
             elif outcome is None:
                 if self._emitter.wants("started"):
-                    self._emitter.emit(_event("started", run, self._slots.name))
+                    self._emitter.emit(event_of("started", run, self._slots.name))
                 if run.task.kind == "async":
                     run.context.place = run.handle or asyncio.current_task()
                 outcome = await self._runner.run(run.task, run.context, run.rules)
@@ -283,11 +281,11 @@ class Pump:
         emitter, final = self._emitter, outcome.state.final
         if emitter.silent:
             return
-        name = _name(run.record, outcome)
+        name = name_of(run.record, outcome)
         if emitter.wants(name) and not (run.record.ran and not final):
-            emitter.emit(_event(name, run, self._slots.name, outcome))
+            emitter.emit(event_of(name, run, self._slots.name, outcome))
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):
-            emitter.emit(_event("workflow.ended", run, self._slots.name, outcome))
+            emitter.emit(event_of("workflow.ended", run, self._slots.name, outcome))
 
     async def _end(self, run: Run, max_lost: int) -> None:
         """A job that has run and waited: only its ending is left."""
@@ -394,25 +392,3 @@ def _with(ask: Claim, ticket: str) -> Claim:
 def _came_back(outcome: Outcome, claimed: Sequence[Record]) -> bool:
     """Whether its own trip brought the job back: it was settled, claimed, and the answer that said so was lost."""
     return any(row.job.id == outcome.id and row.version == outcome.version + 2 for row in claimed)
-
-
-def _name(record: Record, outcome: Outcome) -> str:
-    if outcome.state is State.FAILED:
-        return "expired" if outcome.reason == EXPIRED else "failed"
-    if outcome.state is State.READY:
-        return "retrying" if outcome.attempt > record.attempt else "deferred"
-    return str(outcome.state)
-
-
-def _event(name: str, run: Run, worker: str, outcome: Outcome | None = None) -> Event:
-    record, job = run.record, run.record.job
-    if name == "workflow.ended" and outcome is not None:
-        record = replace(
-            record, state=outcome.state, attempt=outcome.attempt, result=outcome.result, value=outcome.value,
-            error=outcome.error, reason=outcome.reason, memo=(*record.memo, *outcome.memo),
-        )  # fmt: skip
-    return Event(
-        name=name, id=job.id, task=job.task, queue=job.queue, attempt=record.attempt + (not record.ran), worker=worker,
-        error=outcome.error if outcome is not None else None, record=record,
-        delay=outcome.delay if outcome is not None and outcome.state is State.READY else None,
-    )  # fmt: skip
