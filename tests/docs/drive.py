@@ -62,6 +62,9 @@ class Page:
                     child.wait(STOP)
                 except subprocess.TimeoutExpired:
                     child.kill()
+                    child.wait()
+                    wrong.append(f"{self.name}:{line}: still there {STOP:g} s after SIGTERM: {command}")
+                    continue
             if child.returncode != 0:
                 wrong.append(f"{self.name}:{line}: exit code {child.returncode} from: {command}")
         self.runner.close()

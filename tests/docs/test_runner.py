@@ -120,10 +120,11 @@ def test_a_block_not_run_is_counted_and_must_compile(page: Callable[..., Ran]) -
 WAITS = """
     <!-- file: waits.py -->
     ```python
-    import pathlib, signal, sys, time
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))
+    import pathlib, signal, sys
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # one that comes before the wait is not lost
     pathlib.Path("up").touch()
-    time.sleep(60)
+    signal.sigwait([signal.SIGTERM])
+    sys.exit({code})
     ```
     <!-- background -->
     ```console
@@ -138,11 +139,12 @@ WAITS = """
 
 
 def test_what_runs_in_the_background_must_end_cleanly_when_told_to(page: Callable[..., Ran], tmp_path: Path) -> None:
-    assert not page(WAITS.format(code=0)).error
+    ended = page(WAITS.format(code=0))
+    assert not ended.error, ended.output
     (tmp_path / "up").unlink()
     ran = page(WAITS.format(code=5))
     assert ran.error
-    assert "page.md:11: exit code 5 from: python waits.py" in ran.output
+    assert "page.md:12: exit code 5 from: python waits.py" in ran.output
 
 
 def test_a_page_that_hangs_is_ended(page: Callable[..., Ran]) -> None:

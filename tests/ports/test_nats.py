@@ -77,3 +77,18 @@ async def test_a_reader_that_dies_loses_nothing() -> None:
     assert (found[0].body, found[0].attempt) == (pulled.body, 2)
     assert await living.ack(found[0].handle)
     await living.close()
+
+
+class LastMoment:
+    """A reader as the client is when the server's "nothing" comes within the last 0.1 ms: Python's own error."""
+
+    async def fetch(self, count: int, timeout: float) -> list[Any]:
+        raise TimeoutError
+
+
+async def test_an_empty_queue_answers_nothing_also_at_the_last_moment() -> None:
+    queue = nats_queue(url(), next(_names))
+    assert await queue.size() == 0
+    queue._reader = LastMoment()
+    assert await queue.pop(5, 60) == []
+    await queue.close()

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import nats
-from nats.errors import TimeoutError as NoAnswer
 from nats.js.api import AckPolicy, ConsumerConfig, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BadRequestError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 
@@ -88,7 +87,7 @@ class NatsQueue(_Client):
         while len(found) < limit:
             try:
                 messages = await self._reader.fetch(limit - len(found), timeout=FETCH)
-            except NoAnswer:
+            except TimeoutError:  # the client's own is one; it raises Python's when the answer comes at the last moment
                 break
             for message in messages:
                 due = float((message.headers or {}).get(DUE, 0))
@@ -167,12 +166,15 @@ class NatsQueue(_Client):
         while self._held:
             soonest = min(until for _, until in self._held.values())
             await asyncio.sleep(max(0.01, min(BEAT / 3, soonest - monotonic())))
-            for handle, (message, until) in list(self._held.items()):
+            for handle in list(self._held):
+                message, until = self._held.get(handle, (None, 0.0))  # of now: it may be over, or longer, meanwhile
+                if message is None:
+                    continue
                 with contextlib.suppress(Exception):  # the connection comes back, or the lease runs out
                     if until > monotonic():
                         await message.in_progress()
                     else:
-                        self._held.pop(handle, None)
+                        del self._held[handle]
                         await message.nak()
 
     async def _prepare(self, client: Any) -> None:
