@@ -80,11 +80,12 @@ class Play:
     def asks(self) -> Claim:
         dice = self.dice
         self.tickets += dice.random() < 0.9
+        there = [id for id, row in self.rows.items() if not row.state.final]  # who claims by id has just stored it
         tasks = dice.choice([None, {"t": (None, None), "u": (1, 9.0)}, {"t": (2, None)}, {"t": (None, 4.0)}])
         return Claim(
             worker=f"w{dice.randint(0, 1)}#{self.tickets}", limit=dice.choice([1, 2, 5, 40]), lease=10.0, tasks=tasks,
             queues=dice.choice([(("default", 3),), (("other", 1), ("default", 9))]),
-            ids=tuple(dice.sample(self.ids, min(3, len(self.ids)))) if dice.random() < 0.1 else (),
+            ids=tuple(dice.sample(there, min(3, len(there)))) if dice.random() < 0.1 else (),
             holds=tuple(dice.sample(self.ids, min(3, len(self.ids)))) if dice.random() < 0.2 else (),
         )  # fmt: skip
 
@@ -136,8 +137,9 @@ class Play:
 
     def beat(self) -> Callable[[Storage], Any]:
         dice = self.dice
-        rows = dice.sample(list(self.rows.values()), min(len(self.rows), 4))
-        rows += [row for row in self.rows.values() if row.state is State.RUNNING and dice.random() < 0.5]
+        some = dice.sample(list(self.rows.values()), min(len(self.rows), 4))
+        some += [row for row in self.rows.values() if row.state is State.RUNNING and dice.random() < 0.5]
+        rows = {row.job.id: row for row in some}.values()  # a worker holds a job once
         holds = [
             Hold(row.job.id, row.version, (("s", "h"),) if dice.random() < 0.2 else (),
                  "beat" if dice.random() < 0.2 else None)

@@ -22,4 +22,5 @@ async def prune(run: Runner, limit: int, now: float | None) -> int:
 
 
 async def set_limits(run: Runner, limits: Sequence[Limit], now: float | None) -> None:
-    await run.run(SET_LIMITS, [now, text(limits)])
+    last = {rule.name: rule for rule in limits}  # one statement removes, another sets: they know no order
+    await run.run(SET_LIMITS, [now, text(list(last.values()))])

@@ -746,6 +746,16 @@ async def test_law08_a_rule_removed_holds_nobody(storage: Storage) -> None:
     assert [each.key for each in (await storage.stats()).limits] == ["other"]
 
 
+async def test_law08_the_last_rule_of_a_name_is_the_one(storage: Storage) -> None:
+    """Two rules of one name in one call: as if the first had not been said, whichever of them removes it."""
+    await storage.enqueue(jobs(names(0, 4), limits=(("api", 1), ("other", 1))))
+    await storage.set_limits([Limit("api", slots=1), Limit("other"), Limit("api"), Limit("other", slots=2)])
+    assert [each.rule for each in (await storage.stats()).limits] == [Limit("other", slots=2)]
+    assert await claim_ids(storage, 9) == ["j00", "j01"]
+    await storage.set_limits([Limit("other"), Limit("other", slots=3)])
+    assert await claim_ids(storage, 9) == ["j02"]
+
+
 async def test_law08_a_rule_set_late_counts_what_runs(storage: Storage) -> None:
     """Slots are counted from the rows, so jobs claimed before the rule are in it."""
     await storage.enqueue(jobs(names(0, 4), limits=(("api", 1),)))
