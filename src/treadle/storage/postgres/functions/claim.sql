@@ -68,9 +68,12 @@ BEGIN
     IF slow THEN
         PERFORM set_config('lock_timeout', '500ms', true);
         SELECT w.taken, w.unfinished, w.aside INTO earlier, unfinished, aside FROM walk(ask, ruled, t) AS w;
-        RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
-            j.created_at, j.started_at, j.updated_at, CASE WHEN NOT is_bare(j) THEN more(j) END
-        FROM unnest(earlier) WITH ORDINALITY AS w (id, n) JOIN job j ON j.id = w.id ORDER BY w.n;
+        RETURN QUERY SELECT k.* FROM unnest(earlier) WITH ORDINALITY AS w (id, n)
+        CROSS JOIN LATERAL (
+            SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
+                j.created_at, j.started_at, j.updated_at, CASE WHEN NOT is_bare(j) THEN more(j) END
+            FROM job j WHERE j.id = w.id OFFSET 0) AS k
+        ORDER BY w.n;
         version := CASE WHEN unfinished THEN 2 ELSE 0 END;
         attempt := aside;
         due_at := next_moment(a.lines, a.ids, t, true, false);
@@ -80,7 +83,7 @@ BEGIN
     END IF;
     -- few of those it runs can be in line (they were lost), and only these are looked for along the line
     IF cardinality(a.holds) > 0 THEN
-        SELECT array_agg(j.id) INTO held FROM job j WHERE j.id = ANY (a.holds) AND j.place IS NOT NULL;
+        SELECT array_agg(j.id) INTO held FROM job j WHERE j.id = ANY (a.holds) AND j.place + 0 IS NOT NULL;
     END IF;
     most := a."limit";
     FOR n IN 0 .. 2 * cardinality(a.lines) - 1 LOOP     -- each up to its share, then again as far as there is room
@@ -165,7 +168,7 @@ BEGIN
     IF ruled AND EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:')) THEN
         FOR line IN
             SELECT l FROM unnest(lines) AS l WHERE cardinality(ids) = 0
-            UNION SELECT j.queue FROM unnest(ids) AS i JOIN job j ON j.id = i
+            UNION SELECT queue FROM job WHERE id = ANY (ids)
         LOOP
             IF EXISTS (SELECT 1 FROM job j WHERE j.queue = line AND j.place IS NOT NULL) THEN
                 first := least(first, opens_at('queue:' || line, rule_of('queue:' || line), 1, t));

@@ -135,7 +135,8 @@ BEGIN
     SELECT a.up, r.id, r.version FROM unnest(r.after) WITH ORDINALITY AS a (up, n) ORDER BY a.n
     ON CONFLICT (up, down) DO UPDATE SET version = excluded.version, open = true, soft = false;
     FOR e IN
-        SELECT a.up, d.state FROM unnest(r.after) WITH ORDINALITY AS a (up, n) JOIN ended d ON d.id = a.up
+        SELECT a.up, d.state FROM unnest(r.after) WITH ORDINALITY AS a (up, n)
+        CROSS JOIN LATERAL (SELECT state FROM ended WHERE id = a.up OFFSET 0) AS d
         ORDER BY a.n
     LOOP
         IF count_down(e.up, r.id, e.state, t) THEN

@@ -13,6 +13,7 @@ DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     fresh text[];
     known text[];
+    stored text[];              -- before this call
     given int;
 BEGIN
     PERFORM enter(NULL);
@@ -32,17 +33,14 @@ BEGIN
     RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
         NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, NULL::text;
     IF known IS NOT NULL OR coalesce(cardinality(fresh), 0) < given THEN
+        stored := ARRAY(SELECT x.id FROM json_to_recordset(jobs) AS x (id text) EXCEPT SELECT unnest(fresh));
         RETURN QUERY SELECT j.id, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at,
             j.due_at, j.created_at, j.started_at, j.updated_at, more(j)
-        FROM (SELECT x.id FROM json_to_recordset(jobs) AS x (id text)
-            EXCEPT SELECT unnest(fresh) EXCEPT SELECT unnest(known)) AS k
-        JOIN job j ON j.id = k.id
+        FROM job j WHERE j.id = ANY (stored)
         UNION ALL
         SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.place, e.joined_at,
             e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
-        FROM (SELECT x.id FROM json_to_recordset(jobs) AS x (id text)
-            EXCEPT SELECT unnest(fresh)) AS k
-        JOIN ended e ON e.id = k.id
+        FROM ended e WHERE e.id = ANY (stored)
         UNION ALL
         SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.place, e.joined_at,
             e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
@@ -78,11 +76,14 @@ BEGIN
         RETURN;
     END;
     RETURN QUERY
-    SELECT a.asked, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
-        j.created_at, j.started_at, j.updated_at, CASE WHEN NOT is_bare(j) THEN more(j) END
-    FROM unnest(p.asked, p.answers) AS a (asked, answer) JOIN job j ON j.id = a.answer
-    UNION ALL
-    SELECT a.asked, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
-        j.created_at, j.started_at, j.updated_at, more(ROW(j.*)::job)
-    FROM unnest(p.asked, p.answers) AS a (asked, answer) JOIN ended j ON j.id = a.answer;
+    SELECT a.asked, r.* FROM unnest(p.asked, p.answers) AS a (asked, answer)
+    CROSS JOIN LATERAL (
+        SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
+            j.created_at, j.started_at, j.updated_at, CASE WHEN NOT is_bare(j) THEN more(j) END
+        FROM job j WHERE j.id = a.answer
+        UNION ALL
+        SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
+            j.created_at, j.started_at, j.updated_at, more(ROW(j.*)::job)
+        FROM ended j WHERE j.id = a.answer
+        OFFSET 0) AS r;
 END $$;

@@ -21,9 +21,12 @@ BEGIN
     WITH beaten AS (
         UPDATE job j SET due_at = t + coalesce(nullif(j.lease, 0), lease), updated_at = t
         WHERE j.ctid = ANY (ARRAY(
-                SELECT k.ctid FROM json_to_recordset(holds) AS x (id text, version int, quiet boolean)
-                JOIN job k ON k.id = x.id AND k.version = x.version
-                WHERE x.quiet AND k.state + 0 = 2 AND k.worker IS NOT NULL FOR NO KEY UPDATE OF k SKIP LOCKED))
+                SELECT k.spot FROM json_to_recordset(holds) AS x (id text, version int, quiet boolean)
+                CROSS JOIN LATERAL (
+                    SELECT ctid AS spot FROM job
+                    WHERE id = x.id AND version = x.version AND state + 0 = 2 AND worker IS NOT NULL
+                    OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) AS k
+                WHERE x.quiet))
         RETURNING j.id
     ) SELECT array_agg(beaten.id) INTO done FROM beaten;
     IF coalesce(cardinality(done), 0) < json_array_length(holds) THEN

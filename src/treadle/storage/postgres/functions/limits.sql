@@ -254,8 +254,9 @@ CREATE FUNCTION free_slots(held json, keys text[], t float8) RETURNS void LANGUA
 DECLARE
     limited text;
 BEGIN
-    DELETE FROM slot USING json_each(held) AS h (id, limits), json_array_elements_text(h.limits) AS l (key)
-    WHERE slot.key = l.key AND slot.id = h.id;
+    DELETE FROM slot USING json_each(held) AS h (id, limits), json_array_elements_text(h.limits) AS l (key),
+        LATERAL (SELECT s.ctid AS spot FROM slot s WHERE s.key = l.key AND s.id = h.id OFFSET 0) AS k
+    WHERE slot.ctid = k.spot;
     FOREACH limited IN ARRAY looked_for(keys) LOOP
         PERFORM call_in_for(limited, t);
     END LOOP;

@@ -33,7 +33,9 @@ END $$;
 
 CREATE FUNCTION is_needed(wanted text, its_root text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM edge e JOIN job d ON d.id = e.down WHERE e.up = wanted AND wanted = ANY (d.after))
+    RETURN EXISTS (
+            SELECT 1 FROM edge e CROSS JOIN LATERAL (SELECT after FROM job WHERE id = e.down OFFSET 0) AS d
+            WHERE e.up = wanted AND wanted = ANY (d.after))
         OR EXISTS (SELECT 1 FROM job u WHERE u.root = coalesce(its_root, wanted))
         OR EXISTS (SELECT 1 FROM job u WHERE u.id = its_root AND u.root IS NULL);
 END $$;

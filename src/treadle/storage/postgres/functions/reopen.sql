@@ -70,7 +70,7 @@ BEGIN
         n := n - 1;
         SELECT parent INTO above FROM ended WHERE id = each;
         FOR d IN
-            SELECT j.id, e.num FROM edge e JOIN ended j ON j.id = e.down
+            SELECT j.id, e.num FROM edge e CROSS JOIN LATERAL (SELECT * FROM ended WHERE id = e.down OFFSET 0) AS j
             WHERE e.up = each AND j.reason = 'upstream' AND j.state = 5
             UNION ALL SELECT j.id, NULL FROM ended j WHERE j.id = above AND j.state = 4 AND j.reason = 'children'
             ORDER BY num NULLS LAST

@@ -20,11 +20,13 @@ DECLARE
     found record;
 BEGIN
     BEGIN
-        WITH gone AS (
-            DELETE FROM job USING json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
+        WITH met AS (
+            SELECT x.*, j.spot FROM json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
                 result text, value text, error text, reason text, note text, keep float8, fast boolean)
-            -- by the primary key, one by one: `state = 2` would offer the planner the index of leases to walk instead
-            WHERE x.fast AND job.id = x.id AND job.version = x.version AND job.state + 0 = 2
+            CROSS JOIN LATERAL (SELECT ctid AS spot FROM job WHERE id = x.id OFFSET 0) AS j     -- see work.sql
+            WHERE x.fast
+        ), gone AS (
+            DELETE FROM job USING met AS x WHERE job.ctid = x.spot AND job.version = x.version AND job.state + 0 = 2
             RETURNING job.id, job.version, rank, ran, memo, lost, round, slack, joined_at, deadline_at, created_at, started_at,
                 job.keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, limits, costs, after, words, spec,
                 job.note, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,

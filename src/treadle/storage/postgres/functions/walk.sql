@@ -42,7 +42,7 @@ BEGIN
         UNION ALL (
             SELECT j.queue, a."limit" FROM unnest(a.ids) WITH ORDINALITY AS i (id, n)
             JOIN LATERAL (SELECT x.queue FROM job x WHERE x.id = i.id
-                UNION ALL SELECT x.queue FROM ended x WHERE x.id = i.id) AS j ON true
+                UNION ALL SELECT x.queue FROM ended x WHERE x.id = i.id OFFSET 0) AS j ON true
             GROUP BY j.queue ORDER BY min(i.n))
     LOOP
         line := turn.queue;
@@ -155,7 +155,7 @@ BEGIN
         chunk := page[last + 1 : last + goal - cardinality(taken)];
         FOR r IN
             SELECT j.id, j.task, j.limits, j.costs, j.ran, j.started_at IS NOT NULL AS begun, j.parked FROM job j
-            WHERE j.id = ANY (chunk) AND j.place IS NOT NULL
+            WHERE j.id = ANY (chunk) AND j.place + 0 IS NOT NULL
             ORDER BY j.rank DESC, j.place, j.id FOR NO KEY UPDATE SKIP LOCKED
         LOOP
             task_at := array_position(tasks, r.task);
@@ -240,7 +240,9 @@ BEGIN
     END IF;
     IF aside > 0 THEN
         UPDATE job SET place = NULL, parked = x.limited, due_at = deadline_at
-        FROM unnest(aside_ids, aside_at) AS x (id, limited) WHERE job.id = x.id;
+        FROM unnest(aside_ids, aside_at) AS x (id, limited)
+        CROSS JOIN LATERAL (SELECT j.ctid AS spot FROM job j WHERE j.id = x.id OFFSET 0) AS k
+        WHERE job.ctid = k.spot;
         moved := moved || aside_at;
     END IF;
     PERFORM set_opening(k, t) FROM unnest(looked_for(moved)) AS k;
@@ -290,7 +292,7 @@ CREATE FUNCTION page_of(line text, tasks text[], wanted text[], shut boolean, at
 BEGIN
     IF wanted IS NOT NULL THEN
         RETURN QUERY SELECT j.id, j.rank, j.place FROM job j
-        WHERE j.id = ANY (wanted) AND j.queue = line AND j.place IS NOT NULL
+        WHERE j.id = ANY (wanted) AND j.queue = line AND j.place + 0 IS NOT NULL
             AND (at_id IS NULL OR (-j.rank, j.place, j.id) > (-at_rank, at_place, at_id))
         ORDER BY j.rank DESC, j.place, j.id LIMIT wide;
         RETURN;

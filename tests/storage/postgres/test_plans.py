@@ -1,0 +1,118 @@
+"""What the planner believes must not matter: it is asked when a table was just swept empty, and used when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import pytest
+
+from tests.storage.postgres import support
+from tests.storage.postgres.support import done, job
+from treadle.model import Claim, Hold, Limit, NewJob, Presence, Record
+from treadle.storage.postgres import PostgresStorage
+
+MANY, FEW = 500, 5
+# Without an index nothing is read, see the functions' settings; autovacuum does, and would be counted.
+READ = (
+    "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"
+    " WHERE schemaname = %(schema)s AND relname IN ('job', 'ended', 'slot')"
+)
+
+
+class Reader:
+    """One connection, and how many rows its verbs read."""
+
+    def __init__(self, schema: str, storage: PostgresStorage) -> None:
+        self.schema, self.storage = schema, storage
+
+    async def _counts(self) -> dict[str, int]:
+        await self.storage._pool.run("SELECT pg_stat_force_next_flush()", [])
+        return dict(support.admin().execute(READ, {"schema": self.schema}).fetchall())
+
+    async def read(self, verb: Awaitable[Any]) -> int:
+        """How many rows it read."""
+        before = await self._counts()
+        await verb
+        after = await self._counts()
+        read = {name: count - before[name] for name, count in after.items() if count != before[name]}
+        print(read)  # shown where it was too much
+        return sum(read.values())
+
+    async def claim(self, limit: int, queue: str = "default", **more: Any) -> list[Record]:
+        ask = Claim(worker=f"w#{next(_tickets)}", queues=((queue, limit),), limit=limit, **more)
+        return list((await self.storage.claim(ask)).records)
+
+
+_tickets = iter(range(1_000_000))
+
+
+async def fill(storage: PostgresStorage, name: str, **options: Any) -> None:
+    await storage.enqueue([job(f"{name}{n:06}", **options) for n in range(MANY)])
+
+
+@pytest.fixture
+async def reader() -> AsyncIterator[Reader]:
+    """A line of many jobs and many that have ended, and a planner to whom a whole table seems less than some look-ups."""
+    with support.a_schema() as schema:
+        storage = PostgresStorage(support.url_of(schema, pool=1))
+        await storage.open()
+        await storage.set_limits([Limit("api", slots=10_000)])
+        made = Reader(schema, storage)
+        await fill(storage, "old")
+        while rows := await made.claim(MANY):
+            await storage.settle([done(row) for row in rows])
+        await fill(storage, "new")
+        await fill(storage, "limited", queue="limited", limits=(("api", 1),))
+        await storage.close()
+        await storage.open()
+        await storage._pool.run("SET cpu_operator_cost = 100", [])  # finding the way down an index, above all
+        yield made
+        await storage.close()
+
+
+async def test_endings(reader: Reader) -> None:
+    rows = await reader.claim(FEW)
+    assert len(rows) == FEW
+    assert await reader.read(reader.storage.settle([done(row) for row in rows])) < 10 * FEW
+
+
+async def test_endings_that_give_back_slots(reader: Reader) -> None:
+    rows = await reader.claim(FEW, "limited")
+    assert len(rows) == FEW
+    assert await reader.read(reader.storage.settle([done(row) for row in rows])) < 20 * FEW
+
+
+async def test_claims(reader: Reader) -> None:
+    holds = tuple(row.job.id for row in await reader.claim(FEW))
+    assert await reader.read(reader.claim(FEW, holds=holds)) < 20 * FEW
+
+
+async def test_claims_that_take_slots(reader: Reader) -> None:
+    holds = tuple(row.job.id for row in await reader.claim(FEW, "limited"))
+    assert await reader.read(reader.claim(FEW, "limited", holds=holds)) < 30 * FEW
+
+
+async def test_claims_of_jobs_by_name(reader: Reader) -> None:
+    ids = tuple(f"new{n:06}" for n in range(MANY - FEW, MANY))
+    assert await reader.read(reader.claim(FEW, ids=ids)) < 30 * FEW
+
+
+async def test_heartbeats(reader: Reader) -> None:
+    rows = await reader.claim(FEW)
+    holds = [Hold(id=row.id, version=row.version) for row in rows]
+    noted = [Hold(id=row.id, version=row.version, note="1") for row in rows]
+    presence = Presence(worker="w")
+    assert await reader.read(reader.storage.heartbeat(presence, holds, 60.0)) < 10 * FEW
+    assert await reader.read(reader.storage.heartbeat(presence, noted, 60.0)) < 20 * FEW
+
+
+async def test_jobs_that_are_stored_already(reader: Reader) -> None:
+    again: list[NewJob] = [job(f"new{n:06}") for n in range(FEW)]
+    assert await reader.read(reader.storage.enqueue(again)) < 10 * FEW
+    assert await reader.read(reader.storage.enqueue([job(f"old{n:06}") for n in range(FEW)])) < 20 * FEW
+
+
+async def test_jobs_that_wait_for_others(reader: Reader) -> None:
+    new = [job(f"down{n}", after=(f"new{n:06}",)) for n in range(FEW)]
+    assert await reader.read(reader.storage.enqueue(new)) < 40 * FEW
