@@ -74,28 +74,28 @@ async def reader() -> AsyncIterator[Reader]:
 async def test_endings(reader: Reader) -> None:
     rows = await reader.claim(FEW)
     assert len(rows) == FEW
-    assert await reader.read(reader.storage.settle([done(row) for row in rows])) < 10 * FEW
+    assert await reader.read(reader.storage.settle([done(row) for row in rows])) < MANY
 
 
 async def test_endings_that_give_back_slots(reader: Reader) -> None:
     rows = await reader.claim(FEW, "limited")
     assert len(rows) == FEW
-    assert await reader.read(reader.storage.settle([done(row) for row in rows])) < 20 * FEW
+    assert await reader.read(reader.storage.settle([done(row) for row in rows])) < MANY
 
 
 async def test_claims(reader: Reader) -> None:
     holds = tuple(row.job.id for row in await reader.claim(FEW))
-    assert await reader.read(reader.claim(FEW, holds=holds)) < 20 * FEW
+    assert await reader.read(reader.claim(FEW, holds=holds)) < MANY
 
 
 async def test_claims_that_take_slots(reader: Reader) -> None:
     holds = tuple(row.job.id for row in await reader.claim(FEW, "limited"))
-    assert await reader.read(reader.claim(FEW, "limited", holds=holds)) < 30 * FEW
+    assert await reader.read(reader.claim(FEW, "limited", holds=holds)) < MANY
 
 
 async def test_claims_of_jobs_by_name(reader: Reader) -> None:
     ids = tuple(f"new{n:06}" for n in range(MANY - FEW, MANY))
-    assert await reader.read(reader.claim(FEW, ids=ids)) < 30 * FEW
+    assert await reader.read(reader.claim(FEW, ids=ids)) < MANY
 
 
 async def test_heartbeats(reader: Reader) -> None:
@@ -103,16 +103,16 @@ async def test_heartbeats(reader: Reader) -> None:
     holds = [Hold(id=row.id, version=row.version) for row in rows]
     noted = [Hold(id=row.id, version=row.version, note="1") for row in rows]
     presence = Presence(worker="w")
-    assert await reader.read(reader.storage.heartbeat(presence, holds, 60.0)) < 10 * FEW
-    assert await reader.read(reader.storage.heartbeat(presence, noted, 60.0)) < 20 * FEW
+    assert await reader.read(reader.storage.heartbeat(presence, holds, 60.0)) < MANY
+    assert await reader.read(reader.storage.heartbeat(presence, noted, 60.0)) < MANY
 
 
 async def test_jobs_that_are_stored_already(reader: Reader) -> None:
     again: list[NewJob] = [job(f"new{n:06}") for n in range(FEW)]
-    assert await reader.read(reader.storage.enqueue(again)) < 10 * FEW
-    assert await reader.read(reader.storage.enqueue([job(f"old{n:06}") for n in range(FEW)])) < 20 * FEW
+    assert await reader.read(reader.storage.enqueue(again)) < MANY
+    assert await reader.read(reader.storage.enqueue([job(f"old{n:06}") for n in range(FEW)])) < MANY
 
 
 async def test_jobs_that_wait_for_others(reader: Reader) -> None:
     new = [job(f"down{n}", after=(f"new{n:06}",)) for n in range(FEW)]
-    assert await reader.read(reader.storage.enqueue(new)) < 40 * FEW
+    assert await reader.read(reader.storage.enqueue(new)) < MANY
