@@ -1,4 +1,4 @@
-"""What the planner believes must not matter: it is asked when a table was just swept empty, and used when it is full."""
+"""What the planner believes must not matter: it is asked when a table was swept empty, and used when it is full."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def fill(storage: PostgresStorage, name: str, **options: Any) -> None:
 
 @pytest.fixture
 async def reader() -> AsyncIterator[Reader]:
-    """A line of many jobs and many that have ended, and a planner to whom a whole table seems less than some look-ups."""
+    """A line of many jobs and many that have ended, and a planner to whom the whole seems less than some look-ups."""
     with support.a_schema() as schema:
         storage = PostgresStorage(support.url_of(schema, pool=1))
         await storage.open()
