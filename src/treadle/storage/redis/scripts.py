@@ -19,6 +19,7 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "store": SHARED,
     "claim": (*SHARED, "tend"),
     "settle": (*SHARED, "reopen"),
+    "settle_claim": (*SHARED, "reopen", "tend"),
     "heartbeat": (*SHARED, "tend"),
     "limits": SHARED,
     "prune": (*SHARED, "tend"),
@@ -35,6 +36,7 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "walk": (),
     "tally": (),
 }
+FUSED: Final = {"settle_claim": ("settle", "claim")}  # one after the other in one script; the answers as a list
 BEFORE: Final = {"enqueue": "part", "store": "part", "walk": "spot", "tally": "spot"}  # what the verb begins with
 
 
@@ -51,16 +53,22 @@ def load() -> dict[str, Script]:
 
 def _script(verb: str, pieces: tuple[str, ...]) -> Script:
     words = _read("words")
-    shared = "".join(map(_read, pieces))
-    slowly = f"local R, B, A, E, T, O, C\nlocal function slowly()\n{words}{shared}end\n" if pieces else ""
-    begins = _read(BEFORE[verb]) if verb in BEFORE else ""
-    own = f"{begins}{_read(verb)}"
     if pieces:
-        # The verb is a function of its own: what it makes finds its names above in one step, and not by looking along
+        shared = "".join(map(_read, pieces))
+        slowly = f"local R, B, A, E, T, O, C\nlocal function slowly()\npay()\n{words}{shared}end\n"
+        # Each verb is a function of its own: what it makes finds its names above in one step, and not by looking along
         # all that the script has open (4 us a claim).
-        own = f"return (function()\n{own}end)()\n"
-    text = f"{words}{_read('base')}{slowly}{own}".encode()
+        runs = [f"said[{n}] = (function()\n{_text(each)}end)()\n" for n, each in enumerate(FUSED.get(verb, (verb,)), 1)]
+        answer = "said" if verb in FUSED else "said[1]"
+        own = f"{slowly}local said = {{}}\n{''.join(runs)}pay()\nreturn {answer}\n"
+    else:
+        own = _text(verb)
+    text = f"{words}{_read('base')}{own}".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+def _text(verb: str) -> str:
+    return (_read(BEFORE[verb]) if verb in BEFORE else "") + _read(verb)
 
 
 def _read(name: str) -> str:

@@ -57,6 +57,20 @@ local function swept(kind, key, rank, list)
   return true
 end
 
+-- Slots taken and given back, by limit; paid at the end, or when somebody begins to count them (`slowly`). What a trip gives
+-- back and takes again is not written at all.
+local owed = {}
+local function owe(key, cost) owed[key] = (owed[key] or 0) + cost end
+
+local function pay()
+  for key, cost in pairs(owed) do
+    for _, hash in ipairs(cost ~= 0 and { LIVE, BEGUN } or {}) do
+      if call('HINCRBY', hash, key, cost) == 0 then call('HDEL', hash, key) end
+    end
+  end
+  owed = {}
+end
+
 local function lane_of(queue, rank, lane) return ns .. ':lane:' .. rank .. ':' .. #queue .. ':' .. queue .. ':' .. lane end
 
 local function fetch(key, fields)

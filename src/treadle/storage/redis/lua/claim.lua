@@ -1,11 +1,12 @@
--- ARGV: now, the ask as msgpack, or with what else a claim over several shards says: `tended` already, `more` than what
+-- ARGV: now, ..., the ask as msgpack, or with what else a claim over several shards says: `tended` already, `more` than what
 -- it has got.   Answers { now, next moment or '', again, { body, row, ... } };
 -- again: 1 if this ticket was asked before, 2 if there is more to look at.
 do
   local mark = away()
   if mark then return mark end
 end
-local ask = cmsgpack.unpack(ARGV[2])
+B = nil                                  -- who settled before in the same trip has closed his book
+local ask = cmsgpack.unpack(ARGV[#ARGV])
 local LOOK_MOST = 10000                  -- rows of other tasks one call looks past
 local ASIDE_MOST = 500                   -- jobs that step aside in one call: the server does nothing else meanwhile
 local aside = 0
@@ -18,14 +19,13 @@ local function first_score(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHS
 local due, opens = first_score(DUE), first_score(OPENS)
 local calm = (due or now + 1) > now and (opens or now + 1) > now
 local ruled = call('EXISTS', RULES) == 1
-local took = {}                          -- limit -> slots taken, while B does not count them
 
 local function count(key, cost)
   if B then
     B.add(LIVE, key, cost)
     B.add(BEGUN, key, cost)
   else
-    took[key] = (took[key] or 0) + cost
+    owe(key, cost)
   end
 end
 
@@ -33,8 +33,6 @@ local function go_slowly()
   if B then return end
   slowly()
   A.some = ruled
-  for key, cost in pairs(took) do count(key, cost) end
-  took = {}
 end
 
 if ruled or not calm then go_slowly() end
@@ -361,10 +359,6 @@ if hot > 0 then
   many('HSET', ROW, hot_set, 2)
   many('ZADD', DUE, hot_due, 2)
   many('SADD', HELD, hot_ids)
-end
-for key, cost in pairs(took) do
-  call('HINCRBY', LIVE, key, cost)
-  call('HINCRBY', BEGUN, key, cost)
 end
 if B then B.finish() end
 for k = 1, n do

@@ -1,4 +1,5 @@
--- ARGV: now, then for each outcome: id, words, number of jobs born of it, and id body of each of those.
+-- ARGV: now, then for each outcome: id, words, number of jobs born of it, and id body of each of those; at the end what a
+-- claim in the same trip asks for, if there is one.
 -- words: 's' state version attempt keep | tail of the row   -- a plain ending
 --    or: 'f' | the outcome as msgpack
 -- Answers { number, status, what, other, ... } of those that were not simply applied; status 'left': it is in the first
@@ -17,7 +18,7 @@ end
 local ids, words, at, times, total = {}, {}, {}, {}, 0
 do
   local k, width = 2, #ARGV
-  while k <= width do
+  while k < width do
     local id = ARGV[k]
     total = total + 1
     ids[total], words[total], at[total], times[id] = id, ARGV[k + 1], k + 2, (times[id] or 0) + 1
@@ -59,21 +60,17 @@ end
 
 -- slots are given back, limit by limit
 local function give_back(groups)
-  local freed, limited = {}, {}
+  local limited = {}
   for _, group in pairs(groups) do
     local n = group.ids and #group.ids or 0
     if n > 0 then
       many('SREM', ns .. ':held:' .. group.worker, group.ids)
-      freed[group.queue] = (freed[group.queue] or 0) + n
+      owe(group.queue, -n)
       for _, cost in ipairs(group.limits) do
         limited[#limited + 1] = cost[1]
-        freed[cost[1]] = (freed[cost[1]] or 0) + n * cost[2]
+        owe(cost[1], -n * cost[2])
       end
     end
-  end
-  for key, cost in pairs(freed) do
-    if call('HINCRBY', LIVE, key, -cost) == 0 then call('HDEL', LIVE, key) end
-    if call('HINCRBY', BEGUN, key, -cost) == 0 then call('HDEL', BEGUN, key) end
   end
   many('ZREM', OPENS, limited)           -- nobody stands aside: no rate has to let anybody in
 end
