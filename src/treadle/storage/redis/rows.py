@@ -104,7 +104,7 @@ def new_record(job: NewJob, now: float) -> Record:
     )  # fmt: skip
 
 
-def stored(jobs: Sequence[NewJob], moment: bytes, known: Sequence[Any], places: bytes) -> list[Record]:
+def stored(jobs: Sequence[NewJob], moment: bytes, places: bytes, *known: Any) -> list[Record]:
     """Plain jobs: in a call of them `known` (number, job, row, ...) were there; of the others, those with a lane have
     these places."""
     now = float(moment)
@@ -236,6 +236,6 @@ def decode_presence(data: bytes) -> tuple[Presence, float]:
     return _presence(memoryview(data)[8:]), _MADE.unpack_from(data)[0]
 
 
-def pairs(rows: Sequence[bytes]) -> list[Record]:
+def pairs(rows: Sequence[bytes], start: int = 0) -> list[Record]:
     """`job, row, job, row, ...` as records."""
-    return [record(rows[at], rows[at + 1]) for at in range(0, len(rows), 2)]
+    return [record(rows[at], rows[at + 1]) for at in range(start, len(rows), 2)]

@@ -36,7 +36,9 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "walk": (),
     "tally": (),
 }
-FUSED: Final = {"settle_claim": ("settle", "claim")}  # one after the other in one script; the answers as a list
+# Several in one script, one after the other. Their answers are joined, each after its length: for every list in an answer
+# the server sets 16 KB aside, and glibc's allocator takes 5 us to do so.
+FUSED: Final = {"settle_claim": ("settle", "claim")}
 BEFORE: Final = {"enqueue": "part", "store": "part", "walk": "spot", "tally": "spot"}  # what the verb begins with
 
 
@@ -58,9 +60,12 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
         slowly = f"local R, B, A, E, T, O, C\nlocal function slowly()\npay()\n{words}{shared}end\n"
         # Each verb is a function of its own: what it makes finds its names above in one step, and not by looking along
         # all that the script has open (4 us a claim).
-        runs = [f"said[{n}] = (function()\n{_text(each)}end)()\n" for n, each in enumerate(FUSED.get(verb, (verb,)), 1)]
-        answer = "said" if verb in FUSED else "said[1]"
-        own = f"{slowly}local said = {{}}\n{''.join(runs)}pay()\nreturn {answer}\n"
+        run = "(function()\n{}end)()".format
+        if verb in FUSED:
+            own = "local all = {}\n" + "".join(f"join(all, {run(_text(each))})\n" for each in FUSED[verb])
+        else:
+            own = f"local all = {run(_text(verb))}\n"
+        own = f"{slowly}{own}pay()\nreturn all\n"
     else:
         own = _text(verb)
     text = f"{words}{_read('base')}{own}".encode()

@@ -57,6 +57,13 @@ local function swept(kind, key, rank, list)
   return true
 end
 
+-- one answer after the other, each after its length
+local function join(all, answer)
+  local n, count = #all, #answer
+  all[n + 1] = count
+  for k = 1, count do all[n + 1 + k] = answer[k] end
+end
+
 -- Slots taken and given back, by limit; paid at the end, or when somebody begins to count them (`slowly`). What a trip gives
 -- back and takes again is not written at all.
 local owed = {}

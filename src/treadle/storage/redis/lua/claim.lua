@@ -1,5 +1,5 @@
 -- ARGV: now, ..., the ask as msgpack, or with what else a claim over several shards says: `tended` already, `more` than what
--- it has got.   Answers { now, next moment or '', again, { body, row, ... } };
+-- it has got.   Answers { now, next moment or '', again, body, row, ... };
 -- again: 1 if this ticket was asked before, 2 if there is more to look at.
 do
   local mark = away()
@@ -16,9 +16,10 @@ local bodies, rows, n = {}, {}, 0
 
 local function first_score(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
 
-local due, opens = first_score(DUE), first_score(OPENS)
+local limited = call('EXISTS', RULES, OPENS) > 0
+local due, opens = first_score(DUE), limited and first_score(OPENS) or nil
 local calm = (due or now + 1) > now and (opens or now + 1) > now
-local ruled = call('EXISTS', RULES) == 1
+local ruled = limited and call('EXISTS', RULES) == 1
 
 local function count(key, cost)
   if B then
@@ -68,9 +69,9 @@ end
 local function answer(again)
   local moment = least(due, opens)
   if B then moment = least(B.next_moment(), ruled and next_of_queues()) end
-  local list = {}
-  for k = 1, n do list[2 * k - 1], list[2 * k] = bodies[k], rows[k] end
-  return { num(now), moment and num(moment) or '', again, list }
+  local list = { num(now), moment and num(moment) or '', again }
+  for k = 1, n do list[2 * k + 2], list[2 * k + 3] = bodies[k], rows[k] end
+  return list
 end
 
 local HELD = ns .. ':held:' .. ask.worker
@@ -130,12 +131,12 @@ local function lease(r, body)
   if room[r.j.task] then room[r.j.task] = room[r.j.task] - 1 end
 end
 
--- --- the many plain ones: bytes put together, nothing unpacked; what they ask for is read once for all who ask alike
+-- --- the many plain ones: bytes put together, nothing unpacked; what jobs have in common is read once for all of them
 
 local hot_ids, hot_set, hot_due, hot = {}, {}, {}, 0
 local HEAD = struct.pack('>BBI4i4i4I4I4I4', RUNNING, PLAIN, 1, 0, 0, 0, 0, 0)
 local moments = {}                       -- by lease: due .. expires as bytes, the score, the moment
-local spans, versions = {}, {}           -- by lengths: where task and head end; by version: the next one
+local versions = {}                      -- by version as bytes: the next one
 
 local function moments_of(task)
   local seconds = lease_of(task)
@@ -148,28 +149,31 @@ local function moments_of(task)
   return m
 end
 
-local function span_of(body)
-  local lengths = sub(body, 20, 27)
-  local span = spans[lengths]
-  if not span then
-    local tl, ql, hl = struct.unpack('>HHI4', lengths)
-    span = { 27 + tl, 28 + tl + ql, 27 + tl + ql + hl, hl > 0 }
-    spans[lengths] = span
+-- jobs of a line that are alike up to their payload
+local function kind_of(body, kinds)
+  local tl, ql, hl = struct.unpack('>HHI4', body, 20)
+  local begin = sub(body, 1, 27 + tl + ql + hl)
+  local kind = kinds[begin]
+  if not kind then
+    kind = { begin = begin, length = #begin, plain = byte(body) == PLAIN, task = sub(body, 28, 27 + tl),
+             asks = sub(begin, 28 + tl + ql), taken = 0, tail = nil }
+    kinds[begin] = kind
   end
-  return span
+  return kind
 end
 
--- what those of one line with this head ask for; `gone`: who of a lane leaves the line
-local function kind_of(head, queue, rank)
-  local words = head ~= '' and cmsgpack.unpack(head) or {}
-  local limits = words.limits or {}
-  local names = struct.pack('>HH', #ask.worker, #queue) .. ask.worker .. queue
-  return { limits = limits, tail = #limits > 0 and names .. cmsgpack.pack(limits) or names, taken = 0,
-           lane = words.lane and lane_of(queue, rank, words.lane), gone = {} }
+-- what the rows of a kind have in common, and what they ask for; `gone`: who of a lane leaves the line
+local function prepare(kind, queue, rank)
+  local words = kind.asks ~= '' and cmsgpack.unpack(kind.asks) or {}
+  local limits, m = words.limits or {}, moments_of(kind.task)
+  kind.limits, kind.gone, kind.score = limits, {}, m[2]
+  kind.lane = words.lane and lane_of(queue, rank, words.lane)
+  kind.head = HEAD .. sub(kind.begin, 4, 19)
+  kind.tail = m[1] .. sub(kind.begin, 2, 3) .. struct.pack('>HH', #ask.worker, #queue) .. ask.worker .. queue
+    .. (#limits > 0 and cmsgpack.pack(limits) or '')
 end
 
 local function lets_in(limits)
-  if not ruled then return true end
   for k = 1, #limits do
     if not A.fits(limits[k][1], limits[k][2], false) then return false end
   end
@@ -180,11 +184,9 @@ local function lets_in(limits)
   return true
 end
 
-local function is_new(raw)
-  return not raw or (byte(raw) == READY and byte(raw, 2) == PLAIN and sub(raw, 83, 90) == NONE_BYTES)
-end
+local function is_new(raw) return byte(raw) == READY and byte(raw, 2) == PLAIN and sub(raw, 83, 90) == NONE_BYTES end
 
-local function lease_plain(id, body, raw, m, kind)
+local function lease_plain(id, body, raw, kind)
   local row
   if raw then
     local version = sub(raw, 3, 6)
@@ -193,15 +195,15 @@ local function lease_plain(id, body, raw, m, kind)
       higher = sub(HEAD, 1, 2) .. struct.pack('>I4', struct.unpack('>I4', version) + 1)
       versions[version] = higher
     end
-    row = higher .. sub(raw, 7, 50) .. NONE_BYTES .. sub(raw, 59, 66) .. m[1] .. sub(raw, 115, 116) .. kind.tail
+    row = higher .. sub(raw, 7, 50) .. NONE_BYTES .. sub(raw, 59, 66) .. kind.tail
   else
     local made = sub(body, -8)
-    row = HEAD .. sub(body, 4, 19) .. made .. NONE_BYTES .. made .. m[1] .. sub(body, 2, 3) .. kind.tail
+    row = kind.head .. made .. NONE_BYTES .. made .. kind.tail
   end
   n, hot = n + 1, hot + 1
   bodies[n], rows[n], hot_ids[hot] = body, row, id
   hot_set[2 * hot - 1], hot_set[2 * hot] = id, row
-  hot_due[2 * hot - 1], hot_due[2 * hot] = m[2], id
+  hot_due[2 * hot - 1], hot_due[2 * hot] = kind.score, id
   kind.taken = kind.taken + 1
   if kind.lane then kind.gone[kind.taken] = id end
 end
@@ -214,8 +216,10 @@ local function leave_line(queue, rank, list, taken, kinds, last)
   end
   count('queue:' .. queue, #taken)
   for _, kind in pairs(kinds) do
-    many('ZREM', kind.lane, kind.gone)
-    for _, cost in ipairs(ruled and {} or kind.limits) do count(cost[1], cost[2] * kind.taken) end
+    if kind.taken > 0 then
+      many('ZREM', kind.lane, kind.gone)
+      for _, cost in ipairs(ruled and {} or kind.limits) do count(cost[1], cost[2] * kind.taken) end
+    end
   end
   for _, m in pairs(moments) do due = least(due, m[3]) end
 end
@@ -250,34 +254,25 @@ local function walk_rank(queue, rank, share, rule)
     ids[most + 1] = nil
     if #ids == 0 then break end
     local found, raws = fetch(JOB, ids), fetch(ROW, ids)
-    local taken, gone, kinds, kind, head, m, task = {}, 0, {}, nil, nil, nil, nil
+    local taken, gone, kinds, kind = {}, 0, {}, nil
     for k, id in ipairs(ids) do
       local body, raw = found[k], raws[k]
-      local span = span_of(body)
-      local own = sub(body, 28, span[1])
-      if not wanted(id, own) then
+      if not kind or sub(body, 1, kind.length) ~= kind.begin then kind = kind_of(body, kinds) end
+      if not wanted(id, kind.task) then
         offset, looked = offset + 1, looked + 1
         if rule then
           local r = B.get(id)
           spot, last = r.place, id
         end
       else
-        local plain = not rule and byte(body) == PLAIN and is_new(raw) and not (B and B.rows[id])
-        if plain then
-          local asked = span[4] and sub(body, span[2], span[3]) or ''
-          if asked ~= head then
-            head, kind = asked, kinds[asked] or kind_of(asked, queue, rank)
-            kinds[asked] = kind
-          end
-        end
-        if plain and lets_in(kind.limits) then
-          if own ~= task then
-            task, m = own, moments_of(own)
-          end
-          lease_plain(id, body, raw, m, kind)
+        local plain = kind.plain and not rule and (not raw or is_new(raw)) and not (B and B.rows[id])
+        if plain and not kind.tail then prepare(kind, queue, rank) end
+        if plain and (not ruled or lets_in(kind.limits)) then
+          lease_plain(id, body, raw, kind)
           gone, share = gone + 1, share - 1
           taken[gone] = id
-          if room[own] then room[own] = room[own] - 1 end
+          local left = room[kind.task]
+          if left then room[kind.task] = left - 1 end
         else
           go_slowly()
           if B.rows[id] == nil then B.rows[id] = R.read(id, body, raw) end
@@ -303,9 +298,11 @@ end
 local function walk(queue, share)
   local rule = ruled and A.rule('queue:' .. queue)
   share = math.min(share, limit - n)
-  local from = '-inf'
+  local ranks, from = ns .. ':lines:' .. queue, nil
   while share > 0 and aside < ASIDE_MOST do
-    local rank = call('ZRANGEBYSCORE', ns .. ':lines:' .. queue, from, '+inf', 'LIMIT', 0, 1)[1]
+    -- The first by its place: the server does not know ahead how many a range by score has, and glibc's allocator takes
+    -- 10 us to find room for an answer of any length.
+    local rank = (from and call('ZRANGEBYSCORE', ranks, from, '+inf', 'LIMIT', 0, 1) or call('ZRANGE', ranks, 0, 0))[1]
     if not rank then break end
     share = walk_rank(queue, rank, share, rule)
     from = '(' .. -rank

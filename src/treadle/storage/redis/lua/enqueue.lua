@@ -1,6 +1,6 @@
 -- ARGV: now, call, until (part.lua), then groups: queue, rank, n, n times id body.   All are plain, no id is there twice.
--- Answers { now, { number in the call, body, row, ... } of those that were there already, the places of those that joined
--- in a lane, 8 bytes each }.
+-- Answers { now, the places of those that joined in a lane, 8 bytes each, then number in the call, body, row of each that was
+-- there already }.
 local NOW, NO_HEAD = num(now), '\0\0\0\0'
 
 local function line_of(queue, rank)
@@ -42,7 +42,7 @@ local function place_in(kind, line)
   return lane.last
 end
 
-local known, at, number, width = {}, 4, 0, #ARGV
+local known, at, number, width = { NOW, '' }, 4, 0, #ARGV
 local topics, seen, places = {}, {}, {}
 if asks then
   local ids, k = {}, 4
@@ -100,4 +100,5 @@ while at < width do
 end
 if #topics > 0 then call('PUBLISH', ns .. ':say', cmsgpack.pack(topics)) end
 if ARGV[2] ~= '' and not done then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
-return { NOW, known, table.concat(places) }
+known[2] = table.concat(places)
+return known

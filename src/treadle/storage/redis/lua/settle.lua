@@ -41,21 +41,39 @@ local function awaited()
   return found
 end
 
--- what rows with this end have in common: rank, lengths, worker, queue, limits. `ids`: those of them that end now, unless
--- somebody stands aside for one of the limits and may have to come back.
+-- What rows that end alike have in common: moments from `due` on, rank, lengths, worker, queue, limits. `ids`: those of them
+-- that end now, unless somebody stands aside for one of the limits and may have to come back.
 local anybody_aside
-local function group_of(names)
-  local wl, ql = struct.unpack('>HH', names, 3)
-  local group = { names = sub(names, 1, 6 + wl + ql), worker = sub(names, 7, 6 + wl), limits = {}, ids = {},
-                  queue = 'queue:' .. sub(names, 7 + wl, 6 + wl + ql) }
-  if #names > 6 + wl + ql then
-    group.limits = cmsgpack.unpack(sub(names, 7 + wl + ql))
+local function group_of(rest)
+  local wl, ql = struct.unpack('>HH', rest, 51)
+  local worker, queue = 55, 55 + wl
+  local group = { moments = NONE_BYTES .. sub(rest, 9, 24) .. NOW_BYTES .. NOW_BYTES, names = sub(rest, 49, 54 + wl + ql),
+                  worker = sub(rest, worker, queue - 1), queue = 'queue:' .. sub(rest, queue, queue + ql - 1), limits = {},
+                  ids = {} }
+  if #rest >= queue + ql then
+    group.limits = cmsgpack.unpack(sub(rest, queue + ql))
     if anybody_aside == nil then anybody_aside = call('EXISTS', ns .. ':asides') == 1 end
     for _, cost in ipairs(anybody_aside and group.limits or {}) do
       if call('SISMEMBER', ns .. ':asides', cost[1]) == 1 then group.ids = nil end
     end
   end
   return group
+end
+
+-- What outcomes in the same words have in common: how the row must begin, how it begins then, what it has instead.
+local function wording_of(word)
+  if byte(word) ~= 115 then return {} end
+  local keep, tail = sub(word, 11, 18), sub(word, 19)
+  local version = struct.pack('>I4', struct.unpack('>I4', word, 3) + 1)
+  return { before = string.char(RUNNING, PLAIN) .. sub(word, 3, 6), attempt = sub(word, 7, 10), tail = tail,
+           after = sub(word, 2, 2) .. (tail == '' and '\1' or '\5') .. version .. '\0\0\0\0',
+           keep = keep ~= NONE_BYTES and keep, failed = byte(word, 2) == FAILED }
+end
+
+-- until when rows that are kept so many seconds are, as bytes and as a score
+local function until_of(keep)
+  local moment = now + math.max(struct.unpack('>d', keep), 60)
+  return { struct.pack('>d', moment), num(moment) }
 end
 
 -- slots are given back, limit by limit
@@ -78,39 +96,33 @@ end
 do
   local raws, parents = fetch(ROW, ids), awaited()
   local set, due, old, ended, topics, n = {}, {}, {}, {}, {}, 0
-  local until_, next_, groups = {}, {}, {}
+  local wordings, untils, groups = {}, {}, {}
   local ending = num(-now)
-  local before, after = '\0\0\0\0', NOW_BYTES .. NOW_BYTES
   for k = 1, total do
-    local raw, word, id = raws[k], words[k], ids[k]
-    if raw and byte(word) == 115 and byte(raw) == RUNNING and byte(raw, 2) == PLAIN and times[id] == 1 and not parents[k] then
-      local version, names = sub(raw, 3, 6), sub(raw, 115)
-      local group = groups[names]
+    local raw, id, w = raws[k], ids[k], wordings[words[k]]
+    if not w then
+      w = wording_of(words[k])
+      wordings[words[k]] = w
+    end
+    if raw and sub(raw, 1, 6) == w.before and times[id] == 1 and not parents[k] then
+      local rest = sub(raw, 67)
+      local group = groups[rest]
       if not group then
-        group = group_of(names)
-        groups[names] = group
+        group = group_of(rest)
+        groups[rest] = group
       end
-      if version == sub(word, 3, 6) and group.ids then
-        local keep = sub(word, 11, 18)
-        if keep == NONE_BYTES then keep = byte(word, 2) == FAILED and sub(raw, 35, 42) or sub(raw, 27, 34) end
-        local u = until_[keep]
+      if group.ids then
+        local keep = w.keep or (w.failed and sub(raw, 35, 42) or sub(raw, 27, 34))
+        local u = untils[keep]
         if not u then
-          local moment = now + math.max(struct.unpack('>d', keep), 60)
-          u = { struct.pack('>d', moment), num(moment) }
-          until_[keep] = u
+          u = until_of(keep)
+          untils[keep] = u
         end
-        local higher = next_[version]
-        if not higher then
-          higher = struct.pack('>I4', struct.unpack('>I4', version) + 1)
-          next_[version] = higher
-        end
-        local tail = sub(word, 19)
         n = n + 1
         done[k] = true
         group.ids[#group.ids + 1] = id
-        set[2 * n - 1], set[2 * n] = id, sub(word, 2, 2) .. (tail == '' and '\1' or '\5') .. higher .. before
-          .. sub(raw, 11, 14) .. sub(word, 7, 10) .. sub(raw, 19, 66) .. NONE_BYTES .. sub(raw, 75, 90) .. after .. u[1]
-          .. group.names .. tail
+        set[2 * n - 1], set[2 * n] = id, w.after .. sub(raw, 11, 14) .. w.attempt .. sub(raw, 19, 66) .. group.moments
+          .. u[1] .. group.names .. w.tail
         due[n], topics[n] = id, 'job:' .. id
         old[2 * n - 1], old[2 * n], ended[2 * n - 1], ended[2 * n] = u[2], id, ending, id
       end
