@@ -36,8 +36,8 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "walk": (),
     "tally": (),
 }
-# Several in one script, one after the other. Their answers are joined, each after its length: for every list in an answer
-# the server sets 16 KB aside, and glibc's allocator takes 5 us to do so.
+# Several in one script, one after the other. Their answers are joined, each after its length: for every list in an
+# answer the server sets 16 KB aside, for which glibc's allocator tidies up all that it has.
 FUSED: Final = {"settle_claim": ("settle", "claim")}
 BEFORE: Final = {"enqueue": "part", "store": "part", "walk": "spot", "tally": "spot"}  # what the verb begins with
 
