@@ -63,6 +63,11 @@ async def tell() -> int:
 
 
 @app.task
+async def loop() -> str:
+    return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+
+@app.task
 async def wrong() -> None:
     raise ValueError("no good")
 
@@ -245,3 +250,17 @@ def test_orders_that_cannot_be_followed_are_said_once(here: Path, args: list[str
     assert said in worker.stderr
     assert worker.stderr.count("treadle: ") == 1
     assert ("Traceback" in worker.stderr) is (code == 1)
+
+
+@pytest.mark.parametrize(("asked", "found"), [((), "uvloop"), (("--loop", "asyncio"), "asyncio")])
+def test_jobs_run_on_the_loop_asked_for(here: Path, asked: tuple[str, ...], found: str) -> None:
+    with Command("worker", "jobs:app", *asked, cwd=here) as worker:
+        worker.wait_for("claiming")
+        assert typed(here, "enqueue", "--app", "jobs:app", "loop", "--wait", "30") == f'"{found}"\n'
+
+
+def test_a_loop_that_is_not_installed_is_said_so(here: Path) -> None:
+    (here / "sitecustomize.py").write_text("import sys\nsys.modules['uvloop'] = None\n")
+    with Command("worker", "jobs:app", "--loop", "uvloop", cwd=here, PYTHONPATH=str(here)) as worker:
+        assert worker.ended() == 2
+        assert "pip install 'treadle[uvloop]'" in worker.stderr

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from treadle.app import App
-from treadle.cli import logs
+from treadle.cli import logs, loops
 from treadle.cli.delayed import prepare
 from treadle.cli.find import find_app, serve_main_names
 from treadle.cli.orders import Hello, Orders
@@ -69,7 +69,7 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
             asyncio.get_running_loop().add_reader(channel, _listen, channel)
         await worker.run()
 
-    asyncio.run(run())
+    loops.run(run(), orders.loop)
 
 
 async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.socket | None) -> None:

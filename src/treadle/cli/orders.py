@@ -27,6 +27,7 @@ class Orders(Struct, kw_only=True):
     lease: float | None = None
     poll: float | None = None
     role: str | None = None
+    loop: str = "auto"  # one of loops.LOOPS
     log_level: str = "info"
     log_json: bool = False
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
+from treadle.cli import loops
 from treadle.cli.announcing import announced, kinds_of
 from treadle.cli.say import USAGE, Stop, masked, note, seconds
 from treadle.cli.target import Target, targeted
@@ -150,12 +150,7 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
         raise Stop(USAGE, f"--host {options['host']} is open to other machines; {words}")
     _log(options["quiet"])
     target.check_there(make=True)
-    runner = asyncio.run
-    if sys.platform != "win32":
-        import uvloop
-
-        runner = uvloop.run
-    return runner(_serve(target.app, settings, options, beside))
+    return loops.run(_serve(target.app, settings, options, beside))
 
 
 def _settings(options: dict[str, Any]) -> Settings:

@@ -14,6 +14,7 @@ import click
 
 from treadle.cli.delayed import ROLES, delivering, delivery_of, prepare, redis_url
 from treadle.cli.delayed import role as role_known
+from treadle.cli.loops import LOOPS, check
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.say import USAGE, Stop, note, seconds
 from treadle.cli.target import Target
@@ -56,6 +57,9 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
     help="Who prunes, redrives and ticks schedules: the leader; a follower if that is silent for 5 s; auto: the first "
     "one there. [each worker does]",
 )
+@click.option(
+    "--loop", type=click.Choice(LOOPS), default="auto", help="The event loop; auto: uvloop where it is installed."
+)
 @click.option("--name", help="How the workers are called; a number and a random part are added.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
@@ -63,7 +67,7 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 def worker(
     app: str | None, face: str | None, url: str | None, concurrency: int | None, processes: int,
     queues: dict[str, int] | None, tasks: tuple[str, ...], grace: float | None, lease: float | None,
-    poll: float | None, role: str | None, name: str | None, log_level: str, log_json: bool, **options: Any,
+    poll: float | None, role: str | None, loop: str, name: str | None, log_level: str, log_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
 
@@ -82,10 +86,11 @@ def worker(
     elif app is None or url is not None or delivery is not None:
         words = "name an app, as MODULE:APP; --url, --webhook and --command are for --face delayed"
         raise Stop(USAGE, words)
+    check(loop)
     orders = Orders(
         app=app or "", url=url, delayed=face is not None, delivery=delivery, ordered=face is not None, name=name,
         concurrency=concurrency, queues=queues, tasks=_listed(tasks) or None, grace=grace, lease=lease, poll=poll,
-        role=role, log_level=log_level, log_json=log_json,
+        role=role, loop=loop, log_level=log_level, log_json=log_json,
     )  # fmt: skip
     if sys.platform == "win32":
         # No process groups, no signals to pass on: one worker, in this very process.
