@@ -17,7 +17,7 @@ from treadle.storage.postgres.rows import record, said, text
 from treadle.storage.rules import rank
 
 AGAIN, UNFINISHED = 1, 2  # what the last row says of the claim
-CLAIM: Final = "SELECT * FROM {schema}.work(%s::float8, NULL, %s::json)"
+CLAIM: Final = "SELECT * FROM {schema}.work(%s::float8, NULL, 0, %s::json)"
 TICKETS: Final = 64  # of one worker remembered
 
 Floors = dict[str, Floor] | None

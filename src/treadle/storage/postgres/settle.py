@@ -16,13 +16,13 @@ from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import named_once, refusal
 from treadle.storage.postgres.rows import NUMBER, STATES, from_json, job_words, said, text, to_json
 
-SETTLE: Final = "SELECT version, spec, more FROM {schema}.work(%s::float8, %s::json, NULL)"
-SETTLE_CLAIM: Final = "SELECT * FROM {schema}.work(%s::float8, %s::json, %s::json)"
+SETTLE: Final = "SELECT version, spec, more FROM {schema}.work(%s::float8, %s::json, %s::int, NULL)"
+SETTLE_CLAIM: Final = "SELECT * FROM {schema}.work(%s::float8, %s::json, %s::int, %s::json)"
 HEARTBEAT: Final = "SELECT * FROM {schema}.heartbeat(%s::float8, %s::text, %s::text, %s::json, %s::float8)"
 
 
 async def settle(run: Runner, outcomes: Sequence[Outcome], now: float | None) -> list[Settled]:
-    rows = await run.run(SETTLE, [now, _words(outcomes)])
+    rows = await run.run(SETTLE, [now, _words(outcomes), len(outcomes)])
     return _settled(rows, len(outcomes))
 
 
@@ -30,7 +30,7 @@ async def settle_claim(
     run: Runner, outcomes: Sequence[Outcome], ask: Claim, now: float | None, watch: Watch
 ) -> tuple[list[Settled], Claimed]:
     floors = watch.floors(ask)
-    rows = await run.run(SETTLE_CLAIM, [now, _words(outcomes), asked(ask, floors)])
+    rows = await run.run(SETTLE_CLAIM, [now, _words(outcomes), len(outcomes), asked(ask, floors)])
     head = next(number for number, row in enumerate(rows) if row[1] is None or row[1] >= 0)
     said_of = [(row[2], row[0], row[12]) for row in rows[:head]]
     found = claimed(rows[head:], ask, watch, floors)

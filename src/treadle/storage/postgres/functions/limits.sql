@@ -249,15 +249,17 @@ BEGIN
     END IF;
 END $$;
 
--- The same for jobs that have ended, all at once: {id: [limit, ...]}, and these limits, whose gates are held.
-CREATE FUNCTION free_slots(held json, keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- The same for jobs that have ended, all at once: each with the limits it names, as text, and these limits, whose gates are
+-- held.
+CREATE FUNCTION free_slots(ids text[], named text[], gates text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text;
 BEGIN
-    DELETE FROM slot USING json_each(held) AS h (id, limits), json_array_elements_text(h.limits) AS l (key),
-        LATERAL (SELECT s.ctid AS spot FROM slot s WHERE s.key = l.key AND s.id = h.id OFFSET 0) AS k
+    DELETE FROM slot
+    USING (SELECT n.id, unnest(n.limits::text[]) AS key FROM unnest(ids, named) AS n (id, limits)) AS h
+    CROSS JOIN LATERAL (SELECT s.ctid AS spot FROM slot s WHERE s.key = h.key AND s.id = h.id OFFSET 0) AS k
     WHERE slot.ctid = k.spot;
-    FOREACH limited IN ARRAY looked_for(keys) LOOP
+    FOREACH limited IN ARRAY looked_for(gates) LOOP
         PERFORM call_in_for(limited, t);
     END LOOP;
 END $$;

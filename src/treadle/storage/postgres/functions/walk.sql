@@ -1,24 +1,32 @@
 -- A claim along lines where somebody has to be asked: whether its limits let it through, whether there is room for its
 -- task. After `most_aside` jobs have stepped aside, or half a second, it ends and says so, to be asked again: what has been
 -- moved is committed, and neither does anybody wait longer for it, nor is it ever undone because a call may not last so
--- long. -> the ids taken, in the order of their turns; how many stepped aside.
-CREATE FUNCTION walk(ask json, ruled boolean, t float8, OUT taken text[], OUT unfinished boolean, OUT aside int)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_variable
+-- long. What it is told, and what it answers: see claim.sql.
+CREATE FUNCTION walk(as_worker text, of_name text, at_slot int, lines text[], shares int[], tasks text[], leases float8[],
+    rooms int[], most int, otherwise float8, ids text[], holds text[], ruled boolean, t float8)
+RETURNS TABLE (
+    spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
+    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     most_aside constant int := 1000;
     until timestamptz := clock_timestamp() + interval '500 ms';
-    a record;
+    got text[] := '{}';
+    aside int := 0;
+    unfinished boolean := false;
     turn record;
     met record;
     line text;
-    share int;
-    room int[];
+    left_over int;
+    room int[] := rooms;
     own text;
     of_queue boolean;           -- there is a rule for it
-    named boolean;
+    named boolean := cardinality(ids) > 0;
     shut boolean;
     page text[];
+    spots tid[];
+    wanted text[];              -- the limits each of them names, as text
     ranks smallint[];
     places float8[];
     at_rank smallint;           -- the last that was looked at in this line: what is before it is not walked again
@@ -28,32 +36,26 @@ DECLARE
     back_place float8;
     gates text[];
 BEGIN
-    SELECT * INTO a FROM json_to_record(ask) AS x (worker text, name text, slot int, lines text[], shares int[],
-        tasks text[], leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[]);
-    taken := '{}';
-    unfinished := false;
-    aside := 0;
-    room := a.rooms;
-    named := cardinality(a.ids) > 0;
     FOR turn IN
-        SELECT q.line AS queue, CASE WHEN half = 0 THEN q.share ELSE a."limit" END AS share
-        FROM generate_series(0, 1) AS half, unnest(a.lines, a.shares) AS q (line, share)
+        SELECT q.line AS queue, CASE WHEN half = 0 THEN q.share ELSE most END AS share
+        FROM generate_series(0, 1) AS half, unnest(lines, shares) AS q (line, share)
         WHERE NOT named
         UNION ALL (
-            SELECT j.queue, a."limit" FROM unnest(a.ids) WITH ORDINALITY AS i (id, n)
+            SELECT j.queue, most FROM unnest(ids) WITH ORDINALITY AS i (id, n)
             JOIN LATERAL (SELECT x.queue FROM job x WHERE x.id = i.id
                 UNION ALL SELECT x.queue FROM ended x WHERE x.id = i.id OFFSET 0) AS j ON true
             GROUP BY j.queue ORDER BY min(i.n))
     LOOP
         line := turn.queue;
-        share := least(turn.share, a."limit" - cardinality(taken));
+        left_over := least(turn.share, most - cardinality(got));
         own := 'queue:' || line;
         shut := false;
         at_id := NULL;
-        WHILE share > 0 AND NOT unfinished LOOP
-            SELECT array_agg(p.id), array_agg(p.rank), array_agg(p.place) INTO page, ranks, places
-            FROM page_of(line, a.tasks, CASE WHEN named THEN a.ids END, shut, at_rank, at_place, at_id,
-                least(greatest(share, 8), 256)) AS p;
+        WHILE left_over > 0 AND NOT unfinished LOOP
+            SELECT array_agg(p.id), array_agg(p.spot), array_agg(p.rank), array_agg(p.place), array_agg(p.wants)
+            INTO page, spots, ranks, places, wanted
+            FROM page_of(line, tasks, CASE WHEN named THEN ids END, shut, at_rank, at_place, at_id,
+                least(greatest(left_over, 8), 256)) AS p;
             EXIT WHEN page IS NULL;
             -- rules after the page: one that was set before a job of it was sent is seen
             ruled := ruled OR EXISTS (SELECT 1 FROM rule);
@@ -63,7 +65,7 @@ BEGIN
                 BEGIN
                     gates := ARRAY(
                         SELECT own WHERE of_queue
-                        UNION SELECT unnest(j.limits) FROM job j WHERE j.id = ANY (page) AND j.limits IS NOT NULL);
+                        UNION SELECT unnest(w.limits::text[]) FROM (SELECT DISTINCT unnest(wanted)) AS w (limits));
                     PERFORM lock_gates(gates);
                     -- who waited for them starts no earlier than who was let through meanwhile, and swept the log
                     t := greatest(t, (SELECT max(m.at) FROM unnest(gates) AS k, LATERAL
@@ -72,10 +74,30 @@ BEGIN
                     EXIT;       -- somebody counts for long: the rest of this line has to wait
                 END;
             END IF;
-            SELECT * INTO met FROM meet(page, share, CASE WHEN of_queue THEN own END, ruled, shut OR named, a.worker,
-                a.tasks, a.leases, a.lease, room, a.holds, most_aside - aside, until, t);
-            taken := taken || met.taken;
-            share := share - cardinality(met.taken);
+            SELECT * INTO met FROM meet(page, spots, left_over, CASE WHEN of_queue THEN own END, ruled, shut OR named,
+                tasks, room, ARRAY(SELECT unnest(holds) INTERSECT SELECT unnest(page)), most_aside - aside, until, t);
+            IF cardinality(met.taken) > 0 THEN
+                -- they run now, and hold the slots they name
+                RETURN QUERY WITH begun AS (
+                    UPDATE job SET state = 2, version = job.version + 1, place = NULL, parked = NULL, worker = as_worker,
+                        due_at = t + coalesce(nullif(job.lease, 0), leases[array_position(tasks, job.task)], otherwise),
+                        started_at = t, updated_at = t,
+                        key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END
+                    WHERE ctid = ANY (met.spots)
+                    RETURNING id, rank, ran, limits, costs, job.spec, job.state, job.version, job.attempt, job.lost,
+                        job.worker, job.place, job.joined_at, job.due_at, job.created_at, job.started_at, job.updated_at,
+                        CASE WHEN NOT is_bare(job) THEN more(job) END AS more
+                ), held AS (
+                    INSERT INTO slot (key, id, cost, live)
+                    SELECT unnest(b.limits), b.id, unnest(b.costs), NOT b.ran FROM begun b WHERE b.limits IS NOT NULL
+                    ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live
+                )
+                SELECT b.spec, b.state, b.version, b.attempt, b.lost, b.worker, b.place, b.joined_at, b.due_at,
+                    b.created_at, b.started_at, b.updated_at, b.more
+                FROM begun b ORDER BY b.rank DESC, b.joined_at, b.id;
+                got := got || met.taken;
+                left_over := left_over - cardinality(met.taken);
+            END IF;
             room := met.room_left;
             aside := aside + met.aside;
             unfinished := aside >= most_aside OR met.late;
@@ -98,30 +120,35 @@ BEGIN
             END IF;
         END LOOP;
     END LOOP;
-    IF cardinality(taken) > 0 THEN
-        INSERT INTO ticket (worker, slot, ticket, jobs, at) VALUES (a.name, a.slot, a.worker, taken, t)
+    IF cardinality(got) > 0 THEN
+        INSERT INTO ticket (worker, slot, ticket, jobs, at) VALUES (of_name, at_slot, as_worker, got, t)
         ON CONFLICT (worker, slot) DO UPDATE
         SET ticket = excluded.ticket, at = excluded.at, jobs = excluded.jobs;
     END IF;
+    version := CASE WHEN unfinished THEN 2 ELSE 0 END;
+    attempt := aside;
+    due_at := next_moment(lines, ids, t, true, false);
+    created_at := t;
+    RETURN NEXT;
 END $$;
 
 -- Ask the jobs of a page in turn, whose gates are held: each is let through, steps aside, or is passed over. What was
 -- decided is written at the end, in a few statements for all of them: a statement for each, and the rate's one row
--- written again for each, made 100 jobs behind one limit cost 19 times as much.
--- own: the limit of their queue, if it has one; past: who is held back by that is passed over (it is known to be shut, or
--- ids are named), and does not end the page.
+-- written again for each, made 100 jobs behind one limit cost 19 times as much. Those let through `walk` starts.
+-- page, spots: their ids, and where their rows are; own: the limit of their queue, if it has one; past: who is held back by
+-- that is passed over (it is known to be shut, or ids are named), and does not end the page.
 -- Rows are locked only as far as they may be taken: another claim would pass them by, and find nobody.
--- -> the ids taken; what is left of `rooms`; how many stepped aside; the last that was looked at; whether the queue is
--- shut, and nobody moves but those who need nothing of it; a limit somebody let go of, for another one shut him out;
--- whether it is `until`.
-CREATE FUNCTION meet(page text[], share int, own text, ruled boolean, past boolean, worker text, tasks text[],
-    leases float8[], lease float8, rooms int[], holds text[], most_aside int, until timestamptz, t float8,
-    OUT taken text[], OUT room_left int[], OUT aside int, OUT last int, OUT closed boolean, OUT freed text,
-    OUT late boolean) LANGUAGE plpgsql AS $$
+-- -> who is let through, and where their rows are; what is left of `rooms`; how many stepped aside; the last that was
+-- looked at; whether the queue is shut, and nobody moves but those who need nothing of it; a limit somebody let go of, for
+-- another one shut him out; whether it is `until`.
+CREATE FUNCTION meet(page text[], places tid[], share int, own text, ruled boolean, past boolean, tasks text[],
+    rooms int[], holds text[], most_aside int, until timestamptz, t float8, OUT taken text[], OUT spots tid[],
+    OUT room_left int[], OUT aside int, OUT last int, OUT closed boolean, OUT freed text, OUT late boolean)
+LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     goal int := share;
-    chunk text[];
+    chunk tid[];
     r record;
     task_at int;
     blocked text;
@@ -145,6 +172,7 @@ DECLARE
     aside_at text[] := '{}';
 BEGIN
     taken := '{}';
+    spots := '{}';
     room_left := rooms;
     last := 0;
     closed := false;
@@ -152,10 +180,10 @@ BEGIN
     WHILE last < cardinality(page) AND cardinality(taken) < goal AND NOT (closed OR late) AND freed IS NULL
         AND cardinality(aside_ids) < most_aside
     LOOP
-        chunk := page[last + 1 : last + goal - cardinality(taken)];
+        chunk := places[last + 1 : last + goal - cardinality(taken)];
         FOR r IN
-            SELECT j.id, j.task, j.limits, j.costs, j.ran, j.started_at IS NOT NULL AS begun, j.parked FROM job j
-            WHERE j.id = ANY (chunk) AND j.place + 0 IS NOT NULL
+            SELECT j.ctid AS spot, j.id, j.task, j.limits, j.costs, j.ran, j.started_at IS NOT NULL AS begun, j.parked
+            FROM job j WHERE j.ctid = ANY (chunk) AND j.place + 0 IS NOT NULL
             ORDER BY j.rank DESC, j.place, j.id FOR NO KEY UPDATE SKIP LOCKED
         LOOP
             task_at := array_position(tasks, r.task);
@@ -221,6 +249,7 @@ BEGIN
                 END IF;
             END LOOP;
             taken := taken || r.id;
+            spots := spots || r.spot;
             IF room_left[task_at] IS NOT NULL THEN
                 room_left[task_at] := room_left[task_at] - 1;
             END IF;
@@ -229,15 +258,12 @@ BEGIN
         last := last + cardinality(chunk);
     END LOOP;
     aside := cardinality(aside_ids);
-    IF cardinality(taken) > 0 THEN
-        PERFORM start_all(taken, worker, tasks, leases, lease, t);
-        FOR n IN 1 .. cardinality(seen) LOOP
-            IF levels[n] < full_levels[n] THEN
-                PERFORM spend(seen[n], rule_of(seen[n]), round(full_levels[n] - levels[n])::int, t);
-                moved := moved || seen[n];
-            END IF;
-        END LOOP;
-    END IF;
+    FOR n IN 1 .. cardinality(seen) LOOP
+        IF levels[n] < full_levels[n] THEN
+            PERFORM spend(seen[n], rule_of(seen[n]), round(full_levels[n] - levels[n])::int, t);
+            moved := moved || seen[n];
+        END IF;
+    END LOOP;
     IF aside > 0 THEN
         UPDATE job SET place = NULL, parked = x.limited, due_at = deadline_at
         FROM unnest(aside_ids, aside_at) AS x (id, limited)
@@ -267,38 +293,21 @@ BEGIN
     END IF;
 END $$;
 
--- They run now, and hold the slots they name.
-CREATE FUNCTION start_all(ids text[], of_worker text, tasks text[], leases float8[], otherwise float8, t float8) RETURNS void
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    WITH begun AS (
-        UPDATE job SET state = 2, version = job.version + 1, place = NULL, parked = NULL, worker = of_worker,
-            due_at = t + coalesce(nullif(job.lease, 0), leases[array_position(tasks, task)], otherwise),
-            key = CASE WHEN key IS NULL OR (words ? 'started' AND NOT keeps_key(job, t)) THEN NULL ELSE key END,
-            started_at = t, updated_at = t
-        WHERE id = ANY (ids) RETURNING id, limits, costs, ran
-    )
-    INSERT INTO slot (key, id, cost, live)
-    SELECT u.key, b.id, u.cost, NOT b.ran FROM begun b, unnest(b.limits, b.costs) AS u (key, cost)
-    WHERE b.limits IS NOT NULL
-    ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live;
-END $$;
-
 -- The next of a line behind a spot: of these tasks, of these ids, or (it is shut) of those who may be exempt.
+-- wants: the limits they name, as text.
 CREATE FUNCTION page_of(line text, tasks text[], wanted text[], shut boolean, at_rank smallint, at_place float8,
-    at_id text, wide int) RETURNS TABLE (id text, rank smallint, place float8) LANGUAGE plpgsql AS $$
+    at_id text, wide int) RETURNS TABLE (id text, spot tid, rank smallint, place float8, wants text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     IF wanted IS NOT NULL THEN
-        RETURN QUERY SELECT j.id, j.rank, j.place FROM job j
+        RETURN QUERY SELECT j.id, j.ctid, j.rank, j.place, j.limits::text FROM job j
         WHERE j.id = ANY (wanted) AND j.queue = line AND j.place + 0 IS NOT NULL
             AND (at_id IS NULL OR (-j.rank, j.place, j.id) > (-at_rank, at_place, at_id))
         ORDER BY j.rank DESC, j.place, j.id LIMIT wide;
         RETURN;
     END IF;
     IF at_id IS NOT NULL THEN
-        RETURN QUERY SELECT j.id, j.rank, j.place FROM job j
+        RETURN QUERY SELECT j.id, j.ctid, j.rank, j.place, j.limits::text FROM job j
         WHERE j.queue = line AND j.place IS NOT NULL AND j.rank = at_rank AND (j.place, j.id) > (at_place, at_id)
             AND (tasks IS NULL OR j.task = ANY (tasks)) AND (NOT shut OR j.ran OR j.started_at IS NOT NULL)
         ORDER BY j.place, j.id LIMIT wide;
@@ -307,12 +316,12 @@ BEGIN
         END IF;
     END IF;
     IF shut THEN
-        RETURN QUERY SELECT j.id, j.rank, j.place FROM job j
+        RETURN QUERY SELECT j.id, j.ctid, j.rank, j.place, j.limits::text FROM job j
         WHERE j.queue = line AND j.place IS NOT NULL AND (j.ran OR j.started_at IS NOT NULL)
             AND (at_id IS NULL OR j.rank < at_rank) AND (tasks IS NULL OR j.task = ANY (tasks))
         ORDER BY j.rank DESC, j.place, j.id LIMIT wide;
     ELSE
-        RETURN QUERY SELECT j.id, j.rank, j.place FROM job j
+        RETURN QUERY SELECT j.id, j.ctid, j.rank, j.place, j.limits::text FROM job j
         WHERE j.queue = line AND j.place IS NOT NULL
             AND (at_id IS NULL OR j.rank < at_rank) AND (tasks IS NULL OR j.task = ANY (tasks))
         ORDER BY j.rank DESC, j.place, j.id LIMIT wide;
