@@ -58,8 +58,7 @@ class Announcement:
         self._types, self._host, self._port = [name_of(each) for each in types], host, port
         self._properties, self._name = properties, uuid.uuid4()
         self._taken = asyncio.Event()
-        self._link = Link(self._hear, where, _networks_of(host))
-        self._telling: asyncio.Task[None] | None = None
+        self._link = Link(self._hear, self._tell, where, _networks_of(host))
         self._is_ours = False  # until nobody has objected to the name, no question is answered
 
     @property
@@ -69,15 +68,12 @@ class Announcement:
 
     async def __aenter__(self) -> Self:
         await self._link.__aenter__()
-        self._telling = asyncio.create_task(self._tell())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.wait([self._telling])
+        await self._link.quiet()
         if self._is_ours:
             for ear in self._link.ears:
                 ear.say(Packet(is_response=True, answers=tuple(self._all(ear, ttl=0))))

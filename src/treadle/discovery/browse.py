@@ -67,22 +67,17 @@ class Browser:
 
     def __init__(self, types: Sequence[str], where: Place) -> None:
         self._types = {folded(name_of(each)): each for each in types}
-        self._link = Link(self._hear, where)
+        self._link = Link(self._hear, self._ask, where)
         self._facts: dict[tuple[Name, int, object], tuple[Answer, float]] = {}  # with the moment they end
         self._changed = asyncio.Event()
-        self._asking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self._link.__aenter__()
-        self._asking = asyncio.create_task(self._ask())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
         await self._link.__aexit__(kind, error, tb)
 
     def found(self) -> list[Found]:

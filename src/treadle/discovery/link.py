@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -138,13 +138,18 @@ class Ear(asyncio.DatagramProtocol):
 
 
 class Link:
-    """All networks, or one, from `async with` to its end.
+    """All networks, or one, from `async with` to its end, and what is said there meanwhile.
 
-    only  addresses of the networks; None: all of this machine
+    speak  what goes on beside the hearing; it is over before the sockets close
+    only   addresses of the networks; None: all of this machine
     """
 
-    def __init__(self, heard: Heard, where: Place, only: Sequence[str] | None = None) -> None:
-        self._heard, (self._address, self._port), self._only = heard, where, only
+    def __init__(
+        self, heard: Heard, speak: Callable[[], Coroutine[Any, Any, None]], where: Place,
+        only: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        self._heard, self._speak, (self._address, self._port), self._only = heard, speak, where, only
+        self._speaking: asyncio.Task[None] | None = None
         self.ears: list[Ear] = []
 
     async def __aenter__(self) -> Self:
@@ -162,11 +167,19 @@ class Link:
             self.ears.append(ear)
         if not self.ears:
             raise NoMulticast(f"multicast port {self._port} cannot be used ({'; '.join(refused)})")
+        self._speaking = asyncio.create_task(self._speak())
         return self
+
+    async def quiet(self) -> None:
+        """Let nothing more be said but what the caller says himself. Twice is once."""
+        if self._speaking is not None:
+            self._speaking.cancel()
+            await asyncio.wait([self._speaking])
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        await self.quiet()
         for ear in self.ears:
             ear.close()
         self.ears.clear()

@@ -82,9 +82,32 @@ def steps() -> Any:
     """A step is plain data: numbers in it pick jobs of the moment, so that a shortened sequence still makes sense."""
     from hypothesis import strategies as st
 
-    few, some = st.integers(0, 3), st.integers(0, 30)
-    maybe = st.sampled_from
-    spec = st.fixed_dictionaries(
+    few, specs = st.integers(0, 3), st.lists(_specs(), min_size=1, max_size=3)
+    endings = st.lists(_endings(specs), min_size=1, max_size=3)
+    rules = st.lists(_rules(), min_size=1, max_size=2)
+    asked = _asked()
+    often = [
+        st.tuples(st.just("enqueue"), specs), st.tuples(st.just("claim"), asked), st.tuples(st.just("settle"), endings)
+    ]  # fmt: skip
+    return st.one_of(
+        st.tuples(st.just("advance"), st.sampled_from([0.0, 11.0, 31.0, 0.5, 2.0, 5.0, 100.0])),
+        *often,
+        *often,
+        st.tuples(
+            st.just("beat"), st.lists(st.tuples(st.integers(0, 30), few), max_size=3), st.sampled_from([5.0, 30.0])
+        ),
+        st.tuples(st.just("limits"), rules),
+        st.tuples(st.just("prune"), st.integers(1, 5)),
+        st.tuples(st.just("again"), st.sampled_from(["enqueue", "claim", "settle", "claim before"])),
+    )
+
+
+def _specs() -> Any:
+    """What is told of a new job."""
+    from hypothesis import strategies as st
+
+    some, maybe = st.integers(0, 30), st.sampled_from
+    return st.fixed_dictionaries(
         {},
         optional={
             "old": some,
@@ -113,14 +136,20 @@ def steps() -> Any:
             "ran": st.booleans(),
         },
     )
-    specs = st.lists(spec, min_size=1, max_size=3)
-    ending = st.fixed_dictionaries(
+
+
+def _endings(specs: Any) -> Any:
+    """What becomes of a job, its `then` jobs made of `specs`."""
+    from hypothesis import strategies as st
+
+    some, maybe = st.integers(0, 30), st.sampled_from
+    return st.fixed_dictionaries(
         {"to": maybe(["succeeded", "failed", "cancelled", "ready", "waiting"]), "job": some},
         optional={
             "any": st.booleans(),
             "behind": st.just(1),
             "delay": maybe([3.0, 25.0]),
-            "attempt": few,
+            "attempt": st.integers(0, 3),
             "result": maybe(["1"]),
             "reason": maybe(["children", "error", "asked"]),
             "note": maybe(["n"]),
@@ -133,7 +162,13 @@ def steps() -> Any:
             "keep": maybe([0.0, 50.0]),
         },
     )
-    rule = st.builds(
+
+
+def _rules() -> Any:
+    from hypothesis import strategies as st
+
+    maybe = st.sampled_from
+    return st.builds(
         Limit,
         name=maybe(["x", "x:1", "y", "queue", "queue:q"]),
         slots=maybe([None, 0, 1, 2, 3]),
@@ -143,7 +178,14 @@ def steps() -> Any:
         burst=maybe([None, 3]),
         hold=maybe(["running", "ended"]),
     )
-    asked = st.fixed_dictionaries(
+
+
+def _asked() -> Any:
+    """What a claim asks for."""
+    from hypothesis import strategies as st
+
+    some, maybe = st.integers(0, 30), st.sampled_from
+    return st.fixed_dictionaries(
         {"limit": st.integers(1, 5)},
         optional={
             "queues": maybe([(("q", 9),), (("r", 1), ("q", 1)), (("q", 1), ("r", 9))]),
@@ -152,19 +194,6 @@ def steps() -> Any:
             "ids": st.lists(some, min_size=1, max_size=2),
             "holds": st.lists(some, max_size=2),
         },
-    )
-    return st.one_of(
-        st.tuples(st.just("advance"), maybe([0.0, 11.0, 31.0, 0.5, 2.0, 5.0, 100.0])),
-        st.tuples(st.just("enqueue"), specs),
-        st.tuples(st.just("enqueue"), specs),
-        st.tuples(st.just("claim"), asked),
-        st.tuples(st.just("claim"), asked),
-        st.tuples(st.just("settle"), st.lists(ending, min_size=1, max_size=3)),
-        st.tuples(st.just("settle"), st.lists(ending, min_size=1, max_size=3)),
-        st.tuples(st.just("beat"), st.lists(st.tuples(some, few), max_size=3), maybe([5.0, 30.0])),
-        st.tuples(st.just("limits"), st.lists(rule, min_size=1, max_size=2, unique_by=lambda it: it.name)),
-        st.tuples(st.just("prune"), st.integers(1, 5)),
-        st.tuples(st.just("again"), maybe(["enqueue", "claim", "settle", "claim before"])),
     )
 
 
