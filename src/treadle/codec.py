@@ -34,8 +34,10 @@ from treadle import tagged
 from treadle.errors import BadArgument, BadResult, BadTask
 from treadle.job import returned
 from treadle.parameters import Envelope, Param, Parameters, param_of
-from treadle.shapes import MISSING, Shape, Shapes, encode_plain, reason
-from treadle.tagged import MARK, Codec, RemoteError, TaggedCodec, Unstorable, decode_any, encode_any, found, probe
+from treadle.probe import probe
+from treadle.shape import MISSING, Shape, encode_plain, reason
+from treadle.shapes import Shapes
+from treadle.tagged import MARK, Codec, RemoteError, TaggedCodec, Unstorable, decode_any, encode_any, found
 
 __all__ = [
     "MISSING",

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from treadle.errors import BadArgument
-from treadle.shapes import Shape, dec_hook
+from treadle.shape import Shape, dec_hook
 
 
 class Param(msgspec.Struct, frozen=True):

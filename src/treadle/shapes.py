@@ -1,4 +1,4 @@
-"""The shape of an annotation: whether a live value fits it, what reads it from text, and how it is called in messages.
+"""The shapes of annotations: what a task says of its parameters and its result, compiled once.
 
 Without this file a call could only be checked after it was stored, by a worker that can no longer ask anybody.
 """
@@ -6,12 +6,10 @@ Without this file a call could only be checked after it was stored, by a worker 
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 import typing
 from collections import abc
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from types import MappingProxyType, NoneType, UnionType
@@ -21,89 +19,28 @@ from uuid import UUID
 import msgspec
 
 from treadle import tagged
-from treadle.tagged import RemoteError, Unstorable, found
+from treadle.shape import (
+    MISSING,
+    NOTHING,
+    Shape,
+    dec_hook,
+    each,
+    every,
+    instances,
+    is_usable,
+    opaque,
+    part_fits,
+    reason,
+    says,
+    scalar,
+)
+from treadle.tagged import Unstorable, found
 
-
-class _Missing(Enum):
-    MISSING = "missing"
-
-
-MISSING: Final = _Missing.MISSING
-"""No value was given, where None is one."""
-
-_Check = Callable[[Any, int], bool]
 _Free = Mapping[Any, Any]
-_NOTHING: Final[frozenset[type]] = frozenset()
-_EXACT: Final = (str, int, bool, NoneType, bytes, date, timedelta, Decimal, UUID, msgspec.UnsetType)
 _KEYS: Final = (str, int, UUID, date, datetime)  # what comes back from the text of a JSON key as it was
 _LIVE: Final = (bytes, datetime, date, time, timedelta, Decimal, UUID)
 _LISTS: Final = (abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection)
 _SETS: Final = (abc.Set, abc.MutableSet)
-
-
-def enc_hook(value: Any) -> object:
-    """What msgspec does not know by itself: pydantic models, and subclasses of str, int and float."""
-    if tagged.is_model(type(value)):
-        text = value.model_dump_json(by_alias=True, round_trip=True).encode()
-        if type(value).model_validate_json(text) != value:  # bytes, NaN, one-way aliases: let the tagged form try
-            raise ValueError("does not survive its own JSON")
-        return msgspec.Raw(text)
-    if isinstance(value, (str, int, float)):
-        return tagged.flat(value)
-    raise NotImplementedError
-
-
-def dec_hook(kind: Any, raw: object) -> object:
-    if tagged.is_model(kind):
-        return raw if type(raw) is kind else kind.model_validate_json(msgspec.json.encode(raw))
-    raise NotImplementedError
-
-
-encode_plain = msgspec.json.Encoder(enc_hook=enc_hook).encode
-
-
-class Shape:
-    """One annotation, compiled. `check` raises Unstorable for a value that does not fit and says whether plain JSON
-    can carry it; values of the types in `exact` need no check; `wire` is what msgspec decodes (Any if it refuses the
-    annotation, which is then `loose`); `says` is how messages call it."""
-
-    __slots__ = ("check", "exact", "loose", "says", "wire")
-
-    def __init__(self, says: str, wire: Any = Any, loose: bool = False, exact: frozenset[type] = _NOTHING) -> None:
-        self.says, self.wire, self.loose, self.exact = says, wire, loose, exact
-        self.check: _Check = self.refuse
-
-    @property
-    def untyped(self) -> bool:
-        """Whether it says nothing: Any, object, no annotation."""
-        return self.wire is Any and not self.loose
-
-    def refuse(self, value: object, depth: int) -> bool:
-        raise Unstorable(f"expected {self.says}, got {found(value)}")
-
-    def settle(self, keep: bool = True) -> Shape:
-        """Falls back to the tagged form if msgspec refuses the annotation, or `keep` says it would lose something."""
-        if not (keep and not self.loose and _is_usable(self.wire)):
-            check = self.check
-            self.wire, self.loose, self.exact = Any, True, _NOTHING
-            self.check = lambda value, depth: check(value, depth) and False
-        return self
-
-    def accept(self, value: object) -> object:
-        """A value from elsewhere: as it is if it fits, else read as the JSON form of the annotation."""
-        if self.untyped:
-            return value
-        try:
-            self.check(value, 0)
-        except Unstorable:
-            if self.loose:
-                raise
-            try:
-                return msgspec.convert(value, self.wire, str_keys=True, dec_hook=dec_hook)
-            except Exception as error:  # the classes are the user's, and so is what their constructors raise
-                why = reason(error)
-            raise Unstorable(*why) from None
-        return value
 
 
 class Shapes:
@@ -137,11 +74,11 @@ class Shapes:
             return self._mapping(hint, args, free)
         if kind is tuple:
             return self._tuple(hint, args, free)
-        return _scalar(kind) or self._class(hint, kind, tuple(_unwrap(part, free) for part in args))
+        return scalar(kind) or self._class(hint, kind, tuple(_unwrap(part, free) for part in args))
 
     def _alias(self, hint: Any) -> Shape:
         if hint not in self._made:
-            self._made[hint] = inside = Shape(_says(hint), loose=True)  # for an alias that names itself
+            self._made[hint] = inside = Shape(says(hint), loose=True)  # for an alias that names itself
             self._made[hint] = whole = self.of(hint.__value__)
             inside.check = whole.check
         return self._made[hint]
@@ -166,12 +103,12 @@ class Shapes:
             return base
         outer = get_origin(base.wire)
         rule = _subscript(Annotated, (base.wire if outer in (None, Union, UnionType, Literal) else outer, *limits))
-        if not _is_usable(rule):
+        if not is_usable(rule):
             return base  # limits msgspec cannot apply here, to a union it refuses for one
         shape = Shape(base.says, _subscript(Annotated, (base.wire, *limits)), base.loose)
 
         def check(value: Any, depth: int) -> bool:
-            plain = _part(base, value, depth - 1, "")
+            plain = part_fits(base, value, depth - 1, "")
             try:
                 msgspec.convert(value, rule, builtin_types=_LIVE, dec_hook=dec_hook)
             except msgspec.ValidationError as error:
@@ -182,7 +119,7 @@ class Shapes:
         return shape.settle()
 
     def _literal(self, hint: Any, values: tuple[Any, ...]) -> Shape:
-        shape = Shape(_says(hint), hint)
+        shape = Shape(says(hint), hint)
         for value in values:
             if isinstance(value, Enum):
                 self._name(type(value))
@@ -199,8 +136,8 @@ class Shapes:
             return self._anything()
         wires = [part.wire for part in parts]
         blurred = Decimal in wires and (int in wires or float in wires)  # a Decimal is read from numbers too
-        shape = Shape(_says(hint), _subscript(Union, tuple(wires)), any(part.loose for part in parts))
-        shape.exact = _NOTHING.union(*(part.exact for part in parts))
+        shape = Shape(says(hint), _subscript(Union, tuple(wires)), any(part.loose for part in parts))
+        shape.exact = NOTHING.union(*(part.exact for part in parts))
         others = [part for part in parts if NoneType not in part.exact]
 
         def check(value: Any, depth: int) -> bool:
@@ -223,10 +160,10 @@ class Shapes:
         takes: tuple[type, ...] = (set, frozenset) if kind in _SETS else (kind,)
         if kind in _LISTS:
             takes = (list, tuple) if issubclass(kind, abc.Sequence) else (list, tuple, set, frozenset)
-        shape = Shape(_says(hint), base[item.wire], item.loose)
+        shape = Shape(says(hint), base[item.wire], item.loose)
 
         def check(value: Any, depth: int) -> bool:
-            return _each(item, value, depth) if type(value) in takes else shape.refuse(value, depth)
+            return each(item, value, depth) if type(value) in takes else shape.refuse(value, depth)
 
         shape.check = check
         return shape
@@ -235,19 +172,19 @@ class Shapes:
         if not args and hint is tuple:
             args = (Any, ...)
         if any(get_origin(part) is typing.Unpack or getattr(part, "__unpacked__", False) for part in args):
-            return _opaque(tuple)
+            return opaque(tuple)
         many = args[-1:] == (...,)
         parts = [self.of(part, free) for part in args if part is not ...]
         wires = tuple(part.wire for part in parts)
-        shape = Shape(_says(hint), _subscript(tuple, (*wires, ...) if many else wires))
+        shape = Shape(says(hint), _subscript(tuple, (*wires, ...) if many else wires))
         shape.loose = any(part.loose for part in parts)
 
         def check(value: Any, depth: int) -> bool:
             if type(value) is not tuple or not (many or len(value) == len(parts)):
                 return shape.refuse(value, depth)
             if many:
-                return _each(parts[0], value, depth)
-            return _every(_part(parts[i], one, depth, f"[{i}]") for i, one in enumerate(value))
+                return each(parts[0], value, depth)
+            return every(part_fits(parts[i], one, depth, f"[{i}]") for i, one in enumerate(value))
 
         shape.check = check
         return shape
@@ -257,15 +194,15 @@ class Shapes:
         anyhow = key.untyped
         wire = str if anyhow else key.wire
         kept = wire in _KEYS or (not key.loose and _is_key(wire))
-        shape = Shape(_says(hint), _subscript(dict, (wire, item.wire)), item.loose)
+        shape = Shape(says(hint), _subscript(dict, (wire, item.wire)), item.loose)
 
         def check(value: Any, depth: int) -> bool:
             if type(value) is not dict:
                 return shape.refuse(value, depth)
             plain = set(map(type, value)) <= {str} if anyhow else True
             if not anyhow or not plain:
-                plain = _every(_part(key, one, depth, f"[{tagged.short(one)}]") for one in value) and plain
-            return _each(item, value, depth) and plain
+                plain = every(part_fits(key, one, depth, f"[{tagged.short(one)}]") for one in value) and plain
+            return each(item, value, depth) and plain
 
         shape.check = check
         return shape.settle(kept)
@@ -276,9 +213,9 @@ class Shapes:
             return self._made[known]
         if issubclass(kind, Enum):
             self._name(kind)
-            return _instances(kind, frozenset((kind,))).settle(not issubclass(kind, Flag))
+            return instances(kind, frozenset((kind,))).settle(not issubclass(kind, Flag))
         if tagged.is_model(kind):
-            self._made[known] = shape = _instances(kind).settle()
+            self._made[known] = shape = instances(kind).settle()
             self._name(kind)
             for field in kind.model_fields.values():  # its enums, should the tagged form have to carry one
                 self.of(field.annotation)
@@ -293,10 +230,10 @@ class Shapes:
         ):
             self._name(kind)
             return self._record(hint, known, kind, free)
-        return _opaque(kind)
+        return opaque(kind)
 
     def _record(self, hint: Any, known: Any, kind: Any, free: _Free) -> Shape:
-        self._made[known] = shape = Shape(_says(hint), hint)  # first, for classes that hold themselves
+        self._made[known] = shape = Shape(says(hint), hint)  # first, for classes that hold themselves
         hints = typing.get_type_hints(kind, include_extras=True)
         fields = [(name, f".{name}", self.of(hints.get(name, Any), free)) for name in tagged.field_names(kind)]
 
@@ -305,13 +242,13 @@ class Shapes:
                 return shape.refuse(value, depth)
             if depth > tagged.MAX_DEPTH:
                 raise Unstorable(f"is nested more than {tagged.MAX_DEPTH} deep, or contains itself")
-            return _every(_part(part, getattr(value, name, MISSING), depth, step) for name, step, part in fields)
+            return every(part_fits(part, getattr(value, name, MISSING), depth, step) for name, step, part in fields)
 
         shape.check = check
         return shape.settle()
 
     def _typed_dict(self, hint: Any, known: Any, kind: Any, free: _Free) -> Shape:
-        self._made[known] = shape = Shape(_says(hint), hint)
+        self._made[known] = shape = Shape(says(hint), hint)
         hints = typing.get_type_hints(kind, include_extras=True)
         fields = {name: self.of(part, free) for name, part in hints.items()}
         needed = {name for name, part in hints.items() if _is_needed(part, name in kind.__required_keys__)}
@@ -324,7 +261,7 @@ class Shapes:
             wrong = [tagged.short(name) for name in value if name not in fields] + sorted(needed - value.keys())
             if wrong:
                 raise Unstorable(f"expected {shape.says}, got a dict with wrong or missing keys: {', '.join(wrong)}")
-            return _every(_part(fields[name], one, depth, f"[{name!r}]") for name, one in value.items())
+            return every(part_fits(fields[name], one, depth, f"[{name!r}]") for name, one in value.items())
 
         shape.check = check
         return shape.settle()
@@ -359,14 +296,6 @@ def _is_needed(hint: Any, total: bool) -> bool:
     return get_origin(hint) is Required or (total and get_origin(hint) is not NotRequired)
 
 
-def _is_usable(wire: Any) -> bool:
-    try:
-        msgspec.json.Decoder(wire, dec_hook=dec_hook)
-    except Exception:  # TypeError mostly, and whatever evaluating the user's annotations raises
-        return False
-    return True
-
-
 def _subscript(form: Any, args: tuple[Any, ...]) -> Any:
     return form[args]
 
@@ -377,120 +306,3 @@ def _is_key(wire: Any) -> bool:
     if isinstance(wire, type) and issubclass(wire, Enum):
         values = tuple(one.value for one in wire)
     return len({type(value) for value in values}) == 1 and type(values[0]) in (str, int)
-
-
-def _says(hint: Any) -> str:
-    if isinstance(hint, type) and get_origin(hint) is None:
-        return hint.__qualname__.rpartition("<locals>.")[2]
-    return re.sub(r"[\w.<>]+\.(?=\w)", "", str(hint)).replace("NoneType", "None")
-
-
-def _part(shape: Shape, value: object, depth: int, step: str) -> bool:
-    if type(value) in shape.exact:
-        return True
-    try:
-        return shape.check(value, depth + 1)
-    except Unstorable as error:
-        error.under(step)
-        raise
-
-
-def _every(verdicts: Iterable[bool]) -> bool:
-    """Like `all`, but asks each: the first may only need the tagged form, and the second not fit."""
-    return False not in tuple(verdicts)
-
-
-def _each(item: Shape, values: Any, depth: int) -> bool:
-    """Checks all the items of a list, tuple or set, or the values of a dict: in C where types alone decide."""
-    keyed = type(values) is dict
-    if item.exact and item.exact.issuperset(map(type, values.values() if keyed else values)):
-        return True
-    if item.untyped and tagged.is_plain(values):
-        return True
-    pairs = values.items() if keyed else enumerate(values)
-    return _every(_part(item, one, depth, f"[{key!r}]") for key, one in pairs)
-
-
-def _scalar(kind: Any) -> Shape | None:
-    if kind in _EXACT:
-        return _leaf(kind)
-    if kind is float:
-        return _floats()
-    return _moments(kind) if kind is datetime or kind is time else None
-
-
-def _leaf(kind: type) -> Shape:
-    shape = Shape("None" if kind is NoneType else kind.__name__, kind, exact=frozenset((kind,)))
-    roomy = kind in (str, int)
-
-    def check(value: object, depth: int) -> bool:
-        if type(value) is kind or (roomy and isinstance(value, kind) and type(value) is not bool):
-            return True
-        return shape.refuse(value, depth)
-
-    shape.check = check
-    return shape
-
-
-def _floats() -> Shape:
-    shape = Shape("float", float)
-
-    def check(value: Any, depth: int) -> bool:
-        if isinstance(value, float):
-            return math.isfinite(value)
-        if not isinstance(value, int) or type(value) is bool:
-            return shape.refuse(value, depth)
-        if value.bit_length() > 1024 or int(float(value)) != value:
-            raise Unstorable(f"expected float, got {found(value)}, which no float is equal to")
-        return True
-
-    shape.check = check
-    return shape
-
-
-def _moments(kind: Any) -> Shape:
-    shape = Shape(kind.__name__, kind)
-
-    def check(value: Any, depth: int) -> bool:
-        if type(value) is not kind:
-            return shape.refuse(value, depth)
-        if value.tzinfo is None or value.tzinfo is UTC:
-            return True
-        offset = value.utcoffset()
-        if offset is None:
-            raise Unstorable(f"expected {shape.says} with a fixed offset or none, got {found(value)}")
-        return not offset.microseconds and not offset.seconds % 60  # else ISO 8601 as others read it would round it
-
-    shape.check = check
-    return shape
-
-
-def _instances(kind: type, exact: frozenset[type] = _NOTHING) -> Shape:
-    shape = Shape(_says(kind), kind, exact=exact)
-
-    def check(value: object, depth: int) -> bool:
-        return True if type(value) is kind else shape.refuse(value, depth)
-
-    shape.check = check
-    return shape
-
-
-def _opaque(kind: type) -> Shape:
-    """Any other class: looked at, then left to the tagged form, which carries exceptions and refuses the rest."""
-    shape = Shape(_says(kind), loose=True)
-
-    def check(value: object, depth: int) -> bool:
-        if isinstance(value, kind) or (issubclass(kind, BaseException) and isinstance(value, RemoteError)):
-            return False
-        return shape.refuse(value, depth)
-
-    shape.check = check
-    return shape
-
-
-def reason(error: Exception) -> tuple[str, str]:
-    """What msgspec complains about, in our words, and the path to it."""
-    if not isinstance(error, msgspec.MsgspecError):
-        return f"{type(error).__name__}: {tagged.short(str(error), 200)}", ""
-    text, _, path = str(error).partition(" - at `$")
-    return (text[:1].lower() + text[1:]).replace("`", ""), path.rstrip("`")

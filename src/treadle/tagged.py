@@ -1,7 +1,7 @@
 """Tagged JSON: what JSON cannot say, said in JSON, without ever naming code to import.
 
 Without this file a tuple, a date or a NaN in an untyped argument would come back as something else,
-and a codec of the user's own could lose data unnoticed.
+and an exception could not be told at all.
 
 The form. A text in which the five characters ``"$t"`` (quotes included) do not occur is plain JSON and means
 what it says. In any other text, an object with the key ``$t`` is a tag; everything else still means itself:
@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import math
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from math import isfinite
@@ -37,7 +36,7 @@ from uuid import UUID
 
 import msgspec
 
-from treadle.errors import BadCodec, TreadleError
+from treadle.errors import TreadleError
 
 TAG: Final = "$t"
 MARK: Final = '"$t"'  # in a text: it is tagged. A text value holding these characters has its quotes escaped
@@ -83,7 +82,7 @@ class RemoteError(Exception):
 
 class Codec(Protocol):
     """What turns arguments and results into text. A user's own must give back equal values of the same types
-    (`probe` looks); any exception it raises becomes BadArgument or BadResult. Calls reach it as
+    (`treadle.probe` looks); any exception it raises becomes BadArgument or BadResult. Calls reach it as
     ``{"args": [...], "kwargs": {...}}``."""
 
     def encode(self, value: object, /) -> str: ...
@@ -260,7 +259,7 @@ class _Tagger:
         if isinstance(value, RemoteError):
             return self._error(value.type, value.message)
         if isinstance(value, Exception):
-            return self._error(kind.__qualname__, _message(value))
+            return self._error(kind.__qualname__, message_of(value))
         if self.flatten and isinstance(value, (str, int, float)):
             return self(flat(value), depth)
         raise Unstorable(_refusal(value))
@@ -292,7 +291,8 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
+    """What the exception says, whatever it is."""
     try:
         return str(error)
     except Exception:  # a broken __str__ must not lose the failure itself
@@ -427,71 +427,3 @@ def build(kind: Any, values: dict[str, Any]) -> object:
         return made
     except Exception as error:  # the class is the user's, and so is what its constructor raises
         raise Unstorable(f"does not make a {kind.__name__}: {type(error).__name__} {error}") from None
-
-
-PROBES: Final[tuple[object, ...]] = (
-    None,
-    True,
-    1,
-    -2.5,
-    "",
-    "a \u20ac \U0001f9f5 \x00",
-    [None, [None], {"a": None}],
-    [1, 1.0, True],
-    (1, (2,)),
-    2**63,
-    -(2**200),
-    math.inf,
-    math.nan,
-    b"\x00\xff",
-    Decimal("1.10"),
-    UUID(int=7),
-    {1, 2},
-    frozenset({"a"}),
-    datetime.fromisoformat("2024-02-29T12:30:01.000005"),
-    datetime(2024, 2, 29, 12, 30, tzinfo=UTC),
-    date(2024, 2, 29),
-    time(1, 2, 3, 4),
-    timedelta(days=-1, microseconds=1),
-    {"": 1, "b": {}},
-    {1: "a", "1": "b", (2, 3): None, None: 0},
-    {"$t": "tuple", "v": [1]},
-    {"a": {"$t": 1}},
-    {"args": [], "kwargs": {}},
-    ValueError("no"),
-    [KeyError("k")],
-)
-
-
-def probe(codec: Codec) -> None:
-    """Sends values of all the kinds Treadle itself stores through a codec. Raises BadCodec naming the first that
-    did not come back equal and of the same type; an exception may come back as RemoteError."""
-    for value in PROBES:
-        try:
-            text: object = codec.encode(value)
-            back = codec.decode(text) if isinstance(text, str) else None
-        except Exception as error:  # whatever a user's codec raises, it is the codec's failing
-            raise BadCodec(f"{codec!r} cannot carry {short(value)}: {type(error).__name__}: {error}") from error
-        if not isinstance(text, str):
-            raise BadCodec(f"{codec!r} must encode to str, got {found(text)} for {short(value)}")
-        if not same(value, back):
-            raise BadCodec(f"{codec!r} does not give back {found(value)}: it made {found(back)} of it")
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal, of the same types all the way down, NaN like itself, and exceptions by name and message."""
-    if isinstance(a, Exception) and isinstance(b, Exception):
-        return _facts(a) == _facts(b)
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))
-    if isinstance(a, Decimal):
-        return str(a) == str(b)  # 1.10 is not 1.1, and comparing a signalling NaN raises
-    return bool(a == b or (a != a and b != b))
-
-
-def _facts(error: Exception) -> tuple[str, str]:
-    return (error.type if isinstance(error, RemoteError) else type(error).__qualname__), _message(error)

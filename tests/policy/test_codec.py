@@ -49,7 +49,8 @@ from treadle.codec import (
     probe,
 )
 from treadle.errors import BadArgument, BadCodec, BadResult, BadTask
-from treadle.tagged import MARK, same, short
+from treadle.probe import same
+from treadle.tagged import MARK, short
 
 try:
     import pydantic

@@ -1,0 +1,82 @@
+"""Whether a codec of the user's own gives back what it is given.
+
+Without it such a codec could lose data unnoticed: what it drops is missed only when a job runs, and the call is gone.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from treadle.errors import BadCodec
+from treadle.tagged import Codec, RemoteError, found, message_of, short
+
+PROBES: Final[tuple[object, ...]] = (
+    None,
+    True,
+    1,
+    -2.5,
+    "",
+    "a \u20ac \U0001f9f5 \x00",
+    [None, [None], {"a": None}],
+    [1, 1.0, True],
+    (1, (2,)),
+    2**63,
+    -(2**200),
+    math.inf,
+    math.nan,
+    b"\x00\xff",
+    Decimal("1.10"),
+    UUID(int=7),
+    {1, 2},
+    frozenset({"a"}),
+    datetime.fromisoformat("2024-02-29T12:30:01.000005"),
+    datetime(2024, 2, 29, 12, 30, tzinfo=UTC),
+    date(2024, 2, 29),
+    time(1, 2, 3, 4),
+    timedelta(days=-1, microseconds=1),
+    {"": 1, "b": {}},
+    {1: "a", "1": "b", (2, 3): None, None: 0},
+    {"$t": "tuple", "v": [1]},
+    {"a": {"$t": 1}},
+    {"args": [], "kwargs": {}},
+    ValueError("no"),
+    [KeyError("k")],
+)
+
+
+def probe(codec: Codec) -> None:
+    """Sends values of all the kinds Treadle itself stores through a codec. Raises BadCodec naming the first that
+    did not come back equal and of the same type; an exception may come back as RemoteError."""
+    for value in PROBES:
+        try:
+            text: object = codec.encode(value)
+            back = codec.decode(text) if isinstance(text, str) else None
+        except Exception as error:  # whatever a user's codec raises, it is the codec's failing
+            raise BadCodec(f"{codec!r} cannot carry {short(value)}: {type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            raise BadCodec(f"{codec!r} must encode to str, got {found(text)} for {short(value)}")
+        if not same(value, back):
+            raise BadCodec(f"{codec!r} does not give back {found(value)}: it made {found(back)} of it")
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, of the same types all the way down, NaN like itself, and exceptions by name and message."""
+    if isinstance(a, Exception) and isinstance(b, Exception):
+        return _facts(a) == _facts(b)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))
+    if isinstance(a, Decimal):
+        return str(a) == str(b)  # 1.10 is not 1.1, and comparing a signalling NaN raises
+    return bool(a == b or (a != a and b != b))
+
+
+def _facts(error: Exception) -> tuple[str, str]:
+    return (error.type if isinstance(error, RemoteError) else type(error).__qualname__), message_of(error)
