@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 
 from tests.engine.kit import Spy, Told
-from treadle import App, Worker
+from treadle import App, Worker, defaults
 from treadle.model import Claim, Claimed
 from treadle.storage.contract import Storage
 
@@ -17,7 +18,13 @@ class Holding(Spy):
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self.next = False  # the next one
-        self.held, self.let = asyncio.Event(), asyncio.Event()
+        self.held, self.let, self.heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        told = await super().watch(topics, timeout)
+        if any(topic.startswith("queue:") for topic in told):
+            self.heard.set()  # whoever waits for it comes after the worker, which goes on in this very step
+        return told
 
     async def claim(self, ask: Claim) -> Claimed:
         answer = await super().claim(ask)
@@ -63,6 +70,28 @@ async def test_what_is_heard_of_while_a_claim_is_under_way_is_claimed_at_once(st
             assert await (await t.enqueue()).result(timeout=10) == 1
 
 
+async def test_what_is_heard_of_while_the_only_claim_is_under_way_is_claimed_after_it(storage: Storage) -> None:
+    """Where nobody else may ask, that claim still finds nothing, and then there is no reason to wait."""
+    holding = Holding(storage)
+    async with App(storage=holding) as app:
+
+        @app.task
+        async def t() -> int:
+            return 1
+
+        async with Worker(app, concurrency=1, poll=3600):
+            await (await t.enqueue()).result(timeout=10)
+            holding.next = True
+            await app.stub("nobody's").enqueue()
+            async with asyncio.timeout(10):
+                await holding.held.wait()
+                holding.heard.clear()
+                job = await t.enqueue()
+                await holding.heard.wait()
+            holding.let.set()
+            assert await job.result(timeout=10) == 1
+
+
 async def test_what_ends_while_a_claim_is_under_way_is_settled_at_once(storage: Storage) -> None:
     holding = Holding(storage)
     async with App(storage=holding) as app:
@@ -105,3 +134,22 @@ async def test_a_job_leaves_nothing_to_the_garbage_collector(app: App, told: Tol
             assert gc.collect() < 300
         finally:
             gc.enable()
+
+
+async def test_treadles_own_jobs_are_looked_for_as_soon_as_there_is_nothing_else(
+    app: App, spy: Spy, told: Told
+) -> None:
+    """While jobs flow, not each claim asks for them: who then finds nothing has not looked for all there is."""
+    spy.deaf = True
+
+    @app.task(queue=defaults.OWN_QUEUE)
+    async def own() -> None: ...
+
+    @app.task
+    async def t(n: int) -> None:
+        if not n:
+            await own.enqueue()
+
+    await app.enqueue(t.job(n) for n in (3, 2, 1, 0))
+    async with Worker(app, ["default"], concurrency=1, poll=3600):
+        await told.until("succeeded", 5)
