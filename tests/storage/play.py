@@ -205,7 +205,13 @@ class Crowd(Play):
         running = [row for row in self.rows.values() if row.state is State.RUNNING]
         some = self.dice.sample(running, self.dice.randint(0, len(running)))
         plain = [
-            Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=self.dice.randint(0, 1))
+            Outcome(
+                id=row.job.id,
+                version=row.version,
+                state=State.SUCCEEDED,
+                attempt=self.dice.randint(0, 1),
+                result=self.dice.choice([None, None, "1", "a\0b"]),
+            )
             for row in some
         ]
         return plain + (super().outcomes() if self.dice.random() < 0.3 else [])
