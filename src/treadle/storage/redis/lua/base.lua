@@ -10,8 +10,9 @@ end
 local NOW_BYTES = struct.pack('>d', now)
 
 -- A move of house (storage/carrying.py) keeps a verb from doing what it always does, unless the mark begins with `but`.
+local mark                               -- asked for once, also by two verbs in one script
 local function away(but)
-  local mark = call('GET', ns .. ':move')
+  if mark == nil then mark = call('GET', ns .. ':move') end
   if mark and byte(mark) ~= 97 and byte(mark) ~= but then return { '\0', mark } end
 end
 local CLOSING = 99
