@@ -16,7 +16,17 @@ from treadle.storage.admit import Admission, opens_at, rule_for
 from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, rank
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.rows import MORE, SLOT, SLOW_CLAIM, STARTED, decode_all, from_json, text
+from treadle.storage.sqlite.rows import (
+    MORE,
+    SLOT,
+    SLOW_CLAIM,
+    STARTED,
+    decode_all,
+    numbers,
+    numbers_text,
+    run_of,
+    text,
+)
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.tend import tend
 
@@ -27,6 +37,7 @@ SLOW_PAGE = 64  # ... where each goes through its limits
 TICKETS = 64  # of one worker remembered
 
 ASKS = SLOW_CLAIM | MORE
+LEASED = 9  # bytes that a lease adds to a plain row, beside the name of its worker
 CAREFUL = STARTED | SLOT | MORE  # to be read whole; the limits of any other stand in its body
 
 Cursor = tuple[int, float, str]  # rank, place, id
@@ -41,7 +52,7 @@ def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed | None]:
     desk.refuse("closing")
     if desk.shut():
         return Claimed()
-    earlier: list[int] = from_json(found) if found else []
+    earlier = numbers(found) if found else []
     taken = _held(desk, ask, earlier) if earlier else []
     if not taken:
         due = first_moment(*moments)
@@ -58,7 +69,7 @@ def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed | None]:
             seqs = taking.seqs
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
-            desk.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, text(seqs), desk.now))
+            desk.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), desk.now))
         if tended or not taking.plainly:
             moments = desk.ex(SQL["moments"]).fetchone()
         else:
@@ -279,7 +290,12 @@ class Taking:
         """Lease the plain rows met so far, all in one statement."""
         for (until, flag), seqs in self._plain.items():
             self.leases.add(until)
-            self.desk.ex(SQL["lease"], (until, self.ask.worker, self.desk.now, text(seqs), flag))
+            values = until, self.ask.worker, self.desk.now, flag, LEASED + len(self.ask.worker)
+            run = run_of(seqs)
+            if run is None:
+                self.desk.ex(SQL["lease"], (*values, text(seqs)))
+            else:
+                self.desk.ex(SQL["lease_run"], (*values, *run))
         slots.take(self.desk, self._slots)
         self._plain.clear()
         self._slots.clear()

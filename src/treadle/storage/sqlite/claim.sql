@@ -59,5 +59,12 @@ SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e
 
 -- name: lease
 UPDATE job SET state = 2, version = version + 1, place = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
-    flags = flags | ?5
-WHERE seq IN (SELECT value FROM json_each(?4));
+    flags = flags | ?4, room = substr(room, ?5)
+WHERE seq IN (SELECT value FROM json_each(?6));
+
+-- The same for rows whose numbers follow each other: no list to be read and sorted.
+
+-- name: lease_run
+UPDATE job SET state = 2, version = version + 1, place = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
+    flags = flags | ?4, room = substr(room, ?5)
+WHERE seq BETWEEN ?6 AND ?7;

@@ -22,7 +22,7 @@ from treadle import clock
 from treadle.errors import KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownJob
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.eager import begin
+from treadle.storage.sqlite.eager import Callers, begin
 from treadle.storage.sqlite.faults import translated
 from treadle.storage.sqlite.lockfile import LockFile
 from treadle.storage.sqlite.opening import WAIT, Opened, open_file
@@ -31,9 +31,6 @@ from treadle.storage.sqlite.syncs import Syncs
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests
 LARGE: Final = 2_048  # jobs in one transaction after which even a COMMIT that does not sync takes long
-FEW: Final = 32  # jobs' worth of a request that may be done in the turn in which it is asked
-AT_ONCE: Final = 0.001  # s of such requests after which the loop gets its turn
-CROWD: Final = 32  # transactions for which requests wait for each other, once two came in one turn
 NUDGE: Final = 0.005  # s after which a thread is helped to the GIL
 
 Steps = Generator[Any, Any, Any]
@@ -63,10 +60,7 @@ class Database:
         self._pending: deque[Request] = deque()
         self._syncs = Syncs()
         self._task: asyncio.Task[None] | None = None
-        self._last = 0  # the task that asked last
-        self._asked = False  # whether it was done at once, in this turn of the loop
-        self._since = 0.0  # when the first of this turn was
-        self._crowd = 0
+        self._callers = Callers()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._closed: asyncio.Future[None] | None = None  # while it is being closed
@@ -167,30 +161,12 @@ class Database:
         future: asyncio.Future[Any] = loop.create_future()
         self._pending.append(Request(run, weight, future, jobs))
         if self._task is not None:
-            self._crowd = CROWD
-        elif self._is_alone(loop, weight) and weight <= FEW:
+            self._callers.met()
+        elif self._callers.is_alone(loop, weight):
             self._task = begin(loop, self._work())
         else:
             self._task = loop.create_task(self._work())
         return future
-
-    def _is_alone(self, loop: asyncio.AbstractEventLoop, weight: int) -> bool:
-        """Whether one task asks, and asks again. Where others come in the same turn of the loop, or with the jobs of
-        many, they had better wait for it to end and go together: 100 of them at five times the rate."""
-        me, last = id(asyncio.current_task(loop)), self._last
-        self._last = me
-        if me != last and (self._asked or weight > 1):
-            self._crowd = CROWD
-        if self._crowd:
-            self._crowd -= 1
-            return False
-        if not self._asked:
-            self._asked, self._since = True, time.perf_counter()
-            loop.call_soon(self._next_turn)
-        return time.perf_counter() - self._since < AT_ONCE
-
-    def _next_turn(self) -> None:
-        self._asked = False
 
     def foreign_version(self) -> int | None:
         """A number that changes when somebody else commits; None while a transaction of ours is under way."""
@@ -359,8 +335,19 @@ class Database:
             self._db.execute("PRAGMA busy_timeout = 0")
 
     async def _wait_for(self, lock: LockFile) -> None:
-        """Stand in line for the lock, in a thread."""
-        got = await self._in_thread(self._threads, lambda: patiently(lock))
+        """Stand in line for the lock, in a thread. Cancelled, it is let go of: the thread may have it by then."""
+        got = False
+
+        def wait() -> None:
+            nonlocal got
+            got = patiently(lock)
+
+        try:
+            await self._in_thread(self._threads, wait)
+        except BaseException:
+            if got:
+                lock.unlock()
+            raise
         if not got:
             raise StorageUnavailable(f"{self.path}: another process has held the lock for {WAIT:.0f} s")
 

@@ -21,6 +21,7 @@ from treadle.storage.sqlite.rows import DOWN, LIMITS, MORE, encode, flags_of, in
 from treadle.storage.sqlite.statements import Rows, load
 
 SQL = load("enqueue")
+ROOM = bytearray(72)  # what a claim and an ending add to a plain row, if worker and result are not long
 ADD_PLAIN, ADD_ANY, ADD_BODY = Rows(SQL["add_plain"]), Rows(SQL["add_any"]), Rows(SQL["add_body"])
 STEP = 256  # jobs between two turns of the loop: 1-2 ms
 KEEP, KEEP_FAILED = defaults.KEEP, defaults.KEEP_FAILED
@@ -48,7 +49,7 @@ def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[
                 UNSET if job.keep == KEEP else job.keep, UNSET if job.keep_failed == KEEP_FAILED else job.keep_failed,
             )  # fmt: skip
             bodies += (seq, bytearray(encode(job)))
-        if _insert(desk, ADD_PLAIN, params, 8, (now,)) == len(part):
+        if _insert(desk, ADD_PLAIN, params, 8, (now, ROOM)) == len(part):
             _insert(desk, ADD_BODY, bodies, 2)
             answers += [
                 Record(job=job, version=0, state=READY, place=now, joined_at=now, created_at=now, updated_at=now)

@@ -5,7 +5,7 @@ Without it each verb would lay out and read the row its own way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -51,6 +51,26 @@ FULL: Final = (
 def text(value: Any) -> str:
     """JSON for the statements' json_each. Only strings and integers: SQLite reads a float's last bit as it likes."""
     return to_json(value).decode()
+
+
+def run_of(seqs: Sequence[int]) -> tuple[int, int] | None:
+    """The first and last of row numbers that follow each other; None: they do not."""
+    first, last = seqs[0], seqs[-1]
+    return (first, last) if seqs == list(range(first, last + 1)) else None
+
+
+def numbers_text(seqs: Sequence[int]) -> str:
+    """Row numbers as JSON. Most claims take a run of them, and 256 in full need a page of their own."""
+    run = run_of(seqs)
+    return text(seqs if run is None else [run])
+
+
+def numbers(found: str) -> list[int]:
+    """The row numbers again."""
+    seqs = list[int]()
+    for each in from_json(found):
+        seqs += [each] if isinstance(each, int) else range(each[0], each[1] + 1)
+    return seqs
 
 
 def decode_all(bodies: Iterable[bytes]) -> list[NewJob]:

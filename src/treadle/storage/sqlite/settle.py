@@ -27,6 +27,7 @@ SQL = load("settle")
 STEP = 256  # plain outcomes between two turns of the loop
 SLOW_STEP = 64
 GROUPS = 8  # of one version and attempt; more are few each, and go as they are
+ENDED = 10  # bytes that an ending adds to a plain row, beside its result
 RUNNING, READY, WAITING, SUCCEEDED = State.RUNNING, State.READY, State.WAITING, State.SUCCEEDED
 KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
 
@@ -137,12 +138,15 @@ def _freed(desk: Desk, outs: Sequence[Outcome], alone: bool) -> slots.Freed | No
 
 
 def _succeed(desk: Desk, version: int, attempt: int, slow: int, results: dict[str, str | None]) -> int:
-    common = next(iter(results.values()))
+    common, room = next(iter(results.values())), ENDED
     if all(result == common for result in results.values()):
-        name, rows = "succeed_alike", text(list(results))
+        name, rows, room = "succeed_alike", text(list(results)), room + len(common or "")
     else:
         name, rows = "succeed", text(results)
-    values = {"rows": rows, "version": version, "attempt": attempt, "result": common, "now": desk.now, "slow": slow}
+    values = {
+        "rows": rows, "version": version, "attempt": attempt, "result": common, "now": desk.now, "slow": slow,
+        "room": room,
+    }  # fmt: skip
     return desk.ex(SQL[name], {**values, **KEEPS}).rowcount
 
 

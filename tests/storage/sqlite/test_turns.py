@@ -1,0 +1,201 @@
+"""Who asks alone is answered at once, without the loop turning; those who ask together still go together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.sqlite.support import ask, done, job, jobs, opened
+from treadle.errors import KeyHeld
+from treadle.storage.sqlite import SqliteStorage, connection, eager
+from treadle.storage.sqlite.eager import begin
+from treadle.storage.sqlite.lockfile import LockFile
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine, a turn of the loop is never taken because of the time."""
+    monkeypatch.setattr(eager, "AT_ONCE", 3600.0)
+
+
+class Turns:
+    """Counts how often the loop turns."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._going = asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self.count += 1
+        self._going = asyncio.get_running_loop().call_soon(self._next)
+
+    def stop(self) -> None:
+        self._going.cancel()
+
+
+def commits(storage: SqliteStorage) -> list[str]:
+    """The transactions from now on."""
+    found = list[str]()
+    storage._file._db.set_trace_callback(lambda said: found.append(said) if said == "COMMIT" else None)
+    return found
+
+
+@pytest.mark.usefixtures("patient")
+async def test_alone_it_is_done_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db", "normal") as storage:
+        turns = Turns()
+        for number in range(50):
+            await storage.enqueue([job(f"a{number}")])
+        assert turns.count == 0
+        turns.stop()
+        assert (await storage.get(["a0", "a49"])).count(None) == 0
+
+
+async def test_the_loop_gets_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "AT_ONCE", 0.0)
+    async with opened(tmp_path / "jobs.db", "normal") as storage:
+        turns = Turns()
+        for number in range(50):
+            await storage.enqueue([job(f"a{number}")])
+        assert turns.count >= 50
+        turns.stop()
+
+
+@pytest.mark.usefixtures("patient")
+async def test_many_callers_share_a_transaction(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db", "normal") as storage:
+        found = commits(storage)
+
+        async def caller(name: str) -> None:
+            for number in range(10):
+                await storage.enqueue([job(f"{name}-{number}")])
+
+        await asyncio.gather(*(caller(f"c{number}") for number in range(40)))
+        assert len(found) < 60  # 400 calls; the first may go by itself, and asks on for as long as it is alone
+        storage._file._db.set_trace_callback(None)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_who_comes_alone_after_a_crowd_is_done_at_once_again(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db", "normal") as storage:
+        await asyncio.gather(*(storage.enqueue([job(f"c{number}")]) for number in range(20)))
+        for number in range(eager.CROWD + 1):
+            await storage.enqueue([job(f"b{number}")])
+        turns = Turns()
+        await storage.enqueue([job("a")])
+        assert turns.count == 0
+        turns.stop()
+
+
+@pytest.mark.usefixtures("patient")
+async def test_the_whole_life_of_a_job_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db", "normal") as storage:
+        await storage.enqueue(jobs(3))
+        outcomes = []
+        for number in range(2):
+            settled, claimed = await storage.settle_claim(outcomes, ask(number, 2))
+            assert {each.status for each in settled} <= {"applied"}
+            outcomes = [done(row) for row in claimed.records]
+        assert [row.job.id for row in claimed.records] == ["j00002"]
+
+
+async def test_an_error_is_its_callers(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db") as storage:
+        await storage.enqueue([job("a", key="k")])
+        with pytest.raises(KeyHeld):
+            await storage.enqueue([job("b", key="k", key_conflict="raise")])
+        assert len(await storage.enqueue([job("c")])) == 1
+
+
+async def test_closed_while_one_that_began_at_once_waits(tmp_path: Path) -> None:
+    """What it waits for is another's lock: closing waits with it, and it is stored."""
+    async with opened(tmp_path / "jobs.db") as storage:
+        other = LockFile(storage.path + "-lock")
+        assert other.try_lock()
+        asked = asyncio.ensure_future(storage.enqueue([job("a")]))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(storage.close())
+        await asyncio.wait([asked, closing], timeout=0.02)
+        assert not asked.done()
+        assert not closing.done()
+        other.close()
+        assert len(await asked) == 1
+        await closing
+    async with opened(tmp_path / "jobs.db") as storage:
+        assert await storage.get(["a"]) != [None]
+
+
+def test_the_loop_ends_before_the_rest_began(tmp_path: Path) -> None:
+    """asyncio.run cancels it between its first wait and the first turn of its task: nothing is stored, no lock held."""
+    path = tmp_path / "jobs.db"
+    left: list[SqliteStorage] = []
+
+    async def leave(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(connection, "WAIT", 0.05)
+        storage = SqliteStorage(str(path))
+        await storage.open()
+        left.append(storage)
+        other = LockFile(storage.path + "-lock")
+        assert other.try_lock()
+        storage.enqueue([job("a")]).send(None)  # to its first wait, and the loop ends in this turn
+        other.close()
+
+    with pytest.MonkeyPatch.context() as monkeypatch, contextlib.suppress(RuntimeError):
+        asyncio.run(leave(monkeypatch))
+    file = left[0]._file
+    for each in (file._db, file.look, file.search):
+        each.close()
+
+    async def look() -> None:
+        async with opened(path) as storage:
+            assert len(await storage.enqueue([job("b")])) == 1
+
+    asyncio.run(look())
+
+
+# --- a coroutine that begins at once
+
+
+async def test_what_needs_no_wait_needs_no_task() -> None:
+    async def steps() -> None:
+        return None
+
+    assert begin(asyncio.get_running_loop(), steps()) is None
+
+
+async def test_the_rest_goes_on_in_a_task() -> None:
+    loop, heard = asyncio.get_running_loop(), list[Any]()
+    future = loop.create_future()
+
+    async def steps() -> None:
+        heard.append(await future)
+        await asyncio.sleep(0)
+        heard.append("turned")
+
+    rest = begin(loop, steps())
+    assert rest is not None
+    future.set_result("said")
+    await rest
+    assert heard == ["said", "turned"]
+
+
+async def test_cancelled_before_its_first_turn_it_hears_of_it() -> None:
+    heard = list[str]()
+
+    async def steps() -> None:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            heard.append("cancelled")
+            raise
+
+    rest = begin(asyncio.get_running_loop(), steps())
+    assert rest is not None
+    rest.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await rest
+    assert heard == ["cancelled"]
