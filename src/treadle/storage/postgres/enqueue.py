@@ -23,7 +23,7 @@ from treadle.storage.postgres.rows import (
     text,
 )  # fmt: skip
 
-PLAIN: Final = "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::json)"
+PLAIN: Final = "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::json, %s::int)"
 ANY: Final = "SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)"
 
 
@@ -49,7 +49,7 @@ def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
 
 async def _plain(run: Runner, jobs: Sequence[NewJob], once: dict[str, NewJob], now: float | None) -> list[Record]:
     words = sorted((plain_words(job) for job in once.values()), key=itemgetter("id"))
-    head, *known = await run.run(PLAIN, [now, text(words)])
+    head, *known = await run.run(PLAIN, [now, text(words), len(words)])
     moment = head[10]
     rows = {heard(row[0]): record(row[1:]) for row in known}
     for id, job in once.items():

@@ -1,8 +1,10 @@
 -- The verb: store jobs. Plain ones go in as they come, in the order of their ids (so that two calls with the same ids
 -- do not lock each other out).
 
+-- given: how many they are; that and their queues are not asked of the text again, which would read all of it once more
+-- each time: 7.5 us of the server for a job instead of 9.
 -- -> the moment, then of each that was known: its id and the row.
-CREATE FUNCTION enqueue_plain(moment float8, jobs json) RETURNS TABLE (
+CREATE FUNCTION enqueue_plain(moment float8, jobs json, given int) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
@@ -14,7 +16,7 @@ DECLARE
     fresh text[];
     known text[];
     stored text[];              -- before this call
-    given int;
+    queues text[];
 BEGIN
     PERFORM enter(NULL);
     WITH put AS (
@@ -24,9 +26,8 @@ BEGIN
             x.limits, x.costs, x.spec, 1, t, t, t, t
         FROM json_to_recordset(jobs) AS x (id text, task text, queue text, rank smallint, keep float8,
             keep_failed float8, limits text[], costs int[], spec text)
-        ON CONFLICT DO NOTHING RETURNING id
-    ) SELECT array_agg(id) INTO fresh FROM put;
-    given := json_array_length(jobs);
+        ON CONFLICT DO NOTHING RETURNING id, queue
+    ) SELECT (SELECT array_agg(id) FROM put), ARRAY(SELECT DISTINCT queue FROM put) INTO fresh, queues;
     -- a statement of its own: one that has ended since the last one is seen
     SELECT array_agg(id) INTO known FROM ended WHERE id = ANY (fresh);
     DELETE FROM job WHERE id = ANY (known);
@@ -46,10 +47,7 @@ BEGIN
             e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
         FROM ended e WHERE e.id = ANY (known);
     END IF;
-    IF cardinality(fresh) > 0 THEN
-        PERFORM speak('queue:' || q.queue)
-        FROM (SELECT DISTINCT x.queue FROM json_to_recordset(jobs) AS x (queue text)) AS q;
-    END IF;
+    PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
 END $$;
 
 -- -> a row with what was refused in `more`; or of each id asked for: the row that answers it.

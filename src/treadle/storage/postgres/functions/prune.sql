@@ -5,20 +5,28 @@ SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_p
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    picked text[];
+    picked tid[];
     gone text[];
 BEGIN
     PERFORM enter(NULL);
     PERFORM tend(t);
+    -- whether it is needed is asked for each only where anybody waits, or any workflow goes on: 5 us a row instead of 83
     picked := ARRAY(
-        SELECT e.id FROM ended e WHERE e.expires_at <= t AND NOT is_needed(e.id, e.root)
+        SELECT e.ctid FROM ended e
+        WHERE e.expires_at <= t AND NOT (
+            (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
+            AND is_needed(e.id, e.root))
         ORDER BY e.expires_at, e.id LIMIT greatest(most, 0) FOR UPDATE SKIP LOCKED);
     IF cardinality(picked) = 0 THEN
         RETURN 0;
     END IF;
     -- once more, now that nobody can begin to wait for them
     WITH away AS (
-        DELETE FROM ended e WHERE e.id = ANY (picked) AND NOT is_needed(e.id, e.root) RETURNING e.id
+        DELETE FROM ended e
+        WHERE e.ctid = ANY (picked) AND NOT (
+            (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
+            AND is_needed(e.id, e.root))
+        RETURNING e.id
     ) SELECT coalesce(array_agg(away.id), '{}') INTO gone FROM away;
     DELETE FROM edge WHERE down = ANY (gone);
     DELETE FROM memo WHERE id = ANY (gone);
