@@ -1,13 +1,24 @@
-"""What concerns the whole run: the closing report also says which servers it was run against, and which code blocks of
-the documentation did not run."""
+"""What concerns the whole run: the event loop (`TEST_LOOP=uvloop`); the closing report also says which servers it was
+run against, and which code blocks of the documentation did not run."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.servers.process import VERSIONS
+
+
+if os.environ.get("TEST_LOOP") == "uvloop":  # on which `treadle worker` runs where it is installed
+
+    def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+        import uvloop
+
+        return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.hookimpl(optionalhook=True)

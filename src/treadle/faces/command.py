@@ -74,7 +74,9 @@ async def _talk(process: Process, body: bytes) -> tuple[str, str]:
     assert process.stderr is not None
     readers = [asyncio.create_task(_last(process.stdout, KEPT)), asyncio.create_task(_last(process.stderr, SHOWN))]
     try:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it need not read what it is told
+        with suppress(
+            BrokenPipeError, ConnectionResetError, RuntimeError
+        ):  # it need not read; the last is uvloop's word
             process.stdin.write(body)
             await process.stdin.drain()
             process.stdin.close()
