@@ -12,7 +12,6 @@ import pytest
 
 from tests.servers.process import VERSIONS
 
-
 if os.environ.get("TEST_LOOP") == "uvloop":  # on which `treadle worker` runs where it is installed
 
     def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -12,8 +12,9 @@ from benchmarks.adapters.frame import ASK, BALLAST, CRASH, VALUE, About, Produce
 from treadle import App, Limit, Worker, gather
 
 REDIS = (["ZCARD", "{treadle:default}:line:0:default"], ["ZCARD", "{treadle:default}:due"])
+UVLOOP = True  # as `treadle worker` does where it is installed
 ABOUT = About(
-    packages=("treadle", "msgspec"),
+    packages=("treadle", "msgspec", "uvloop"),
     settled={
         "postgres": "SELECT count(*) FROM treadle.job",  # the unfinished ones
         "redis": REDIS,
@@ -27,7 +28,7 @@ ABOUT = About(
         "sqlite-full": "loses nothing",
         "sqlite-normal": "a process loses nothing; the machine may lose the last moments",
     }.get(ASK.storage, ""),
-    notes="asyncio, concurrency 256; plain jobs with keep=0, with results those are kept for a day",
+    notes="uvloop, concurrency 256; plain jobs with keep=0, with results those are kept for a day",
     can=("results", "limits", "lanes", "fanin", "processes"),
 )
 EXTRA: dict[str, dict[str, Any]] = {"limits": {"limits": ["api"]}, "results": {}, "fanin": {}}
@@ -90,7 +91,7 @@ async def work() -> None:
 
 
 def worker() -> None:
-    run(work())
+    run(work(), UVLOOP)
 
 
 async def setup() -> None:

@@ -74,9 +74,7 @@ async def _talk(process: Process, body: bytes) -> tuple[str, str]:
     assert process.stderr is not None
     readers = [asyncio.create_task(_last(process.stdout, KEPT)), asyncio.create_task(_last(process.stderr, SHOWN))]
     try:
-        with suppress(
-            BrokenPipeError, ConnectionResetError, RuntimeError
-        ):  # it need not read; the last is uvloop's word
+        with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # of uvloop; it need not read
             process.stdin.write(body)
             await process.stdin.drain()
             process.stdin.close()
