@@ -252,6 +252,20 @@ def test_a_claim_whose_answer_is_lost_anywhere_is_answered_again() -> None:
     every_cut(check)
 
 
+def test_the_room_of_a_task_is_kept_over_all_shards() -> None:
+    """Which of them come first is exact within a shard; how many, everywhere."""
+
+    async def law(town: Town) -> None:
+        storage = await town.process()
+        await storage.enqueue(spread_over(12))
+        assert all([(await shard.find(Query())).records for shard in storage._shards])
+        assert len((await storage.claim(a_claim("w#1", tasks={"t": (2, None)}))).records) == 2
+        assert len((await storage.claim(a_claim("w#2", limit=7, tasks={"t": (7, None)}))).records) == 7
+        assert len((await storage.claim(a_claim("w#3", tasks={"t": (None, None)}))).records) == 3
+
+    played(law)
+
+
 def test_what_ended_and_what_comes_next_share_their_trips() -> None:
     """Each shard is asked twice: with what has ended and for its line, then for its share."""
 
