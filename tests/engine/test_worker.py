@@ -886,3 +886,28 @@ async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy
         async with asyncio.timeout(10):
             assert await gate.began.get() == late.id
         gate.go.set()
+
+
+async def test_what_was_claimed_and_not_started_when_it_stops_is_handed_back_unrun(app: App) -> None:
+    """Many claimed in one trip are started some at a time, and a stop may come in between."""
+    begun, first, go = 0, asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def t() -> None:
+        nonlocal begun
+        begun += 1
+        first.set()
+        await go.wait()
+
+    await app.enqueue(t.job() for _ in range(256))
+    worker = Worker(app, concurrency=512, poll=3600)
+    await worker.start()
+    async with asyncio.timeout(10):
+        await first.wait()
+    stopping = asyncio.create_task(worker.stop(60))
+    await asyncio.sleep(0)
+    go.set()
+    await stopping
+    back = (await app.jobs.list(state="ready", limit=256)).records
+    assert [(row.attempt, row.lost, row.worker) for row in back] == [(0, 0, None)] * (256 - begun)
+    assert back
