@@ -231,7 +231,7 @@ class RedisStorage:
         raise refusal(mark, self._pool.where)
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        """Both in one script: a trip of 8 costs the server 107 us of its own, and not 138 as two."""
+        """Both in one script: a trip of 8 jobs costs the server 120 us, as two scripts 141."""
         if not outcomes:
             return [], await self.claim(ask)
         count, *answer = await self.call("settle_claim", *outcome_words(outcomes), encode(ask))
