@@ -17,7 +17,7 @@ from treadle.compose.fold import decode_of
 from treadle.ending import failure_of
 from treadle.errors import BadOption, JobNotDone, JobUnknown, KeyHeld, StorageError, TreadleError
 from treadle.events import Emitter, Event
-from treadle.job import Job, JobSpec, Progress, has_result
+from treadle.job import Job, JobSpec, Progress, has_result, mark_sent
 from treadle.model import NewJob, Query, Record, State
 from treadle.retry import seconds
 from treadle.storage.contract import Bound, Storage
@@ -202,8 +202,7 @@ class Client:
             rows = await (self._enqueue(jobs) if bound is None else bound.enqueue(jobs))
         except KeyHeld as error:  # the storage knows a key with its task in front; its user does not
             raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
-        for spec in specs:
-            spec.sent = True
+        mark_sent(specs)
         if bound is None and self._emitter.wants("enqueued"):
             for new, row in zip(jobs, rows, strict=True):
                 if row.job is new or row.job.id == new.id:

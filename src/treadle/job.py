@@ -99,10 +99,6 @@ class JobSpec(Continuation[T_co, W_co]):
         """Whether it is stored: this one, or one it was changed to."""
         return self._sent if self._first is None else self._first._sent
 
-    @sent.setter
-    def sent(self, sent: bool) -> None:
-        (self if self._first is None else self._first)._sent = sent
-
     def changed(self, **fields: Any) -> JobSpec[T_co, W_co]:
         """The same spec with other fields of its row."""
         changed: JobSpec[T_co, W_co] = JobSpec(
@@ -114,6 +110,12 @@ class JobSpec(Continuation[T_co, W_co]):
 
     def __repr__(self) -> str:
         return f"<spec {self.new.task} {self.new.id}>"
+
+
+def mark_sent(specs: Sequence[JobSpec[Any, Any]]) -> None:
+    """They are stored."""
+    for spec in specs:
+        (spec if spec._first is None else spec._first)._sent = True
 
 
 class Job(Generic[T_co, W_co]):
