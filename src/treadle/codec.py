@@ -37,7 +37,7 @@ from treadle.parameters import Envelope, Param, Parameters, param_of
 from treadle.probe import probe
 from treadle.shape import MISSING, Shape, encode_plain, reason
 from treadle.shapes import Shapes
-from treadle.tagged import MARK, Codec, RemoteError, TaggedCodec, Unstorable, decode_any, encode_any, found
+from treadle.tagged import Codec, RemoteError, TaggedCodec, Unstorable, decode_any, encode_any, found, has_mark
 
 __all__ = [
     "MISSING",
@@ -107,7 +107,7 @@ class Signature:
             return self._by_codec({"args": list(args), "kwargs": dict(kwargs)})
         if plain:
             text = _plain({"args": args, "kwargs": kwargs} if kwargs else args)
-            if text is not None and MARK not in text:
+            if text is not None and not has_mark(text):
                 return text
         trees = [self._tag(plan.at(i), value) for i, value in enumerate(args)]
         named = {name: self._tag(plan.by(name), value, name) for name, value in kwargs.items()}
@@ -129,7 +129,7 @@ class Signature:
         shape = (self._result or self._returns()).shape
         if type(value) in shape.exact and self._codec is None:  # 0.5 us less than the long way
             text = _plain(value)
-            if text is not None and MARK not in text:
+            if text is not None and not has_mark(text):
                 return text
         return self._encode(shape, value)
 
@@ -152,7 +152,7 @@ class Signature:
             untyped = shape.untyped
             plain = type(value) in shape.exact or (tagged.is_plain(value) if untyped else shape.check(value, 0))
             text = _plain(value) if plain else None
-            if text is not None and MARK not in text:
+            if text is not None and not has_mark(text):
                 return text
             return tagged.write_tagged(tagged.tag(value, self._names, flatten=not untyped))
         except Unstorable as error:
@@ -174,7 +174,7 @@ class Signature:
         try:
             if self._codec is not None:
                 return result.shape.accept(self._codec.decode(text))
-            if MARK in text:
+            if has_mark(text):
                 return result.shape.accept(decode_any(text, self._classes))
             return result.shape.accept(result.decode(text)) if result.shape.loose else result.decode(text)
         except Unstorable as error:
@@ -269,7 +269,7 @@ class Signature:
     def _arguments(self, plan: Parameters, text: str) -> _Call:
         if self._codec is not None:
             return self._read_tree(plan, self._from_codec(text))
-        if MARK in text:
+        if has_mark(text):
             try:
                 return self._read_tree(plan, msgspec.json.decode(text), tags=True)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -350,7 +350,7 @@ def encode_foreign_call(args: Sequence[object], kwargs: Mapping[str, object], na
     for annotated parameters. `name` is the task's, for messages. Raises BadArgument."""
     if tagged.is_plain([*args, *kwargs.values()]):
         text = _plain({"args": args, "kwargs": dict(kwargs)} if kwargs else args)
-        if text is not None and MARK not in text:
+        if text is not None and not has_mark(text):
             return text
     try:
         return _write(name, [tagged.tag(value) for value in args], {k: tagged.tag(v) for k, v in kwargs.items()})

@@ -101,13 +101,18 @@ class TaggedCodec:
         return decode_any(text)
 
 
+def has_mark(text: str) -> bool:
+    """Whether a text is tagged. One character is looked for first: 2 us in 100 KB, where four take 85."""
+    return "$" in text and MARK in text
+
+
 def encode_any(value: object, names: Mapping[type, str] | None = None) -> str:
     """The text of any plain value: None, bool, int, float, str, bytes, dates and times, Decimal, UUID, exceptions,
     and list, tuple, set, frozenset, dict of those. `names` are the classes it may name. Raises Unstorable for
     everything else, for cycles and beyond 100 levels; the value is never changed."""
     if is_plain(value):
         text = _write(value)
-        if text is not None and MARK not in text:
+        if text is not None and not has_mark(text):
             return text
     return write_tagged(tag(value, names))
 
@@ -119,7 +124,7 @@ def decode_any(text: str, classes: Mapping[str, type] | None = None) -> object:
         raw: object = msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Unstorable(f"expected JSON: {error}") from None
-    return untag(raw, classes) if MARK in text else raw
+    return untag(raw, classes) if has_mark(text) else raw
 
 
 def _write(value: object) -> str | None:
