@@ -94,13 +94,10 @@ class Signature:
         if not args and not kwargs and self._codec is None:
             return "[]"
         plain = True
-        if len(args) <= plan.high:
-            for param, value in zip(plan.positional, args, strict=False):
-                if type(value) not in param.shape.exact:
-                    plain = self._check(param, value) and plain
-        else:
-            for i, value in enumerate(args):
-                plain = self._check(plan.at(i), value) and plain
+        for i, value in enumerate(args):
+            param = plan.at(i)
+            if type(value) not in param.shape.exact:
+                plain = self._check(param, value) and plain
         for name, value in kwargs.items():
             plain = self._check(plan.by(name), value, name) and plain
         if self._codec is not None:

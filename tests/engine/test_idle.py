@@ -34,6 +34,13 @@ class Holding(Spy):
             await self.let.wait()
         return answer
 
+    async def hold_one(self, app: App) -> None:
+        """Until a claim that found nothing is under way."""
+        self.next = True
+        await app.stub("nobody's").enqueue()
+        async with asyncio.timeout(10):
+            await self.held.wait()
+
 
 async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
     """Once when it was heard of, and once when it has ended; not by each pump, nor for each kind of queue."""
@@ -60,10 +67,7 @@ async def test_what_is_heard_of_while_a_claim_is_under_way_is_claimed_at_once(st
 
         async with Worker(app, concurrency=10, poll=3600):
             await (await t.enqueue()).result(timeout=10)
-            holding.next = True
-            await app.stub("nobody's").enqueue()
-            async with asyncio.timeout(10):
-                await holding.held.wait()
+            await holding.hold_one(app)
             for _ in range(3):
                 assert await (await t.enqueue()).result(timeout=10) == 1
             holding.let.set()
@@ -81,10 +85,8 @@ async def test_what_is_heard_of_while_the_only_claim_is_under_way_is_claimed_aft
 
         async with Worker(app, concurrency=1, poll=3600):
             await (await t.enqueue()).result(timeout=10)
-            holding.next = True
-            await app.stub("nobody's").enqueue()
+            await holding.hold_one(app)
             async with asyncio.timeout(10):
-                await holding.held.wait()
                 holding.heard.clear()
                 job = await t.enqueue()
                 await holding.heard.wait()
@@ -106,10 +108,7 @@ async def test_what_ends_while_a_claim_is_under_way_is_settled_at_once(storage: 
         async with Worker(app, concurrency=10, poll=3600):
             job = await t.enqueue()
             await began.wait()
-            holding.next = True
-            await app.stub("nobody's").enqueue()
-            async with asyncio.timeout(10):
-                await holding.held.wait()
+            await holding.hold_one(app)
             go.set()
             assert await job.result(timeout=10) == 1
             holding.let.set()

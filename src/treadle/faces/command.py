@@ -74,7 +74,7 @@ async def _talk(process: Process, body: bytes) -> tuple[str, str]:
     assert process.stderr is not None
     readers = [asyncio.create_task(_last(process.stdout, KEPT)), asyncio.create_task(_last(process.stderr, SHOWN))]
     try:
-        with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # of uvloop; it need not read
+        with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # the last is uvloop's
             process.stdin.write(body)
             await process.stdin.drain()
             process.stdin.close()

@@ -24,8 +24,8 @@ from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.eager import Callers, begin
 from treadle.storage.sqlite.faults import translated
-from treadle.storage.sqlite.lockfile import LockFile
-from treadle.storage.sqlite.opening import WAIT, Opened, open_file
+from treadle.storage.sqlite.lockfile import WAIT, LockFile, patiently
+from treadle.storage.sqlite.opening import Opened, open_file
 from treadle.storage.sqlite.syncs import Syncs
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
@@ -252,7 +252,7 @@ class Database:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
-                await self._in_thread(self._threads, self._beginpatiently)  # somebody's shell writes
+                await self._in_thread(self._threads, self._begin_patiently)  # somebody's shell writes
             topics: set[str] = set()
             answers = await self._answers(group, topics)
             weight = sum(request.weight for request in group)
@@ -327,7 +327,7 @@ class Database:
         except sqlite3.Error:
             pass  # SQLite has rolled back by itself; the next BEGIN shows it
 
-    def _beginpatiently(self) -> None:
+    def _begin_patiently(self) -> None:
         self._db.execute(f"PRAGMA busy_timeout = {int(WAIT * 1000)}")
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -387,15 +387,3 @@ def _let_go(opening: ThreadFuture[Opened]) -> None:
 def _fail(request: Request, error: BaseException) -> None:
     if not request.future.done():
         request.future.set_exception(error)
-
-
-def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False) -> bool:
-    """Lock it, or give up after WAIT, or when it is not wanted any more. For a thread."""
-    until = clock.monotonic() + WAIT
-    pause = 0.0002
-    while not lock.try_lock():
-        if clock.monotonic() > until or unwanted():
-            return False
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.002)
-    return True

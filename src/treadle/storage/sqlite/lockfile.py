@@ -9,11 +9,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Final
+
+from treadle import clock
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+
+WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
 
 
 class LockFile:
@@ -59,3 +66,15 @@ class LockFile:
     def close(self) -> None:
         """Lets go of it too."""
         os.close(self._fd)
+
+
+def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False) -> bool:
+    """Lock it, or give up after WAIT, or when it is not wanted any more. For a thread."""
+    until = clock.monotonic() + WAIT
+    pause = 0.0002
+    while not lock.try_lock():
+        if clock.monotonic() > until or unwanted():
+            return False
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.002)
+    return True

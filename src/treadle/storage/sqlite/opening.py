@@ -8,14 +8,12 @@ from __future__ import annotations
 import os
 import pathlib
 import sqlite3
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from treadle import clock
 from treadle.errors import BadUrl, NotADatabase, StorageUnavailable
-from treadle.storage.sqlite.lockfile import LockFile
+from treadle.storage.sqlite.lockfile import WAIT, LockFile
 from treadle.storage.sqlite.migrate import check, migrate
-
-WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
 
 
 class Opened(NamedTuple):

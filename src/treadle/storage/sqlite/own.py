@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from treadle import clock
 from treadle.errors import BadSession, StorageUnavailable
-from treadle.storage.sqlite.connection import in_thread, patiently
+from treadle.storage.sqlite.connection import in_thread
 from treadle.storage.sqlite.faults import translated
-from treadle.storage.sqlite.lockfile import LockFile
-from treadle.storage.sqlite.opening import WAIT, new_connection
+from treadle.storage.sqlite.lockfile import WAIT, LockFile, patiently
+from treadle.storage.sqlite.opening import new_connection
 from treadle.storage.sqlite.within import Within
 
 

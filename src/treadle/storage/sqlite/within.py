@@ -21,7 +21,7 @@ from treadle.storage.sqlite import look
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import enqueue
 from treadle.storage.sqlite.faults import translated
-from treadle.storage.sqlite.opening import WAIT
+from treadle.storage.sqlite.lockfile import WAIT
 from treadle.storage.sqlite.settle import settle
 
 T = TypeVar("T")
