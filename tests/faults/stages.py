@@ -190,7 +190,7 @@ class SqliteStage(Stage):
 
     name = "sqlite"
     ways = ("locked",)
-    patience = ("treadle.storage.sqlite.connection.WAIT",)
+    patience = ("treadle.storage.sqlite.lockfile.WAIT", "treadle.storage.sqlite.connection.WAIT")
 
     def __init__(self, shared: bool = False) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="treadle-stage-")
