@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
+import psycopg
 import pytest
 
-from tests.storage.postgres import support
+from tests.servers import postgres
 from tests.storage.postgres.support import done, job
 from treadle.model import Claim, Hold, Limit, NewJob, Presence, Record
 from treadle.storage.postgres import PostgresStorage
 
-MANY, FEW = 500, 5
-# Without an index nothing is read, see the functions' settings; autovacuum does, and would be counted.
+MANY, FEW = 1_000, 5
+# Without an index nothing is read, see the functions' settings; autovacuum does, and would be counted. Rows that are
+# dead are counted too, for as long as anybody in the database has an old snapshot: so it is one that nobody else uses.
 READ = (
     "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"
-    " WHERE schemaname = %(schema)s AND relname IN ('job', 'ended', 'slot')"
+    " WHERE schemaname = 'treadle' AND relname IN ('job', 'ended', 'slot')"
 )
 
 
 class Reader:
     """One connection, and how many rows its verbs read."""
 
-    def __init__(self, schema: str, storage: PostgresStorage) -> None:
-        self.schema, self.storage = schema, storage
+    def __init__(self, storage: PostgresStorage, beside: psycopg.Connection[Any]) -> None:
+        self.storage, self._beside = storage, beside
 
     async def _counts(self) -> dict[str, int]:
         await self.storage._pool.run("SELECT pg_stat_force_next_flush()", [])
-        return dict(support.admin().execute(READ, {"schema": self.schema}).fetchall())
+        return dict(self._beside.execute(READ).fetchall())
 
     async def read(self, verb: Awaitable[Any]) -> int:
         """How many rows it read."""
@@ -54,11 +56,12 @@ async def fill(storage: PostgresStorage, name: str, **options: Any) -> None:
 @pytest.fixture
 async def reader() -> AsyncIterator[Reader]:
     """A line of many jobs and many that have ended, and a planner to whom the whole seems less than some look-ups."""
-    with support.a_schema() as schema:
-        storage = PostgresStorage(support.url_of(schema, pool=1))
+    database = postgres.database()
+    storage = PostgresStorage(f"{database}?pool=1")
+    with psycopg.connect(database, autocommit=True) as beside:
         await storage.open()
         await storage.set_limits([Limit("api", slots=10_000)])
-        made = Reader(schema, storage)
+        made = Reader(storage, beside)
         await fill(storage, "old")
         while rows := await made.claim(MANY):
             await storage.settle([done(row) for row in rows])
