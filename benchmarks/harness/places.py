@@ -5,8 +5,10 @@ Both sides of a comparison use the same ones, one after the other. They end with
 
 from __future__ import annotations
 
+import ctypes.util
 import shutil
 import sqlite3
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -95,13 +97,30 @@ class PostgresPlace:
         self.server.close()
 
 
+def allocator() -> tuple[str, str | None]:
+    """Where the server's memory comes from, and the library to put before its own: the build of the tests has glibc's,
+    whose calls get dearer with what the server holds; those of distributions, which people run, have jemalloc.
+    """
+    said = subprocess.run([valkey.binary(), "--version"], capture_output=True, text=True, check=True).stdout.split()
+    own = next((word.removeprefix("malloc=") for word in said if word.startswith("malloc=")), "unknown")
+    found = ctypes.util.find_library("jemalloc") if own == "libc" else None
+    return ("jemalloc", found) if found else (own, None)
+
+
+class ValkeyServer(valkey.Valkey):
+    """With jemalloc, where this machine has it."""
+
+    def command(self) -> Sequence[str]:
+        _, library = allocator()
+        return ["env", f"LD_PRELOAD={library}", *super().command()] if library else super().command()
+
+
 class ValkeyPlace:
     def __init__(self, durable: bool) -> None:
-        self.server = valkey.Valkey(fsync="everysec" if durable else None).start()
+        self.server = ValkeyServer(fsync="everysec" if durable else None).start()
         self.durable = durable
-        self.says = (
-            f"{valkey.version()}, {'appendonly, appendfsync everysec' if durable else 'nothing written to disk'}"
-        )
+        keeps = "appendonly, appendfsync everysec" if durable else "nothing written to disk"
+        self.says = f"{valkey.version()} on {allocator()[0]}, {keeps}"
         self.url = self.server.url
         self._client: Any = redis.Redis.from_url(self.url)
 
