@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -222,7 +223,7 @@ def sqlite(level: str, count: int) -> Rates:
 
 
 def measured(places: Places, storages: Sequence[str], size: str, python: str) -> dict[str, Rates]:
-    """Storage -> what -> jobs/s: the better of two passes."""
+    """Storage -> what -> jobs/s."""
     from benchmarks.harness.session import ROOT
 
     urls = {}
@@ -242,6 +243,16 @@ def measured(places: Places, storages: Sequence[str], size: str, python: str) ->
     return found
 
 
+def medians(rounds: Sequence[dict[str, Rates]]) -> dict[str, Rates]:
+    """Of what each of them measured, or some of them."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for one in rounds:
+        for storage, rates in one.items():
+            for name, value in rates.items():
+                found.setdefault(storage, {}).setdefault(name, []).append(value)
+    return {storage: {name: statistics.median(it) for name, it in rates.items()} for storage, rates in found.items()}
+
+
 def once(urls: dict[str, str], with_sqlite: bool, count: int) -> dict[str, Rates]:
     found = {"loops": loops(5 * count)}
     for storage, url in urls.items():
@@ -254,12 +265,7 @@ def once(urls: dict[str, str], with_sqlite: bool, count: int) -> dict[str, Rates
 
 def main() -> None:
     words = json.loads(os.environ["PROBE"])
-    passes = [once(words["urls"], words["sqlite"], words["count"]) for _ in range(2)]
-    best = {
-        storage: {name: max(one[storage][name] for one in passes) for name in rates}
-        for storage, rates in passes[0].items()
-    }
-    print(json.dumps(best))
+    print(json.dumps(once(words["urls"], words["sqlite"], words["count"])))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -157,6 +157,24 @@ def machine(size: str, python: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@dataclass
+class Floor:
+    """The raw servers and loops, once in each round: they vary as much as everything else."""
+
+    results: Results
+    places: Places
+    storages: Sequence[str]
+    size: str
+    base: Interpreter
+
+    def measure(self, turn: int) -> None:
+        print(f"round {turn}: the floor, raw servers and loops", file=sys.stderr, flush=True)
+        rounds = self.results.machine.setdefault("floor", {})
+        rounds[str(turn)] = probes.measured(self.places, self.storages, self.size, environments.python("", self.base))
+        self.results.machine["probes"] = probes.medians(list(rounds.values()))
+        self.results.save()
+
+
 class Runner:
     """Measures the steps one after the other; a cell that fails is noted, and the run goes on."""
 
@@ -200,9 +218,13 @@ class Runner:
             kept["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return kept | {"took": round(time.monotonic() - begun, 1)}
 
-    def run(self, steps: Sequence[Step]) -> None:
+    def run(self, steps: Sequence[Step], floor: Floor | None) -> None:
         progress = Progress(steps, self.results)
+        begun = 0
         for at, (turn, cell, system) in enumerate(steps):
+            if floor and turn != begun:
+                floor.measure(turn)
+            begun = turn
             progress.say(at)
             kept = self.measure(cell, system)
             self.results.put(system.name, cell.name, turn, kept)
@@ -224,23 +246,23 @@ def measured(args: argparse.Namespace, results: Results, base: Interpreter) -> N
     systems = [
         it for it in chosen(args.peers, args.storages) if args.size in ("full", "goals") or it.quick or args.peers
     ]
-    steps = plan(systems, args.measures, args.rounds or ROUNDS[args.size], args.size)
-    if args.measures == ["probes"]:
+    rounds = args.rounds or ROUNDS[args.size]
+    steps = plan(systems, args.measures, rounds, args.size)
+    only_floor = args.measures == ["probes"]
+    if only_floor:
         steps = []
     if args.resume:
         steps = [step for step in steps if not results.has(step[2].name, step[1].name, step[0])]
     results.machine |= machine(args.size, base.version)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the servers end with us
     with Places() as places:
-        missing = not (args.resume and results.machine.get("probes"))
-        if "probes" in args.measures or (missing and not (args.peers or args.measures)):
-            print("the floor: raw servers and loops", file=sys.stderr, flush=True)
-            results.machine["probes"] = probes.measured(
-                places, args.storages or STORAGES, args.size, environments.python("", base)
-            )
-            results.save()
+        floor = None
+        if "probes" in args.measures or not (args.peers or args.measures):
+            floor = Floor(results, places, args.storages or STORAGES, args.size, base)
+            for turn in range(1, rounds + 1) if only_floor else ():
+                floor.measure(turn)
         size = SIZES[args.size] if args.churn is None else replace(SIZES[args.size], churn=60 * args.churn)
-        Runner(results, size, places, base).run(steps)
+        Runner(results, size, places, base).run(steps, floor)
         results.machine["places"] = {**results.machine.get("places", {}), **places.says()}
         results.save()
 
