@@ -119,6 +119,55 @@ async def test_an_outcome_that_is_held_up_for_too_long_is_left_to_its_lease(monk
     assert len(ran) == 3
 
 
+class Crossing(Spy):
+    """The answer to the first settle is lost; before it is settled again a claim is made, and answered after it."""
+
+    def __init__(self, inner: MemoryStorage) -> None:
+        super().__init__(inner)
+        self.lost, self.claimed, self.settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        again = self.lost.is_set()
+        if outcomes and again:
+            await self.claimed.wait()
+        answer = await super().settle(outcomes)
+        if outcomes and not again:
+            self.lost.set()
+            raise StorageUnavailable("the answer to settle was lost")
+        if outcomes:
+            self.settled.set()
+        return answer
+
+    async def claim(self, ask: Claim) -> Claimed:
+        between = self.lost.is_set() and not self.claimed.is_set()
+        answer = await super().claim(ask)
+        if between:
+            self.claimed.set()
+            await self.settled.wait()
+        return answer
+
+
+async def test_what_is_being_settled_does_not_come_to_another_claim_of_the_same_worker() -> None:
+    """It would be found gone by the one who settles it, and told as lost to a worker that has it."""
+    crossing = Crossing(MemoryStorage())
+    async with App(storage=crossing, random=lambda: 0.0) as app:
+        told = Told(app)
+
+        @app.task(retry=Retry(attempts=2, base=0))
+        async def t() -> int:
+            if current().attempt == 1:
+                raise ValueError("the first time")
+            return 1
+
+        async with work(app, concurrency=2, poll=3600, recovery=Retry(base=0.001)):
+            job = await t.enqueue()
+            async with asyncio.timeout(10):
+                await crossing.lost.wait()
+                await app.stub("nobody's").enqueue()  # a hint: the other half looks
+                assert await job.result() == 1
+        assert told.names("retrying", "lost") == ["retrying"]
+
+
 class Forgetful(Spy):
     """Hands a worker what it holds, as when an answer took longer than the lease."""
 
