@@ -34,7 +34,8 @@ class Size:
     fan       jobs of the fan-in
     deepest   jobs of a backlog, at most
     patience  s that working off a backlog may take, by the pace; longer ones are left out
-    churn     s of enqueueing and draining
+    churn     s of enqueueing and draining; what has ended is kept for a minute at least, so a tenth of it must be more
+              than that, or it would begin with a tenth in which there is nothing to prune yet
     """
 
     seconds: float
@@ -51,7 +52,7 @@ class Size:
 
 
 QUICK: Final = Size(1.2, 0.5, 200, 100, 20_000, 300, 90.0, 1_000, 1_000_000, 10.0, 60.0)
-GOALS: Final = Size(2.0, 1.0, 400, 100, 20_000, 500, 600.0, 1_000, 1_000_000, 240.0, 180.0)
+GOALS: Final = Size(2.0, 1.0, 400, 100, 20_000, 500, 600.0, 1_000, 1_000_000, 240.0, 900.0)
 FULL: Final = Size(5.0, 2.0, 400, 300, 20_000, 1_000, 600.0, 1_000, 1_000_000, 240.0, 300.0)
 TINY: Final = Size(0.05, 0.1, 10, 5, 200, 60, 60.0, 20, 400, 1e9, 2.0)  # to try the harness out, not to measure
 

@@ -176,7 +176,7 @@ def text(results: Results, folder: Path) -> str:
         f"#### The goals\n\n{goals.count(verdicts)}\n\n{goals.table(verdicts)}",
         *pictures(results, folder),
         *(f"#### On {title}\n\n{table(results, systems)}" for title, systems in groups()),
-        f"#### The floor\n\nRaw loops without any job library, once a round; the median of the rounds.\n\n{probed(results)}",
+        f"#### The floor\n\nRaw loops without any job library, the median of the rounds.\n\n{probed(results)}",
         f"#### Who takes part\n\n{about(results)}",
         f"#### What failed, what was left out\n\n{failures(results)}\n\n{unmeasured(results)}",
     ]

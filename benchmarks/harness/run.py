@@ -1,7 +1,7 @@
 """`python3 dev.py bench`: measures Treadle and its peers side by side, and writes docs/benchmarks.md.
 
     python3 dev.py bench --quick                       everybody, the core measures, about a quarter of an hour
-    python3 dev.py bench --goals                       what the table of goals needs, in forty minutes
+    python3 dev.py bench --goals                       what the table of goals needs, in fifty minutes
     python3 dev.py bench --goals --python 3.13         the same on another Python, which all systems then run on
     python3 dev.py bench                               everybody, everything: hours, on a quiet machine
     python3 dev.py bench --peers treadle pgqueuer --storages postgres --measures core backlog-100000
@@ -62,7 +62,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     size.add_argument("--quick", dest="size", action="store_const", const="quick", default="full", help="core measures")
     size.add_argument(
         "--goals", dest="size", action="store_const", const="goals",
-        help="what the goals ask for, of whom they are held against; also the backlogs of a million and a short churn",
+        help="what the goals ask for, of whom they are held against; also the backlogs of a million and a churn",
     )  # fmt: skip
     size.add_argument(
         "--tiny", dest="size", action="store_const", const="tiny", help="a rehearsal; its figures mean nothing"
@@ -70,7 +70,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="leave out what was measured before")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--report", action="store_true", help="measure nothing, only write the page")
-    parser.add_argument("--churn", type=float, metavar="MINUTES", help="how long that measure takes; default: 5")
+    parser.add_argument("--churn", type=float, metavar="MINUTES", help="default: 5, for the goals 15")
     parser.add_argument("--page", type=Path, help="default: docs/benchmarks.md; a rehearsal writes beside its results")
     args = parser.parse_args(words)
     if args.rounds is not None and args.rounds < 1:
