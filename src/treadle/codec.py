@@ -87,26 +87,31 @@ class Signature:
         rest is what is given here. The values are not changed. Raises BadArgument naming the parameter that is
         missing, unknown, given twice, of the wrong type or cannot be stored. 0.4 us for one int."""
         plan = self._late() if first_later else self._plan or self._ready()
+        by_place = plan.positional
         if kwargs or not plan.low <= len(args) <= plan.high or not plan.simple:
             if first_later:
                 self._only_later(kwargs)
             args, kwargs = plan.bind(self.name, args, kwargs)
+            by_place = plan.places(len(args))
         if not args and not kwargs and self._codec is None:
             return "[]"
-        plain = True
-        for i, value in enumerate(args):
-            param = plan.at(i)
-            if type(value) not in param.shape.exact:
-                plain = self._check(param, value) and plain
-        for name, value in kwargs.items():
-            plain = self._check(plan.by(name), value, name) and plain
+        plain, at, name = True, 0, None
+        try:
+            for value in args:
+                if type(value) not in by_place[at].exact:
+                    plain = by_place[at].check(value) and plain
+                at += 1
+            for name, value in kwargs.items():
+                plain = plan.by(name).check(value) and plain
+        except (Unstorable, RecursionError) as error:
+            raise self._misfit(name or by_place[at].name, error) from None
         if self._codec is not None:
             return self._by_codec({"args": list(args), "kwargs": dict(kwargs)})
         if plain:
             text = _plain({"args": args, "kwargs": kwargs} if kwargs else args)
-            if text is not None and not has_mark(text):
+            if text is not None:
                 return text
-        trees = [self._tag(plan.at(i), value) for i, value in enumerate(args)]
+        trees = [self._tag(param, value) for param, value in zip(by_place, args, strict=False)]
         named = {name: self._tag(plan.by(name), value, name) for name, value in kwargs.items()}
         return _write(self.name, trees, named)
 
@@ -126,7 +131,7 @@ class Signature:
         shape = (self._result or self._returns()).shape
         if type(value) in shape.exact and self._codec is None:  # 0.5 us less than the long way
             text = _plain(value)
-            if text is not None and not has_mark(text):
+            if text is not None:
                 return text
         return self._encode(shape, value)
 
@@ -149,7 +154,7 @@ class Signature:
             untyped = shape.untyped
             plain = type(value) in shape.exact or (tagged.is_plain(value) if untyped else shape.check(value, 0))
             text = _plain(value) if plain else None
-            if text is not None and not has_mark(text):
+            if text is not None:
                 return text
             return tagged.write_tagged(tagged.tag(value, self._names, flatten=not untyped))
         except Unstorable as error:
@@ -238,15 +243,9 @@ class Signature:
 
     # --- arguments to text ----------------------------------------------------------------------------------------
 
-    def _check(self, param: Param, value: object, name: str | None = None) -> bool:
-        if param.shape.untyped:
-            return tagged.is_plain(value)  # what cannot be stored is found when it is written
-        try:
-            return param.shape.check(value, 0)
-        except Unstorable as error:
-            raise BadArgument(self.name, name or param.name, str(error)) from None
-        except RecursionError:
-            raise BadArgument(self.name, name or param.name, "is nested too deep to be checked from here") from None
+    def _misfit(self, name: str | None, error: Exception) -> BadArgument:
+        deep = isinstance(error, RecursionError)
+        return BadArgument(self.name, name, "is nested too deep to be checked from here" if deep else str(error))
 
     def _tag(self, param: Param, value: object, name: str | None = None) -> object:
         try:
@@ -347,7 +346,7 @@ def encode_foreign_call(args: Sequence[object], kwargs: Mapping[str, object], na
     for annotated parameters. `name` is the task's, for messages. Raises BadArgument."""
     if tagged.is_plain([*args, *kwargs.values()]):
         text = _plain({"args": args, "kwargs": dict(kwargs)} if kwargs else args)
-        if text is not None and not has_mark(text):
+        if text is not None:
             return text
     try:
         return _write(name, [tagged.tag(value) for value in args], {k: tagged.tag(v) for k, v in kwargs.items()})
@@ -373,11 +372,12 @@ def _write(task: str, args: list[object], kwargs: dict[str, object]) -> str:
 
 def _plain(value: object) -> str | None:
     """The plain JSON of a checked value, or None where only the tagged form has words: lone surrogates, integers
-    beyond 4,300 digits, models that lose something."""
+    beyond 4,300 digits, models that lose something, texts that would be taken for tagged."""
     try:
-        return encode_plain(value).decode()
+        text = encode_plain(value).decode()
     except Exception:  # also what a user's model raises; the tagged form then says what is wrong
         return None
+    return None if has_mark(text) else text
 
 
 def _text_of(codec: Codec, value: object) -> str:

@@ -22,6 +22,10 @@ VALID = re.compile(r"[A-Za-z0-9._:@-]{1,255}")
 RESERVED = ("cron:", "treadle:")
 
 
+_BLOCK = 64
+_LAST = tuple(f"-{0x80 | low:02x}" for low in range(_BLOCK))  # the variant, and 6 bits of the counter
+
+
 class UuidV7:
     """A UUID version 7 (RFC 9562) at each call: 48 bits of milliseconds, then a counter that rises
     within the millisecond, then random bits. Ids of one instance only rise, also when the clock steps back."""
@@ -29,22 +33,32 @@ class UuidV7:
     def __init__(self, clock: Callable[[], float] = wall) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._last = 0
-        self._renew = 0
-        self._head = self._tail = ""  # what all ids of one millisecond share
+        self._block = 0  # one integer carries milliseconds and the counter's 12 bits of rand_a
+        self._at = _BLOCK  # the counter's last 6 bits: how many ids of this block were given
+        self._until = 0.0  # when its millisecond is over
+        self._head = self._tail = ""  # what all ids of one block share
 
     def __call__(self) -> str:
-        # One integer carries milliseconds and an 18-bit counter (12 bits of rand_a, 6 of rand_b); the last
-        # 56 bits are random and renewed every millisecond or so: 0.6 us an id against 2.3 with os.urandom each time.
+        # 0.38 us an id against 0.95 with the arithmetic for each: that is done for a block of 64 or a new millisecond,
+        # and noise (2.3 us) is asked for at a new millisecond only.
         with self._lock:
-            now = int(self._clock() * 1000) << 18
-            last = self._last
-            self._last = last = now if now > last else last + 1
-            if last >> 18 != self._renew:
-                self._renew = last >> 18
-                millis, noise = f"{last >> 18:012x}", os.urandom(7).hex()
-                self._head, self._tail = f"{millis[:8]}-{millis[8:]}-7", f"{noise[:2]}-{noise[2:]}"
-            return f"{self._head}{last >> 6 & 0xFFF:03x}-{0x80 | last & 0x3F:02x}{self._tail}"
+            now = self._clock()
+            if now >= self._until or self._at == _BLOCK:
+                self._next_block(int(now * 1000) << 12)
+            at = self._at
+            self._at = at + 1
+            return f"{self._head}{_LAST[at]}{self._tail}"
+
+    def _next_block(self, now: int) -> None:
+        last = self._block
+        self._block = block = now if now > last else last + 1
+        self._at = 0
+        millis = block >> 12
+        if millis != last >> 12 or not last:
+            noise = os.urandom(7).hex()  # the last 56 bits
+            self._tail, self._until = f"{noise[:2]}-{noise[2:]}", (millis + 1) / 1000
+        text = f"{millis:012x}"
+        self._head = f"{text[:8]}-{text[8:]}-7{block & 0xFFF:03x}"
 
 
 def derived(*parts: str | int) -> str:

@@ -74,21 +74,19 @@ class Value(Protocol):
     def __sizeof__(self) -> int: ...
 
 
-class JobSpec(Continuation[T_co, W_co]):
+class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us to make, a class of this width 0.34
     """A job that has its id and everything it was asked with, and has not been sent. Returned by a task, it is what
     that job goes on as."""
 
-    __slots__ = ("_first", "_sent", "decode", "inline", "lacks", "new", "others", "signature", "source")
-
-    def __init__(
-        self, new: NewJob, decode: Decode | None = None, inline: bool = False, *, source: Source | None = None,
-        signature: Any = None, others: tuple[NewJob, ...] = (), lacks: Exception | None = None,
-    ) -> None:  # fmt: skip
-        self.new, self.decode, self.inline, self.source, self.signature = new, decode, inline, source, signature
-        self.others = others  # jobs that are stored with it: what a flow is made of
-        self.lacks = lacks  # why it cannot be sent as it is: its first argument is to come from the job before
-        self._first: JobSpec[Any, Any] | None = None  # the one it was changed from; not itself, which were a cycle
-        self._sent = False
+    new: NewJob
+    decode: Decode | None = None
+    inline: bool = False
+    source: Source | None = None
+    signature: Any = None
+    others: tuple[NewJob, ...] = ()  # jobs that are stored with it: what a flow is made of
+    lacks: Exception | None = None  # why it cannot be sent as it is: its first argument is to come from the job before
+    _first: JobSpec[Any, Any] | None = None  # the one it was changed from; not itself, which were a cycle
+    _sent: bool = False
 
     @property
     def id(self) -> str:
@@ -101,12 +99,8 @@ class JobSpec(Continuation[T_co, W_co]):
 
     def changed(self, **fields: Any) -> JobSpec[T_co, W_co]:
         """The same spec with other fields of its row."""
-        changed: JobSpec[T_co, W_co] = JobSpec(
-            replace(self.new, **fields), self.decode, self.inline, source=self.source, signature=self.signature,
-            others=self.others, lacks=self.lacks,
-        )  # fmt: skip
-        changed._first = self if self._first is None else self._first
-        return changed
+        first = self if self._first is None else self._first
+        return replace(self, new=replace(self.new, **fields), _first=first, _sent=False)
 
     def __repr__(self) -> str:
         return f"<spec {self.new.task} {self.new.id}>"

@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 
 from treadle.errors import BadArgument
 from treadle.shape import Shape, dec_hook
+from treadle.tagged import is_plain
 
 
 class Param(msgspec.Struct, frozen=True):
@@ -24,10 +25,15 @@ class Param(msgspec.Struct, frozen=True):
     shape: Shape
     required: bool
     decode: Callable[[Any], Any]
+    exact: frozenset[type]  # values of these types need no check
+    check: Callable[[Any], bool]  # says whether plain JSON can carry a value; raises Unstorable if it does not fit
 
 
 def param_of(name: str, shape: Shape, required: bool) -> Param:
-    return Param(name, shape, required, msgspec.json.Decoder(shape.wire, dec_hook=dec_hook).decode)
+    decode = msgspec.json.Decoder(shape.wire, dec_hook=dec_hook).decode
+    if shape.untyped:  # what cannot be stored is found when it is written
+        return Param(name, shape, required, decode, shape.exact, is_plain)
+    return Param(name, shape, required, decode, shape.exact, lambda value: shape.check(value, 0))
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,7 +73,10 @@ class Parameters:
 
         def given(text: str) -> tuple[Any, ...]:
             values = astuple(decode(text))
-            return values if values[-1] is not UNSET else tuple(value for value in values if value is not UNSET)
+            count = len(values)
+            while count and values[count - 1] is UNSET:
+                count -= 1
+            return values[:count]
 
         return self._accepting(given) if self.loose else given
 
@@ -90,6 +99,10 @@ class Parameters:
     def by(self, name: str) -> Param:
         """The parameter a keyword belongs to."""
         return self.named.get(name) or typing.cast("Param", self.rest)
+
+    def places(self, count: int) -> tuple[Param, ...]:
+        """The parameters that so many positional arguments belong to, or more of them."""
+        return self.positional if count <= self.high else tuple(map(self.at, range(count)))
 
     def bind(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The same call with keywords that continue the positional arguments among them. Raises BadArgument."""

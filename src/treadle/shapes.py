@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from treadle import tagged
+from treadle.job import Continuation
 from treadle.shape import (
     MISSING,
     NOTHING,
@@ -211,6 +212,8 @@ class Shapes:
         known = hint if not args else (kind, repr(args))
         if known in self._made:
             return self._made[known]
+        if issubclass(kind, Continuation):
+            return opaque(kind)  # a spec is no data
         if issubclass(kind, Enum):
             self._name(kind)
             return instances(kind, frozenset((kind,))).settle(not issubclass(kind, Flag))

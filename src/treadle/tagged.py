@@ -37,6 +37,7 @@ from uuid import UUID
 import msgspec
 
 from treadle.errors import TreadleError
+from treadle.job import Continuation
 
 TAG: Final = "$t"
 MARK: Final = '"$t"'  # in a text: it is tagged. A text value holding these characters has its quotes escaped
@@ -327,7 +328,8 @@ def is_model(kind: object) -> bool:
 def _refusal(value: object) -> str:
     kind = type(value)
     named = isinstance(value, tuple) and hasattr(value, "_fields")
-    if isinstance(value, (Enum, msgspec.Struct)) or dataclasses.is_dataclass(value) or named or is_model(kind):
+    record = isinstance(value, msgspec.Struct) and not isinstance(value, Continuation)
+    if record or isinstance(value, Enum) or dataclasses.is_dataclass(value) or named or is_model(kind):
         return (
             f"holds {found(value)} where no annotation names {kind.__name__}: "
             f"annotate the parameter (or the return value) with it"

@@ -50,17 +50,19 @@ Kind = Literal["async", "thread", "process"]
 Computed = Callable[..., Options]
 
 
-_NO_POLICY, _NO_OPTIONS = Policy(), Options()
+_NO_OPTIONS = Options()
 _OF_ONE_JOB = frozenset({"id", "key", "run_at", "deadline", "after", "when", "within"})
 
 
-class _Ready(Struct, frozen=True):
-    """Options as they were worked out: the same for every job.
+class _Blank(Struct, frozen=True):
+    """All that jobs of a task with the same options have in common, worked out once.
 
-    fields  of NewJob
+    row     one of them, without its id and its payload
+    fields  of the row, as far as they were given
     later   whether the first argument is handed in when the job runs
     """
 
+    row: NewJob
     fields: dict[str, Any]
     later: bool
     inline: bool
@@ -84,17 +86,28 @@ class Maker:
         inline: bool = False, signature: codec.Signature | None = None,
     ) -> JobSpec[Any, Any]:  # fmt: skip
         """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
-        if len(payload) * 4 > self.sizes.payload and (size := len(payload.encode())) > self.sizes.payload:
-            raise TooLarge(f"the payload of {task}", size, self.sizes.payload)
-        if not options and task not in self.limited:
-            new = NewJob(id=self.fresh_id(), task=task, payload=payload, **constants)
-            return JobSpec(new, decode, inline, source=self, signature=signature)
+        self._check_size(task, payload)
         fields = constants | (columns(options, policy, task, self.now(), self.sizes) if options else {})
         if task in self.limited:
             fields["limits"] = (*fields.get("limits", ()), (own_limit(task), 1))
         id = fields.pop("id", None) or self.fresh_id()
         new = NewJob(id=id, task=task, payload=payload, **fields)
-        return JobSpec(new, decode, inline, source=self, signature=signature)
+        return JobSpec(new, decode, inline, self, signature)
+
+    def filled(self, blank: _Blank, payload: str, decode: Decode, signature: codec.Signature) -> JobSpec[Any, Any]:
+        """The spec of one job like others."""
+        row, here = blank.row, ids.running.get(None)
+        if len(payload) * 4 > self.sizes.payload:
+            self._check_size(row.task, payload)
+        # A copy of a row takes 0.1 us, a row of a dict of fields 0.3.
+        new = replace(row, id=self.new_id() if here is None else here.new_id(), payload=payload)
+        if row.task in self.limited:
+            new = replace(new, limits=(*new.limits, (own_limit(row.task), 1)))
+        return JobSpec(new, decode, blank.inline, self, signature)
+
+    def _check_size(self, task: str, payload: str) -> None:
+        if len(payload) * 4 > self.sizes.payload and (size := len(payload.encode())) > self.sizes.payload:
+            raise TooLarge(f"the payload of {task}", size, self.sizes.payload)
 
 
 def own_limit(task: str) -> str:
@@ -138,7 +151,9 @@ class Task(Generic[P, R, C, W]):
         self.lease: float | None = fields.get("lease")
         self.queue: str = fields.get("queue", defaults.QUEUE)
         self._fields = fields if _fixed(constants) else None
-        self._plain = _Ready(fields, self._passes, self._inline) if computed is None and _fixed(constants) else None
+        self._blank: _Blank | None = None
+        if computed is None and _fixed(constants):
+            self._blank = _Blank(NewJob(id="", task=name, **fields), fields, self._passes, self._inline)
         self.__name__ = getattr(function, "__name__", name)
         self.__qualname__ = getattr(function, "__qualname__", name)
         self.__doc__ = function.__doc__
@@ -189,8 +204,8 @@ class Task(Generic[P, R, C, W]):
     def _spec(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
         signature, decode = self.signature, self.signature.decode_result
         make = self._maker.spec
-        if not options and self._plain is not None:
-            return self._made(self._plain, args, kwargs)
+        if not options and self._blank is not None:
+            return self._filled(self._blank, args, kwargs)
         if self._computed is not None:
             options = merge(self._compute(args, kwargs, options), options)
         policy, inline = None, self._inline
@@ -208,24 +223,23 @@ class Task(Generic[P, R, C, W]):
         options = completed(options, self.constants)
         return make(self.name, payload, self._fields, options, policy, decode, inline, signature)
 
-    def _work_out(self, options: Options) -> _Ready | None:
+    def _blank_with(self, options: Options) -> _Blank | None:
         """What these options come to for every job; None if that differs from one to the next. Raises BadOption."""
-        if self._plain is None or _OF_ONE_JOB & options.keys():
+        if self._blank is None or _OF_ONE_JOB & options.keys():
             return None
         policy = policy_of(options)
         later = flag(options, "pass_result") if "pass_result" in options else self._passes
         policy = replace(policy, pass_result=later)
         more = columns(completed(options, self.constants), policy, self.name, self._maker.now(), self._maker.sizes)
         inline = flag(options, "inline") if "inline" in options else self._inline
-        return _Ready(self._plain.fields | more, later, inline)
+        fields = self._blank.fields | more
+        return _Blank(NewJob(id="", task=self.name, **fields), fields, later, inline)
 
-    def _made(self, ready: _Ready, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
-        """A spec of options that were worked out before: 2.9 us instead of 5.8."""
+    def _filled(self, blank: _Blank, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
+        """A spec of options that were worked out before: 1.9 us instead of 5.8."""
         signature = self.signature
-        payload = signature.encode_call(args, kwargs, first_later=ready.later)
-        return self._maker.spec(
-            self.name, payload, ready.fields, _NO_OPTIONS, _NO_POLICY, signature.decode_result, ready.inline, signature
-        )
+        payload = signature.encode_call(args, kwargs, first_later=blank.later)
+        return self._maker.filled(blank, payload, signature.decode_result, signature)
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Options:
         assert self._computed is not None
@@ -254,15 +268,15 @@ class Bound(Generic[P, R, W]):
         self._task, self._options, self._within = task, options, None
         if "within" in options:
             self._options, self._within = split_within(options)
-        self._ready: _Ready | None = None
+        self._blank: _Blank | None = None
         self._asked = False  # whether that was tried
 
     def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
         if not self._asked:
-            self._ready, self._asked = self._task._work_out(self._options), True
-        if self._ready is None:
+            self._blank, self._asked = self._task._blank_with(self._options), True
+        if self._blank is None:
             return self._task._spec(self._options, args, kwargs)
-        return self._task._made(self._ready, args, kwargs)
+        return self._task._filled(self._blank, args, kwargs)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
         """A job that is not sent yet."""
