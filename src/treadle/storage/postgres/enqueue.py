@@ -1,4 +1,4 @@
-"""Jobs on their way in: as JSON, in the order of their ids, and the rows that answer them.
+"""Jobs on their way in: as arrays or JSON, in the order of their ids, and the rows that answer them.
 
 Without it nothing gets in. What is decided about them is decided in `functions/enqueue.sql` and `store.sql`.
 """
@@ -6,7 +6,7 @@ Without it nothing gets in. What is decided about them is decided in `functions/
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter
 from typing import Final
 
 from treadle.errors import KeyHeld, UnknownJob
@@ -18,12 +18,15 @@ from treadle.storage.postgres.rows import (
     is_plain,
     job_words,
     new_record,
-    plain_words,
+    plain_columns,
     record,
     text,
 )  # fmt: skip
 
-PLAIN: Final = "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::json, %s::int)"
+PLAIN: Final = (
+    "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "
+    "%s::float8[], %s::float8[], %s::text[], %s::text[])"
+)
 ANY: Final = "SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)"
 
 
@@ -48,8 +51,7 @@ def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
 
 
 async def _plain(run: Runner, jobs: Sequence[NewJob], once: dict[str, NewJob], now: float | None) -> list[Record]:
-    words = sorted((plain_words(job) for job in once.values()), key=itemgetter("id"))
-    head, *known = await run.run(PLAIN, [now, text(words), len(words)])
+    head, *known = await run.run(PLAIN, [now, *plain_columns(sorted(once.values(), key=attrgetter("id")))])
     moment = head[10]
     rows = {heard(row[0]): record(row[1:]) for row in known}
     for id, job in once.items():

@@ -83,6 +83,19 @@ def text(value: Any) -> str:
     return data.decode()
 
 
+def array(values: Sequence[str]) -> str:
+    """A text[] parameter: every element in quotes."""
+    joined = "\0".join(values)
+    if _ESCAPE in joined or joined.count("\0") >= len(values):
+        joined = "\0".join(map(said, values))
+    return '{"' + joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
+
+
+def numbers(values: Sequence[float]) -> str:
+    """A parameter of an array of numbers."""
+    return "{" + ",".join(map(repr, values)) + "}"
+
+
 def job_of(spec: str) -> NewJob:
     return decode(spec)
 
@@ -142,33 +155,46 @@ def is_plain(job: NewJob) -> bool:
     )  # fmt: skip
 
 
-def plain_words(job: NewJob) -> dict[str, Any]:
-    words: dict[str, Any] = {"id": job.id, "task": job.task, "queue": job.queue, "spec": job}
-    if job.priority:
-        words["rank"] = job.priority
-    if job.keep != defaults.KEEP:
-        words["keep"] = job.keep
-    if job.keep_failed != defaults.KEEP_FAILED:
-        words["keep_failed"] = job.keep_failed
-    if job.limits:
-        words["limits"] = [name for name, _ in job.limits]
-        words["costs"] = [cost for _, cost in job.limits]
-    return words
+def plain_columns(jobs: Sequence[NewJob]) -> list[str | None]:
+    """Of plain jobs: what `enqueue_plain` is told, a column each; None: all of them as by default."""
+    return [
+        array([job.id for job in jobs]), array([job.task for job in jobs]), array([job.queue for job in jobs]),
+        array([to_json(job).decode() for job in jobs]),
+        numbers([job.priority for job in jobs]) if any(job.priority for job in jobs) else None,
+        numbers([job.keep for job in jobs]) if any(job.keep != defaults.KEEP for job in jobs) else None,
+        numbers([job.keep_failed for job in jobs])
+        if any(job.keep_failed != defaults.KEEP_FAILED for job in jobs) else None,
+        *_limit_columns(jobs),
+    ]  # fmt: skip
+
+
+def _limit_columns(jobs: Sequence[NewJob]) -> tuple[str | None, str | None]:
+    """Arrays of different lengths make no array: each as text."""
+    if not any(job.limits for job in jobs):
+        return None, None
+    return (
+        array([array([name for name, _ in job.limits]) if job.limits else "" for job in jobs]),
+        array([numbers([cost for _, cost in job.limits]) if job.limits else "" for job in jobs]),
+    )
 
 
 def job_words(job: NewJob) -> dict[str, Any]:
     """All that the functions must know of a job that is not plain."""
-    words = plain_words(job)
-    words["rank"] = rank(job)
-    words["slack"] = job.slack
-    for name, value in (
+    words: dict[str, Any] = {
+        "id": job.id, "task": job.task, "queue": job.queue, "spec": job, "rank": rank(job), "slack": job.slack,
+    }  # fmt: skip
+    if job.limits:
+        words["limits"] = [name for name, _ in job.limits]
+        words["costs"] = [cost for _, cost in job.limits]
+    rare = (
+        ("keep", job.keep if job.keep != defaults.KEEP else None),
+        ("keep_failed", job.keep_failed if job.keep_failed != defaults.KEEP_FAILED else None),
         ("delay", job.delay if job.delay > 0 else None), ("deadline", job.deadline), ("timeout", job.wait_timeout),
         ("ran", job.ran or None), ("lease", job.lease), ("key", job.key), ("lane", job.lane), ("root", job.root),
         ("parent", job.parent), ("after", job.after or None), ("labels", job.labels or None), ("need", job.need),
         ("conflict", job.key_conflict if job.key is not None else None), ("words", _later(job)),
-    ):  # fmt: skip
-        if value is not None:
-            words[name] = value
+    )  # fmt: skip
+    words.update((name, value) for name, value in rare if value is not None)
     return words
 
 

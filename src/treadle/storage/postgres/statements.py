@@ -63,11 +63,11 @@ class Statements:
         found = self._sent.get(template)
         if found is None:
             numbers = itertools.count(1)
-            text = re.sub("%s(::json)?", lambda at: _parameter(next(numbers), at[1]), renamed(template))
+            text = re.sub(r"%s(::json|::\w+\[\])?", lambda at: _parameter(next(numbers), at[1]), renamed(template))
             found = self._sent[template] = text.replace("{schema}", quoted(self.schema))
         return found
 
 
 def _parameter(number: int, kind: str | None) -> str:
-    """JSON goes as text: a user's connection may have ideas of its own of how to write JSON."""
+    """JSON and arrays go as text: a user's connection may have ideas of its own of how to write them."""
     return f"${number}::text{kind}" if kind else f"${number}"

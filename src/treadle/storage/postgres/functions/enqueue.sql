@@ -1,10 +1,11 @@
 -- The verb: store jobs. Plain ones go in as they come, in the order of their ids (so that two calls with the same ids
 -- do not lock each other out).
 
--- given: how many they are; that and their queues are not asked of the text again, which would read all of it once more
--- each time: 7.5 us of the server for a job instead of 9.
+-- A column of each array; NULL: all of them as it is by default. limits, costs: of each job as the text of an array, or ''.
+-- As arrays, not as JSON, which is read twice and made a hash of for each row: 0.7 us of the server for a job instead of 2.
 -- -> the moment, then of each that was known: its id and the row.
-CREATE FUNCTION enqueue_plain(moment float8, jobs json, given int) RETURNS TABLE (
+CREATE FUNCTION enqueue_plain(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
+    keeps float8[], keeps_failed float8[], limits text[], costs text[]) RETURNS TABLE (
     asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
@@ -13,41 +14,51 @@ SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    fresh text[];
-    known text[];
+    fresh text[] := ids;
     stored text[];              -- before this call
-    queues text[];
+    over text[];                -- those of them that have ended
+    first text;
+    last text;
 BEGIN
     PERFORM enter(NULL);
-    WITH put AS (
+    -- nearly always all of them are new; ON CONFLICT asks of each first, and notes of each that it stayed: 1.3 us a job
+    BEGIN
         INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, spec, state, place, joined_at,
             created_at, updated_at)
         SELECT x.id, x.task, x.queue, coalesce(x.rank, 0), coalesce(x.keep, 86400), coalesce(x.keep_failed, 2592000),
-            x.limits, x.costs, x.spec, 1, t, t, t, t
-        FROM json_to_recordset(jobs) AS x (id text, task text, queue text, rank smallint, keep float8,
-            keep_failed float8, limits text[], costs int[], spec text)
-        ON CONFLICT DO NOTHING RETURNING id, queue
-    ) SELECT (SELECT array_agg(id) FROM put), ARRAY(SELECT DISTINCT queue FROM put) INTO fresh, queues;
-    -- a statement of its own: one that has ended since the last one is seen
-    SELECT array_agg(id) INTO known FROM ended WHERE id = ANY (fresh);
-    DELETE FROM job WHERE id = ANY (known);
+            nullif(x.limits, '')::text[], nullif(x.costs, '')::int[], x.spec, 1, t, t, t, t
+        FROM unnest(ids, tasks, queues, specs, ranks, keeps, keeps_failed, limits, costs)
+            AS x (id, task, queue, spec, rank, keep, keep_failed, limits, costs);
+    EXCEPTION WHEN unique_violation THEN
+        fresh := put_in((SELECT json_agg(x) FROM (
+            SELECT id, task, queue, coalesce(rank, 0) AS rank, keep, keep_failed, nullif(limits, '')::text[] AS limits,
+                nullif(costs, '')::int[] AS costs, 0 AS slack, spec
+            FROM unnest(ids, tasks, queues, specs, ranks, keeps, keeps_failed, limits, costs)
+                AS x (id, task, queue, spec, rank, keep, keep_failed, limits, costs)) AS x), t);
+        stored := ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(fresh));
+    END;
+    -- A statement of its own: one that has ended since the last one is seen. Ids are in the order of their time as a rule,
+    -- and nobody has ended between these.
+    SELECT min(id), max(id) INTO first, last FROM unnest(fresh) AS id;
+    IF EXISTS (SELECT 1 FROM ended e WHERE e.id BETWEEN first AND last) THEN
+        over := ARRAY(SELECT e.id FROM ended e WHERE e.id = ANY (fresh));
+        DELETE FROM job WHERE id = ANY (over);
+        stored := stored || over;
+    END IF;
     RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
         NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, NULL::text;
-    IF known IS NOT NULL OR coalesce(cardinality(fresh), 0) < given THEN
-        stored := ARRAY(SELECT x.id FROM json_to_recordset(jobs) AS x (id text) EXCEPT SELECT unnest(fresh));
+    IF cardinality(stored) > 0 THEN
         RETURN QUERY SELECT j.id, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at,
             j.due_at, j.created_at, j.started_at, j.updated_at, more(j)
         FROM job j WHERE j.id = ANY (stored)
         UNION ALL
         SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.place, e.joined_at,
             e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
-        FROM ended e WHERE e.id = ANY (stored)
-        UNION ALL
-        SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.place, e.joined_at,
-            e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
-        FROM ended e WHERE e.id = ANY (known);
+        FROM ended e WHERE e.id = ANY (stored);
     END IF;
-    PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
+    IF cardinality(fresh) > 0 THEN
+        PERFORM speak('queue:' || q) FROM (SELECT DISTINCT unnest(queues)) AS queues (q);
+    END IF;
 END $$;
 
 -- -> a row with what was refused in `more`; or of each id asked for: the row that answers it.

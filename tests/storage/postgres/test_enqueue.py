@@ -1,0 +1,102 @@
+"""Plain jobs go in as arrays, all at once: whatever their words are, and whoever of them is there already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from tests.servers import postgres
+from tests.storage.postgres.support import a_schema, admin, done, job, url_of
+from treadle.model import Claim, Limit, State
+from treadle.storage.postgres import PostgresStorage
+
+STRANGE = (
+    "",
+    " ",
+    "NULL",
+    "null",
+    '"',
+    "\\",
+    '\\"',
+    "{}",
+    "{a,b}",
+    "a,b",
+    "\0",
+    "\x1a",
+    "\x1a0",
+    "a\0b",
+    "\n",
+    "é",
+    "🧵",
+)
+
+
+@pytest.fixture
+async def storage() -> AsyncIterator[PostgresStorage]:
+    with a_schema() as schema:
+        made = PostgresStorage(url_of(schema))
+        await made.open()
+        yield made
+        await made.close()
+
+
+async def test_strange_words_stay_what_they_are(storage: PostgresStorage) -> None:
+    await storage.set_limits([Limit(f"l{word}", slots=9) for word in STRANGE])
+    jobs = [
+        job(f"j{word}", task=f"t{word}", payload=word, headers=((word, word),), priority=n, keep=n, keep_failed=n + 0.5,
+            limits=((f"l{word}", 1), ("other", 2)) if n % 2 else ())
+        for n, word in enumerate(STRANGE)
+    ]  # fmt: skip
+    await storage.enqueue(jobs)
+    assert [row and row.job for row in await storage.get([each.id for each in jobs])] == jobs
+    claimed = await storage.claim(Claim(worker="w#1", queues=(("default", 99),), limit=99))
+    assert [row.job for row in claimed.records] == jobs[::-1]
+    assert {s.status for s in await storage.settle([done(row) for row in claimed.records])} == {"applied"}
+    assert {row.state for row in await storage.enqueue(jobs)} == {State.SUCCEEDED}
+
+
+async def test_some_of_a_call_are_new(storage: PostgresStorage) -> None:
+    """One waits, one runs, one has ended, and the ids of the new ones stand before, between and behind theirs."""
+    await storage.enqueue([job("b"), job("d"), job("f", queue="other")])
+    [ended, running] = (await storage.claim(Claim(worker="w#1", queues=(("default", 2),), limit=2))).records
+    await storage.settle([done(ended)])
+    again = [job(id, task="new") for id in "gfedcba"]
+    for _ in range(2):
+        rows = await storage.enqueue(again)
+        assert [row.id for row in rows] == list("gfedcba")
+        assert {row.id: (row.job.task, row.state) for row in rows} == {
+            "b": ("t", State.SUCCEEDED), "d": ("t", State.RUNNING), "f": ("t", State.READY),
+            **dict.fromkeys("aceg", ("new", State.READY)),
+        }  # fmt: skip
+    assert running.id == "d"
+
+
+async def test_only_the_ended_are_known(storage: PostgresStorage) -> None:
+    await storage.enqueue([job("b")])
+    [row] = (await storage.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
+    await storage.settle([done(row)])
+    rows = await storage.enqueue([job("a"), job("b"), job("c")])
+    assert [(row.id, row.state) for row in rows] == [
+        ("a", State.READY), ("b", State.SUCCEEDED), ("c", State.READY)
+    ]  # fmt: skip
+    claimed = await storage.claim(Claim(worker="w#2", queues=(("default", 9),), limit=9))
+    assert [row.id for row in claimed.records] == ["a", "c"]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_an_id_that_somebody_is_just_storing(storage: PostgresStorage, stored: bool) -> None:
+    """The second call waits for the first one's end, and does what it then must."""
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
+        await storage.within(other).enqueue([job("b", task="first")])
+        second = asyncio.create_task(storage.enqueue([job("a"), job("b", task="second"), job("c")]))
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%enqueue_plain%'"
+        async with asyncio.timeout(20):
+            while admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.01)
+        await (other.commit() if stored else other.rollback())
+        rows = await second
+    assert [row.job.task for row in rows] == ["t", "first" if stored else "second", "t"]
+    assert [row.state for row in await storage.get(["a", "b", "c"]) if row] == [State.READY] * 3
