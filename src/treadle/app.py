@@ -106,7 +106,7 @@ class App:
         self._codec = codec
         if codec is not None:
             codecs.probe(codec)
-        self.client = Client(self._opened, self.emitter, self.tasks)
+        self.client = Client(self._opened, self._at_hand, self.emitter, self.tasks)
         self.client.layers = self.layers
         self._inline = Inline(self)
         self.client.run_now = self._inline.run
@@ -446,10 +446,15 @@ class App:
 
     async def _opened(self) -> Storage:
         """The storage, opened at its first use; such an app stays open until `close`."""
-        if not self._is_open or self._loop is not asyncio.get_running_loop():
+        storage = self._at_hand()
+        if storage is None:
             self._lazily = True
-            await self._open()
-        return self.storage
+            storage = await self._open()
+        return storage
+
+    def _at_hand(self) -> Storage | None:
+        """The storage, if it is open on the loop that runs here."""
+        return self.storage if self._is_open and self._loop is asyncio.get_running_loop() else None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

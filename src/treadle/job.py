@@ -5,7 +5,7 @@ Without it nobody could name a job before sending it, ask for its result, or say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Union, get_args, get_origin
@@ -38,7 +38,7 @@ Decode = Callable[[str], Any]
 class Sender(Protocol):
     """What a task, a spec or a job needs of the app: to send, and to wait for an ending."""
 
-    async def send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]: ...
+    def send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> Awaitable[list[Job[Any, Any]]]: ...
     async def ended(self, id: str, timeout: float | timedelta | None, own: bool = False) -> Record: ...
     async def failure(self, row: Record) -> JobNotDone: ...
     async def progress(self, id: str) -> Progress: ...

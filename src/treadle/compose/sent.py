@@ -21,13 +21,14 @@ def flatten(
 ) -> list[JobSpec[Any, Any]]:
     """Specs and flows, alone or in iterables, as specs. Raises BadOption for anything else, and for another app's."""
     flat: list[JobSpec[Any, Any]] = []
-    for each in [one for some in specs for one in ([some] if isinstance(some, Continuation) else some)]:
-        found: object = each.job(source=source) if isinstance(each, Flow) else each
-        if not isinstance(found, JobSpec):
-            raise BadOption("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
-        if found.source is not None and found.source is not source:
-            raise BadOption("enqueue", f"{found!r} belongs to another app")
-        flat.append(found)
+    for some in specs:
+        for each in (some,) if isinstance(some, Continuation) else some:
+            found: object = each.job(source=source) if isinstance(each, Flow) else each
+            if not isinstance(found, JobSpec):
+                raise BadOption("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
+            if found.source is not source and found.source is not None:
+                raise BadOption("enqueue", f"{found!r} belongs to another app")
+            flat.append(found)
     return flat
 
 
