@@ -79,6 +79,8 @@ class Signature:
         self._rest: Parameters | None = None
         self._result: Param | None = None
         self._value: Param | None = None
+        self._whole: Callable[[str], tuple[Any, ...]] | None = None  # reads an ordinary call, if nothing is in the way
+        self._exact: frozenset[type] = frozenset()  # results of these types are what plain JSON says
         with suppress(NameError, AttributeError):  # a forward reference: the first use looks again
             self._resolve()
 
@@ -119,6 +121,11 @@ class Signature:
         """The arguments of a payload, whoever wrote it, as values of their annotated types. `first` is the value
         for a payload made with `first_later`: checked (or read as the JSON form of its annotation) and put in
         front. Raises BadArgument, and nothing else, for a payload that does not fit. 0.6 us for one int."""
+        if self._whole is not None and first is MISSING and text[:1] == "[" and "$" not in text:
+            try:
+                return self._whole(text), {}
+            except Exception:  # the long way finds out what is wrong; `suppress` would cost 0.15 us
+                pass
         plan = (self._plan or self._ready()) if first is MISSING else self._late()
         args, kwargs = self._arguments(plan, text)
         if first is not MISSING:
@@ -128,12 +135,11 @@ class Signature:
     def encode_result(self, value: object) -> str:
         """The text of what the function returned. Raises BadResult if it does not match the return annotation, or,
         without one, cannot be stored."""
-        shape = (self._result or self._returns()).shape
-        if type(value) in shape.exact and self._codec is None:  # 0.5 us less than the long way
+        if type(value) in self._exact:  # 0.5 us less than the long way
             text = _plain(value)
             if text is not None:
                 return text
-        return self._encode(shape, value)
+        return self._encode(self._returns().shape, value)
 
     def encode_value(self, value: object) -> str:
         """The text of what its children's results were folded to, as `encode_result`."""
@@ -220,7 +226,9 @@ class Signature:
         if by_place or more:
             later = {name: p for name, p in by_name.items() if not by_place or p is not by_place[0]}
             self._rest = Parameters(by_place[1:], more, later, rest)
-        self._plan = Parameters(by_place, more, by_name, rest)
+        self._plan = plan = Parameters(by_place, more, by_name, rest)
+        if self._codec is None:
+            self._whole, self._exact = plan.whole, self._result.shape.exact
 
     def _late(self) -> Parameters:
         self._ready()
@@ -273,10 +281,8 @@ class Signature:
                     raise
                 raise BadArgument(self.name, None, f"has a payload that is not JSON: {error}") from None
         if plan.whole is not None and text[:1] == "[":
-            try:
+            with suppress(Exception):  # the long way finds out what is wrong
                 return plan.whole(text), {}
-            except Exception:  # the long way finds out what is wrong; `suppress` would cost 0.15 us
-                pass
         elif text == "[]" and plan.simple:
             return (), {}
         return self._one_by_one(plan, text)

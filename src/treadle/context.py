@@ -11,7 +11,6 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import count
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
@@ -43,6 +42,9 @@ ENDED: Final = object()
 job something for the garbage collector: it took 4 us a job, and held the loop for 20-40 ms now and then."""
 
 
+_counting = threading.Lock()
+
+
 class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to make, a class of this width 0.35
     """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
 
@@ -61,7 +63,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
     open: Open | None = None  # its transaction
     _cancelled: threading.Event | None = None
     _stem: str = ""
-    _numbers: count[int] = msgspec.field(default_factory=partial(count, 1))
+    _numbers: count[int] | None = None  # made with the first job made here: 0.1 us for each that makes none
 
     def __repr__(self) -> str:
         return f"<{self.task} {self.id}, attempt {self.attempt}>"
@@ -236,8 +238,11 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
     def new_id(self) -> str:
         """The id of the next job made here: the same for the same run, another one for the next, and rising, so that
         jobs of one moment stand in line, and are folded, in the order they were made."""
-        if not self._stem:
-            self._stem = ids.derived(self.id, self.version)
+        if self._numbers is None:
+            with _counting:  # a function may have threads of its own
+                self._stem = ids.derived(self.id, self.version)
+                if self._numbers is None:
+                    self._numbers = count(1)
         return f"{self._stem}-{next(self._numbers):06d}"
 
     async def upstream(self) -> list[Any]:

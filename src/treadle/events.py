@@ -48,6 +48,7 @@ class Emitter:
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
+        self.silent = True  # nobody listens to anything; a fact, as it is asked for several times a job
         self._tasks: set[asyncio.Future[None]] = set()
 
     def on(self, name: str, listener: Listener) -> None:
@@ -55,6 +56,7 @@ class Emitter:
         if name not in NAMES and name != "*":
             raise BadOption("on", f"there is no event {name!r}; there are {', '.join(NAMES)}")
         self._listeners.setdefault(name, []).append(listener)
+        self.silent = False
 
     def off(self, name: str, listener: Listener) -> None:
         """Do not call it any more. Nothing happens if it was not called at all."""
@@ -63,11 +65,7 @@ class Emitter:
             found.remove(listener)
             if not found:
                 del self._listeners[name]
-
-    @property
-    def silent(self) -> bool:
-        """Nobody listens to anything."""
-        return not self._listeners
+                self.silent = not self._listeners
 
     def wants(self, name: str) -> bool:
         return name in self._listeners or "*" in self._listeners

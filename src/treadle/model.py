@@ -32,6 +32,8 @@ class State(StrEnum):
 FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 for _state in State:
     _state.final = _state in FINAL  # a fact, not a property: it is asked for several times a job
+    # On CPython 3.11 a member is found by a property in Python: 0.2 us each time. This is what 3.12 does by itself.
+    type.__setattr__(State, _state.name, _state)
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -55,7 +55,6 @@ class OwnTask:
     max_lost = 0
 
 
-_GOES_ON = Continuation, Next  # what a function returns to have jobs follow
 FIRM = ("timeout", "deadline", "lost")  # why a run ends whatever its function still says; "stop" takes its result
 
 
@@ -115,7 +114,7 @@ class Runner:
             else:
                 args, kwargs = task.signature.decode_call(context.record.job.payload)
                 text = self._encode(task, await task.function(*args, **kwargs))
-            if isinstance(text, str) and len(text) * 4 > self._result_limit:
+            if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
         except asyncio.CancelledError as error:
             return self._stopped(task, context, rules, error, began)
@@ -127,11 +126,11 @@ class Runner:
             if context.leaving is not None:
                 return self._left(task, context, rules, error, began)
             return self._failed(task, context, rules, error, began)
-        if context.why in FIRM:
+        if context.why is not None and context.why in FIRM:
             return self._stopped(task, context, rules, None, began)
         if context.leaving is not None:
             return self._left(task, context, rules, None, began)
-        if isinstance(text, Next):
+        if type(text) is Next:  # `isinstance` of a Struct takes 0.15 us
             return self._goes_on(text, context, rules, began)
         return judge.succeeded(context.record, text, note=context.note)
 
@@ -163,10 +162,10 @@ class Runner:
             raise TooLarge(f"the result of {task.name}", size, self._result_limit)
 
     def _encode(self, task: AnyTask, value: object) -> str | Next:
-        if not isinstance(value, _GOES_ON):
-            return task.signature.encode_result(value)
-        if isinstance(value, Next):
+        if type(value) is Next:
             return value
+        if not isinstance(value, Continuation):
+            return task.signature.encode_result(value)
         return next_of(value, task.signature.encode_result, self._result_limit, task.source)
 
     async def _wrapped(self, task: AnyTask, context: Context, first: object) -> str | Next:

@@ -6,7 +6,7 @@ Without it a function in a process of its own could not return a flow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ from treadle.job import Continuation, JobSpec, Source
 from treadle.model import NewJob
 
 
+@final
 class Next(Struct, frozen=True, omit_defaults=True):
     """Jobs that are stored with the outcome of a run, or the end of its workflow.
 
