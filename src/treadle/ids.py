@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 from treadle.clock import wall
 
@@ -20,7 +21,6 @@ IdFactory = Callable[[], str]
 
 VALID = re.compile(r"[A-Za-z0-9._:@-]{1,255}")
 RESERVED = ("cron:", "treadle:")
-
 
 _BLOCK = 64
 _LAST = tuple(f"-{0x80 | low:02x}" for low in range(_BLOCK))  # the variant, and 6 bits of the counter
@@ -32,6 +32,10 @@ class UuidV7:
 
     def __init__(self, clock: Callable[[], float] = wall) -> None:
         self._clock = clock
+        self._begin()
+        _makers.add(self)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._block = 0  # one integer carries milliseconds and the counter's 12 bits of rand_a
         self._at = _BLOCK  # the counter's last 6 bits: how many ids of this block were given
@@ -59,6 +63,19 @@ class UuidV7:
             self._tail, self._until = f"{noise[:2]}-{noise[2:]}", (millis + 1) / 1000
         text = f"{millis:012x}"
         self._head = f"{text[:8]}-{text[8:]}-7{block & 0xFFF:03x}"
+
+
+_makers: WeakSet[UuidV7] = WeakSet()
+
+
+def _forked() -> None:
+    """What parent and child both remember would make the same ids in both, for as long as the clock stands still."""
+    for maker in _makers:
+        maker._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def derived(*parts: str | int) -> str:

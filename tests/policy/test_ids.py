@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from uuid import UUID
 
 import pytest
@@ -22,6 +23,27 @@ def test_a_burst_within_a_millisecond_stays_in_order() -> None:
     new_id = UuidV7(lambda: 1.0)
     ids = [new_id() for _ in range(300_000)]  # more than the counter's 18 bits: it carries into the milliseconds
     assert ids == sorted(set(ids))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_makes_other_ids() -> None:
+    """Also while the clock stands, or after it was set back: what both had noted is not to be continued by both."""
+    new_id = UuidV7(lambda: 1.0)
+    before = new_id()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, new_id().encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reading, 100).decode()
+    os.close(reading)
+    os.close(writing)
+    assert UUID(theirs).version == 7
+    assert len({before, theirs, new_id()}) == 3
 
 
 def test_derived_ids_are_the_same_for_the_same_parts_only() -> None:
