@@ -24,6 +24,7 @@ from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.eager import Callers, begin
 from treadle.storage.sqlite.faults import translated
+from treadle.storage.sqlite.leases import Leases
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, patiently
 from treadle.storage.sqlite.opening import Opened, open_file
 from treadle.storage.sqlite.syncs import Syncs
@@ -59,6 +60,7 @@ class Database:
         self._synchronous, self._merge, self._committed, self._shared = synchronous, merge, committed, shared
         self._pending: deque[Request] = deque()
         self._syncs = Syncs()
+        self._leases = Leases()
         self._task: asyncio.Task[None] | None = None
         self._callers = Callers()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -280,7 +282,7 @@ class Database:
             if at and time.perf_counter() - begun > HELD:
                 await asyncio.sleep(0)
                 begun = time.perf_counter()
-            desk = Desk(self._db, self.now(), topics)
+            desk = Desk(self._db, self.now(), topics, self._leases)
             if merged > 1:
                 together = [each.jobs for each in group[at : at + merged] if each.jobs is not None]
                 answers += await self._step(self._merge(desk, together))

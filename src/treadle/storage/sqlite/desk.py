@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,6 +18,8 @@ from treadle.storage.admit import Admission, Usage, opens_at, rule_for
 from treadle.storage.carrying import SHUT, Mark, decode_mark, refusal
 from treadle.storage.rules import costs, first_moment, rank, turn
 from treadle.storage.sqlite import rows as columns
+from treadle.storage.sqlite.gather import Gathering
+from treadle.storage.sqlite.leases import Leases
 from treadle.storage.sqlite.rows import (
     AFTER,
     DOWN,
@@ -43,8 +46,9 @@ BY_SEQS = BY_IDS.replace("j.id = e.value", "j.seq = e.value")
 class Desk:
     """One call's view of the database. Never outlives its transaction."""
 
-    def __init__(self, db: sqlite3.Connection, now: float, topics: set[str]) -> None:
+    def __init__(self, db: sqlite3.Connection, now: float, topics: set[str], leases: Leases | None = None) -> None:
         self._db = db
+        self.leases = Leases() if leases is None else leases
         self.ex: Callable[..., sqlite3.Cursor] = db.execute
         self.many: Callable[..., sqlite3.Cursor] = db.executemany
         self.now, self.topics = now, topics
@@ -62,13 +66,18 @@ class Desk:
 
     def again(self) -> Desk:
         """An empty one in the same transaction, once this one is synced."""
-        desk = Desk(self._db, self.now, self.topics)
+        desk = Desk(self._db, self.now, self.topics, self.leases)
         desk._rules, desk._looked, desk._move = self._rules, self._looked, self._move
         return desk
 
     def quiet(self) -> Desk:
         """The same, and nobody is told of what it changes."""
         return Desk(self._db, self.now, set())
+
+    def gather(self, statement: str, values: Sequence[object]) -> list[Any]:
+        """Many rows, by a statement made by `gathering`. Where the connection is our own."""
+        assert isinstance(self._db, Gathering)
+        return self._db.gathered(statement, values)
 
     def shut(self, *but: str) -> Mark | None:
         """The mark of a move that keeps a verb from doing what it always does; but under these roles it does."""

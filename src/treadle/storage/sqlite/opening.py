@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from treadle import clock
 from treadle.errors import BadUrl, NotADatabase, StorageUnavailable
+from treadle.storage.sqlite.gather import Gathering
 from treadle.storage.sqlite.lockfile import WAIT, LockFile
 from treadle.storage.sqlite.migrate import check, migrate
 
@@ -53,7 +54,7 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
 
 def _connect(path: str, synchronous: str, now: clock.Clock, lock: LockFile, shared: bool) -> Opened:
     fresh = not os.path.exists(path) or not os.path.getsize(path)
-    db = new_connection(path)
+    db = new_connection(path, Gathering)
     try:
         check(db, path, shared)
         if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":

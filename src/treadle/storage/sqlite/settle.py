@@ -6,6 +6,7 @@ Without it no job ever ends. An outcome that cannot be stored fails alone.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,12 +19,21 @@ from treadle.storage.rules import costs, first_moment, needed, repeats
 from treadle.storage.sqlite import endings, enqueue, reopen, slots
 from treadle.storage.sqlite.desk import SQL as DESK
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.rows import DOWN, KEY, NUMBER, SLOW_END, encode, text
+from treadle.storage.sqlite.rows import DOWN, KEY, NUMBER, SLOW_END, encode, run_of, text
 from treadle.storage.sqlite.slots import SQL as SLOTS
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.tend import tend
 
 SQL = load("settle")
+BY_ID, BY_SEQ = (SQL["succeed"].format(which=f"job.{column} = e.key") for column in ("id", "seq"))
+ALIKE_BY_ID, ALIKE_BY_SEQ, ALIKE_RUN = (
+    SQL["succeed_alike"].format(which=which)
+    for which in (
+        "id IN (SELECT value FROM json_each(:rows))",
+        "seq IN (SELECT value FROM json_each(:rows))",
+        "seq BETWEEN :first AND :last",
+    )
+)
 STEP = 256  # plain outcomes between two turns of the loop
 SLOW_STEP = 64
 GROUPS = 8  # of one version and attempt; more are few each, and go as they are
@@ -138,16 +148,26 @@ def _freed(desk: Desk, outs: Sequence[Outcome], alone: bool) -> slots.Freed | No
 
 
 def _succeed(desk: Desk, version: int, attempt: int, slow: int, results: dict[str, str | None]) -> int:
-    common, room = next(iter(results.values())), ENDED
-    if all(result == common for result in results.values()):
-        name, rows, room = "succeed_alike", text(list(results)), room + len(common or "")
-    else:
-        name, rows = "succeed", text(results)
-    values = {
-        "rows": rows, "version": version, "attempt": attempt, "result": common, "now": desk.now, "slow": slow,
-        "room": room,
-    }  # fmt: skip
-    return desk.ex(SQL[name], {**values, **KEEPS}).rowcount
+    values: dict[str, Any] = {
+        "version": version,
+        "attempt": attempt,
+        "now": desk.now,
+        "slow": slow,
+        "room": ENDED,
+        **KEEPS,
+    }
+    seqs, common = desk.leases.take(results, desk.now), next(iter(results.values()))
+    if any(result != common for result in results.values()):
+        if seqs is None:
+            return desk.ex(BY_ID, {**values, "rows": text(results)}).rowcount
+        return desk.ex(BY_SEQ, {**values, "rows": text(dict(zip(seqs, results.values(), strict=True)))}).rowcount
+    values |= {"result": common, "room": ENDED + len(common or "")}
+    if seqs is None:
+        return desk.ex(ALIKE_BY_ID, {**values, "rows": text(list(results))}).rowcount
+    run = run_of(sorted(seqs))
+    if run is None:
+        return desk.ex(ALIKE_BY_SEQ, {**values, "rows": text(seqs)}).rowcount
+    return desk.ex(ALIKE_RUN, {**values, "first": run[0], "last": run[1]}).rowcount
 
 
 def _settle(desk: Desk, out: Outcome) -> Generator[None, None, Settled]:

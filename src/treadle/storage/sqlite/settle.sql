@@ -1,6 +1,7 @@
 -- Endings take only running rows that nobody waits for and that hold no key (flags & 3 = 0), nor a slot where somebody
 -- stands aside for it (flags & 27 = 0): they touch no other row. Those of one version and attempt go together, as
 -- {id: result}: two thirds of the time of the general form; and where all results are alike, as [id, ...]: half of it.
+-- Those that were leased here lately are found by number (leases.py), at best from the first to the last.
 
 -- name: glance
 SELECT (SELECT value FROM meta WHERE name = 'move'), EXISTS (SELECT 1 FROM slot);
@@ -9,7 +10,7 @@ SELECT (SELECT value FROM meta WHERE name = 'move'), EXISTS (SELECT 1 FROM slot)
 UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = :result, value = NULL, error = NULL,
     reason = NULL, pending = 0, due_at = NULL, updated_at = :now, ended_at = :now,
     flags = flags & ~16, expires_at = :now + max(coalesce(keep, :keep), :least), room = substr(room, :room)
-WHERE id IN (SELECT value FROM json_each(:rows)) AND version = :version AND state = 2 AND flags & :slow = 0;
+WHERE {which} AND version = :version AND state = 2 AND flags & :slow = 0;
 
 -- name: succeed
 UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = e.value, value = NULL, error = NULL,
@@ -17,7 +18,7 @@ UPDATE job SET state = 3, version = version + 1, attempt = :attempt, result = e.
     flags = flags & ~16, expires_at = :now + max(coalesce(keep, :keep), :least),
     room = substr(room, :room + coalesce(length(e.value), 0))
 FROM json_each(:rows) e
-WHERE job.id = e.key AND job.version = :version AND job.state = 2 AND job.flags & :slow = 0;
+WHERE {which} AND job.version = :version AND job.state = 2 AND job.flags & :slow = 0;
 
 -- name: end
 UPDATE job SET state = e.value->>2, version = version + 1, attempt = e.value->>3, result = e.value->>4,
