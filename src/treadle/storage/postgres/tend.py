@@ -12,13 +12,27 @@ from treadle.model import Limit
 from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.rows import text
 
-PRUNE: Final = "SELECT {schema}.prune(%s::float8, %s::int)"
+PRUNE: Final = "SELECT went, reached FROM {schema}.prune(%s::float8, %s::int, %s::float8)"
+IN_A_ROW: Final = 100  # calls, until one begins at the head again: a thousandth of a walk a row
 SET_LIMITS: Final = "SELECT {schema}.set_limits(%s::float8, %s::json)::text"
 
 
-async def prune(run: Runner, limit: int, now: float | None) -> int:
-    [(gone,)] = await run.run(PRUNE, [now, limit])
-    return int(gone)
+class Pruner:
+    """Prunes, and remembers where it stopped: of many calls in a row each begins there. Also what could not go then (it
+    was locked, or needed) is looked at again when too few lie behind, and now and then."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._past: float | None = None
+        self._calls = 0  # from there, in a row
+
+    async def prune(self, limit: int, now: float | None) -> int:
+        past, self._past = self._past, None
+        [(went, reached)] = await self._runner.run(PRUNE, [now, limit, past])
+        self._calls = 0 if past is None else self._calls + 1
+        if 0 < went == limit and self._calls < IN_A_ROW:
+            self._past = reached
+        return int(went)
 
 
 async def set_limits(run: Runner, limits: Sequence[Limit], now: float | None) -> None:

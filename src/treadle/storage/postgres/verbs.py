@@ -16,7 +16,7 @@ from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import enqueue
 from treadle.storage.postgres.faults import mark_of
 from treadle.storage.postgres.settle import heartbeat, settle, settle_claim
-from treadle.storage.postgres.tend import prune, set_limits
+from treadle.storage.postgres.tend import Pruner, set_limits
 
 
 class Verbs:
@@ -24,6 +24,7 @@ class Verbs:
 
     def __init__(self, runner: Runner, now: Callable[[], float] | None, watch: Watch | None = None) -> None:
         self._runner, self._clock, self._watch = runner, now, watch or Nobody()
+        self._pruner = Pruner(runner)
 
     def _moment(self) -> float | None:
         return None if self._clock is None else self._clock()
@@ -82,7 +83,7 @@ class Verbs:
 
     async def prune(self, limit: int) -> int:
         try:
-            return await prune(self._runner, max(limit, 0), self._moment())
+            return await self._pruner.prune(max(limit, 0), self._moment())
         except StorageError as error:
             if _role(error) is None:
                 raise

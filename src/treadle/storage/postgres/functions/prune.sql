@@ -1,6 +1,10 @@
 -- The verb: tend; then delete ended rows past their time that no unfinished job needs: none it waits for by name, none of
--- its workflow. A row that is locked is being waited for, or reopened. -> how many went.
-CREATE FUNCTION prune(moment float8, most int) RETURNS int LANGUAGE plpgsql
+-- its workflow. A row that is locked is being waited for, or reopened.
+--
+-- past: where the last call stopped, or NULL: rows before it are looked at only when too few lie behind it. What has gone
+-- lies dead at the head until a vacuum, and each call would walk past all of it: with 500,000, 4.2 us a row instead of 2.3.
+-- -> how many went, and the latest `expires_at` of these.
+CREATE FUNCTION prune(moment float8, most int, past float8, OUT went int, OUT reached float8) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -10,15 +14,20 @@ DECLARE
 BEGIN
     PERFORM enter(NULL);
     PERFORM tend(t);
-    -- whether it is needed is asked for each only where anybody waits, or any workflow goes on: 5 us a row instead of 83
-    picked := ARRAY(
-        SELECT e.ctid FROM ended e
-        WHERE e.expires_at <= t AND NOT (
-            (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
-            AND is_needed(e.id, e.root))
-        ORDER BY e.expires_at, e.id LIMIT greatest(most, 0) FOR UPDATE SKIP LOCKED);
+    LOOP
+        -- whether it is needed is asked for each only where anybody waits, or any workflow goes on: 5 us a row instead of 83
+        picked := ARRAY(
+            SELECT e.ctid FROM ended e
+            WHERE e.expires_at >= coalesce(past, '-Infinity') AND e.expires_at <= t AND NOT (
+                (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
+                AND is_needed(e.id, e.root))
+            ORDER BY e.expires_at, e.id LIMIT greatest(most, 0) FOR UPDATE SKIP LOCKED);
+        EXIT WHEN past IS NULL OR cardinality(picked) = most;
+        past := NULL;
+    END LOOP;
+    went := 0;
     IF cardinality(picked) = 0 THEN
-        RETURN 0;
+        RETURN;
     END IF;
     -- once more, now that nobody can begin to wait for them
     WITH away AS (
@@ -26,8 +35,8 @@ BEGIN
         WHERE e.ctid = ANY (picked) AND NOT (
             (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
             AND is_needed(e.id, e.root))
-        RETURNING e.id
-    ) SELECT coalesce(array_agg(away.id), '{}') INTO gone FROM away;
+        RETURNING e.id, e.expires_at
+    ) SELECT coalesce(array_agg(away.id), '{}'), max(away.expires_at) INTO gone, reached FROM away;
     DELETE FROM edge WHERE down = ANY (gone);
     DELETE FROM memo WHERE id = ANY (gone);
     DELETE FROM label WHERE id = ANY (gone);
@@ -36,7 +45,7 @@ BEGIN
         SELECT ctid FROM holder WHERE id = ANY (gone) FOR UPDATE SKIP LOCKED)) AND id = ANY (gone);
     DELETE FROM ticket WHERE at < t - 86400;
     DELETE FROM worker WHERE seen < t - 30 * 86400;
-    RETURN cardinality(gone);
+    went := cardinality(gone);
 END $$;
 
 CREATE FUNCTION is_needed(wanted text, its_root text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$

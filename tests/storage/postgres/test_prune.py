@@ -1,0 +1,96 @@
+"""Many calls of prune in a row begin where the last one stopped, and yet nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from tests.servers import postgres
+from tests.storage.postgres.support import a_schema, done, job, url_of
+from treadle.model import Claim
+from treadle.storage.postgres import PostgresStorage, tend
+from treadle.testing.clock import HandClock
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+async def storage(clock: HandClock) -> AsyncIterator[PostgresStorage]:
+    with a_schema() as schema:
+        made = PostgresStorage(url_of(schema), now=clock)
+        await made.open()
+        yield made
+        await made.close()
+
+
+async def end(storage: PostgresStorage, clock: HandClock, *ids: str) -> None:
+    """One after the other, a second between them; each is kept for a minute."""
+    for id in ids:
+        await storage.enqueue([job(id, keep=0.0)])
+        ask = Claim(worker=f"w#{id}", queues=(("default", 1),), limit=1)
+        await storage.settle([done(row) for row in (await storage.claim(ask)).records])
+        clock.advance(1.0)
+
+
+async def left(storage: PostgresStorage, ids: str) -> str:
+    return "".join(row.id for row in await storage.get(list(ids)) if row is not None)
+
+
+async def test_in_the_order_in_which_they_expire(storage: PostgresStorage, clock: HandClock) -> None:
+    await end(storage, clock, *"abcdefg")
+    clock.advance(100.0)
+    assert [await storage.prune(2), await left(storage, "abcdefg")] == [2, "cdefg"]
+    assert [await storage.prune(3), await left(storage, "abcdefg")] == [3, "fg"]
+    assert [await storage.prune(3), await left(storage, "abcdefg")] == [2, ""]
+    assert await storage.prune(3) == 0
+
+
+async def test_all_that_expire_in_one_moment_go(storage: PostgresStorage, clock: HandClock) -> None:
+    await storage.enqueue([job(id, keep=0.0) for id in "abcdefg"])
+    ask = Claim(worker="w#1", queues=(("default", 9),), limit=9)
+    await storage.settle([done(row) for row in (await storage.claim(ask)).records])
+    clock.advance(100.0)
+    assert [await storage.prune(2) for _ in range(5)] == [2, 2, 2, 1, 0]
+
+
+async def test_what_was_in_the_way_goes_in_the_last_call(storage: PostgresStorage, clock: HandClock) -> None:
+    """Somebody held a row as it was passed."""
+    await end(storage, clock, *"abcdefg")
+    clock.advance(100.0)
+    with psycopg.connect(postgres.url()) as other:
+        other.execute(f"SELECT FROM {storage._address.schema}.ended WHERE id = 'b' FOR UPDATE".encode())
+        assert [await storage.prune(2), await left(storage, "abcdefg")] == [2, "bdefg"]
+    assert [await storage.prune(2), await left(storage, "abcdefg")] == [2, "bfg"]
+    assert [await storage.prune(3), await left(storage, "abcdefg")] == [3, ""]
+
+
+async def test_what_was_in_the_way_waits_for_no_last_call(
+    storage: PostgresStorage, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More and more expires, and no call comes back short."""
+    monkeypatch.setattr(tend, "IN_A_ROW", 3)
+    ids = "abcdefghijklmno"
+    await end(storage, clock, *ids)
+    clock.advance(100.0)
+    with psycopg.connect(postgres.url()) as other:
+        other.execute(f"SELECT FROM {storage._address.schema}.ended WHERE id = 'a' FOR UPDATE".encode())
+        assert [await storage.prune(2), await left(storage, ids)] == [2, "adefghijklmno"]
+    assert [await storage.prune(2) for _ in range(4)] == [2] * 4
+    assert "a" not in await left(storage, ids)
+    assert len(await left(storage, ids)) == 5
+
+
+async def test_what_expires_earlier_than_where_it_stopped(storage: PostgresStorage, clock: HandClock) -> None:
+    """The server's clock was set back between."""
+    await end(storage, clock, *"abc")
+    clock.advance(100.0)
+    assert await storage.prune(3) == 3
+    clock.advance(-120.0)
+    await end(storage, clock, "d")
+    clock.advance(130.0)
+    assert await storage.prune(3) == 1
