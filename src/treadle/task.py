@@ -86,7 +86,7 @@ class Maker:
         inline: bool = False, signature: codec.Signature | None = None,
     ) -> JobSpec[Any, Any]:  # fmt: skip
         """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
-        self._check_size(task, payload)
+        self.check_size(task, payload)
         fields = constants | (columns(options, policy, task, self.now(), self.sizes) if options else {})
         if task in self.limited:
             fields["limits"] = (*fields.get("limits", ()), (own_limit(task), 1))
@@ -94,18 +94,7 @@ class Maker:
         new = NewJob(id=id, task=task, payload=payload, **fields)
         return JobSpec(new, decode, inline, self, signature)
 
-    def filled(self, blank: _Blank, payload: str, decode: Decode, signature: codec.Signature) -> JobSpec[Any, Any]:
-        """The spec of one job like others."""
-        row, here = blank.row, ids.running.get(None)
-        if len(payload) * 4 > self.sizes.payload:
-            self._check_size(row.task, payload)
-        # A copy of a row takes 0.1 us, a row of a dict of fields 0.3.
-        new = replace(row, id=self.new_id() if here is None else here.new_id(), payload=payload)
-        if row.task in self.limited:
-            new = replace(new, limits=(*new.limits, (own_limit(row.task), 1)))
-        return JobSpec(new, decode, blank.inline, self, signature)
-
-    def _check_size(self, task: str, payload: str) -> None:
+    def check_size(self, task: str, payload: str) -> None:
         if len(payload) * 4 > self.sizes.payload and (size := len(payload.encode())) > self.sizes.payload:
             raise TooLarge(f"the payload of {task}", size, self.sizes.payload)
 
@@ -236,10 +225,16 @@ class Task(Generic[P, R, C, W]):
         return _Blank(NewJob(id="", task=self.name, **fields), fields, later, inline)
 
     def _filled(self, blank: _Blank, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
-        """A spec of options that were worked out before: 1.9 us instead of 5.8."""
-        signature = self.signature
+        """A spec of options that were worked out before: 1.4 us instead of 5.8."""
+        signature, maker, here = self.signature, self._maker, ids.running.get(None)
         payload = signature.encode_call(args, kwargs, first_later=blank.later)
-        return self._maker.filled(blank, payload, signature.decode_result, signature)
+        if len(payload) * 4 > maker.sizes.payload:
+            maker.check_size(self.name, payload)
+        # A copy of a row takes 0.1 us, one from a dict of fields 0.3.
+        new = replace(blank.row, id=maker.new_id() if here is None else here.new_id(), payload=payload)
+        if self.name in maker.limited:
+            new = replace(new, limits=(*new.limits, (own_limit(self.name), 1)))
+        return JobSpec(new, signature.decode_result, blank.inline, maker, signature)
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Options:
         assert self._computed is not None
@@ -272,15 +267,17 @@ class Bound(Generic[P, R, W]):
         self._asked = False  # whether that was tried
 
     def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
+        if self._blank is not None:
+            return self._task._filled(self._blank, args, kwargs)
         if not self._asked:
             self._blank, self._asked = self._task._blank_with(self._options), True
-        if self._blank is None:
-            return self._task._spec(self._options, args, kwargs)
-        return self._task._filled(self._blank, args, kwargs)
+            return self._spec(args, kwargs)
+        return self._task._spec(self._options, args, kwargs)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
         """A job that is not sent yet."""
-        refuse_within(self._within)
+        if self._within is not None:
+            refuse_within(self._within)
         try:
             return self._spec(args, kwargs)
         except BadArgument:

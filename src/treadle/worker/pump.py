@@ -7,11 +7,9 @@ Without it nothing would move. What ends during a trip rides on the next one; th
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
-import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from treadle import defaults, judge
@@ -38,10 +36,6 @@ log = logging.getLogger("treadle")
 NOTHING = Claimed()
 LOCKED = 30.0  # s that an outcome is tried to be settled while somebody else holds a row it would change
 START = 64  # jobs started in one turn of the loop: what 128 no-ops take together held it for 5 ms
-if sys.version_info >= (3, 12):  # a no-op job: 1.7 us eager, 5.8 as a task of its own turn
-    begin = functools.partial(asyncio.Task, eager_start=True)
-else:
-    begin = asyncio.Task  # `create_task` does no more, and takes 0.6 us for it
 AT_LEAST = 0.001  # s between two looks at an empty line: what is due at this very moment may not be claimable yet
 
 
@@ -212,14 +206,16 @@ class Pump:
         if record.ran:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
             run = Run(record, _NO_TASK, Context(record, slots.name, slots.noted), NO_RULES, job.lease or 0.0)
-            self._begin(run, self._end(run, max_lost))
+            slots.begin(run, self._end(run, max_lost))
             return
         if task is None:
             # Claims name our tasks, so this is a storage's mistake, or a task taken away meanwhile: back, uncounted.
             log.error("%s", UnknownTask(job.task, tuple(self._tasks)))
             self._not_started(record, judge.handed_back(record, 5.0))
             return
-        rules = self._rules_for(task, record)
+        rules = self._rules.get(job.task) if job.retry is None else None
+        if rules is None:
+            rules = self._rules_for(task, record)
         context = Context(record, slots.name, slots.noted, self._results, self._home)
         context.site = self._site
         run = Run(record, task, context, rules, job.lease or task.lease or 0.0)
@@ -230,14 +226,7 @@ class Pump:
         if isinstance(task, BatchTask):
             run.gathered = True
             slots.free += 1
-        self._begin(run, self._work(run))
-
-    def _begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
-        slots = self._slots
-        slots.begin(run)
-        if run.lease and run.lease / 3 < slots.beat_every:
-            slots.beat_now.set()
-        run.handle = begin(work, loop=slots.loop)
+        slots.begin(run, self._work(run))
 
     async def _work(self, run: Run) -> None:
         outcome: Outcome | None = None

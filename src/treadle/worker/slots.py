@@ -6,10 +6,14 @@ Without it each job would need a timer of its own: `asyncio.timeout` costs 2.3 u
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import os
+import sys
+from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 from msgspec import Struct
 
@@ -93,6 +97,10 @@ class Timers:
             self._timer.cancel()
 
 
+if sys.version_info >= (3, 12):  # a no-op job: 1.7 us eager, 5.8 as a task of its own turn
+    new_task = functools.partial(asyncio.Task, eager_start=True)
+else:
+    new_task = asyncio.Task  # `create_task` does no more, and takes 0.6 us for it
 AGAIN = 1_000  # jobs claimed more than once of which the last version is remembered
 
 
@@ -138,13 +146,17 @@ class Slots:
         sent = [run for number, outs in self.settling.items() if number != but for run, _ in outs]
         return sent + [run for run, _ in self.outcomes]
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
+        """Have the work done that ends this run."""
         record = run.record
         self.running[record.job.id] = run
         if record.version > 1:
             self.again[record.job.id] = record.version
             if len(self.again) > AGAIN:
                 del self.again[next(iter(self.again))]
+        if run.lease and run.lease / 3 < self.beat_every:
+            self.beat_now.set()
+        run.handle = new_task(work, loop=self.loop)
 
     def came_back(self, id: str, version: int) -> bool:
         """Whether this worker has claimed the job again since: then what it settled at `version` was applied, and
