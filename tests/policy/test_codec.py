@@ -49,6 +49,8 @@ from treadle.codec import (
     probe,
 )
 from treadle.errors import BadArgument, BadCodec, BadResult, BadTask
+from treadle.job import JobSpec
+from treadle.model import NewJob
 from treadle.probe import same
 from treadle.tagged import MARK, short
 
@@ -316,6 +318,13 @@ REFUSED = [
     "expected bytearray"),
 ]
 # fmt: on
+
+
+@pytest.mark.parametrize(("hint", "wrap"), [(Any, False), (JobSpec, False), (Any, True), (list[JobSpec[int]], True)])
+def test_a_spec_is_no_data_whatever_is_annotated(hint: Any, wrap: bool) -> None:
+    spec = JobSpec[int](NewJob(id="a", task="t"))
+    with pytest.raises(BadArgument, match="cannot be stored: pass plain data"):
+        one(hint).encode_call(([spec] if wrap else spec,), {})
 
 
 @pytest.mark.parametrize(("hint", "value", "problem"), REFUSED, ids=label)

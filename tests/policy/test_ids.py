@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
@@ -44,6 +45,14 @@ def test_a_forked_process_makes_other_ids() -> None:
     os.close(writing)
     assert UUID(theirs).version == 7
     assert len({before, theirs, new_id()}) == 3
+
+
+def test_threads_are_given_rising_ids_and_none_twice() -> None:
+    new_id = UuidV7()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: [new_id() for _ in range(2_000)], range(8)))
+    assert all(ids == sorted(ids) for ids in made)
+    assert len({id for ids in made for id in ids}) == 16_000
 
 
 def test_derived_ids_are_the_same_for_the_same_parts_only() -> None:
