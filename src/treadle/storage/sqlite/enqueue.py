@@ -26,11 +26,13 @@ ADD_PLAIN, ADD_ANY, ADD_BODY = Rows(SQL["add_plain"]), Rows(SQL["add_any"]), Row
 STEP = 256  # jobs between two turns of the loop: 1-2 ms
 KEEP, KEEP_FAILED = defaults.KEEP, defaults.KEEP_FAILED
 READY = State.READY
-UNSET = -1  # sqlite3 looks for an adapter of each None and bytes, 0.7 us; numbers, str and bytearray it knows at once
+
+Kind = tuple[str, str, int, float | None, float | None]  # queue, task, flags, keep, keep_failed
 
 
 def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
-    """Plain jobs (rows.is_plain) go in as they come; a known id is found by the number of rows that went in."""
+    """Plain jobs (rows.is_plain) go in as they come; a known id is found by the number of rows that went in. What jobs
+    of a kind have in common is bound once. Bytes go as bytearray: sqlite3 looks for an adapter of bytes, 0.7 us."""
     now, answers = desk.now, list[Record]()
     top, edges, mark = desk.ex(SQL["glance"]).fetchone()
     desk.saw(mark)
@@ -41,15 +43,19 @@ def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[
             yield
         part = jobs[at : at + STEP]
         waited = _waited_for(desk, part) if edges else ()
-        params, bodies = list[Any](), list[Any]()
+        kinds, numbers, bodies = dict[Kind, list[Any]](), dict[str, int](), list[Any]()
         for seq, job in enumerate(part, top + 1):
-            flags = (DOWN if job.id in waited else 0) | (LIMITS if job.limits else 0)
-            params += (
-                seq, job.id, job.queue, job.task, job.priority, flags,
-                UNSET if job.keep == KEEP else job.keep, UNSET if job.keep_failed == KEEP_FAILED else job.keep_failed,
+            kind = (
+                job.queue, job.task, (DOWN if job.id in waited else 0) | (LIMITS if job.limits else 0),
+                None if job.keep == KEEP else job.keep, None if job.keep_failed == KEEP_FAILED else job.keep_failed,
             )  # fmt: skip
+            alike = kinds.get(kind)
+            if alike is None:
+                alike = kinds[kind] = []
+            if numbers.setdefault(job.id, seq) == seq:  # of two the first, though the other's kind may go in before
+                alike += (seq, job.id, job.priority)
             bodies += (seq, bytearray(encode(job)))
-        if _insert(desk, ADD_PLAIN, params, 8, (now, ROOM)) == len(part):
+        if sum(_insert(desk, ADD_PLAIN, alike, 3, (now, ROOM, *kind)) for kind, alike in kinds.items()) == len(part):
             _insert(desk, ADD_BODY, bodies, 2)
             answers += [
                 Record(job=job, version=0, state=READY, place=now, joined_at=now, created_at=now, updated_at=now)

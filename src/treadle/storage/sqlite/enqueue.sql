@@ -16,8 +16,9 @@ SELECT (SELECT coalesce(max(seq), 0) FROM job), EXISTS (SELECT 1 FROM edge),
 SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));
 
 -- name: add_plain
-INSERT OR IGNORE INTO job (created_at, updated_at, place, joined_at, state, room, seq, id, queue, task, rank, flags, keep, keep_failed)
-VALUES (?1, ?1, ?1, ?1, 1, ?2, ?, ?, ?, ?, ?, ?, nullif(?, -1), nullif(?, -1));
+INSERT OR IGNORE INTO job (created_at, updated_at, place, joined_at, state, room, queue, task, flags, keep, keep_failed,
+    seq, id, rank)
+VALUES (?1, ?1, ?1, ?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?, ?, ?);
 
 -- name: add_any
 INSERT OR IGNORE INTO job (seq, id, queue, task, rank, flags, state, place, joined_at, due_at, created_at, updated_at,

@@ -1,0 +1,51 @@
+"""Plain jobs of several kinds in one call: they are stored by kind, and answered as they came."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.storage.sqlite.support import ask, integrity, job, opened
+
+
+async def test_of_two_with_one_id_the_first_stays_whatever_its_kind(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    given = [job("y", task="two"), job("x", task="one"), job("x", task="two"), job("z", task="one")]
+    async with opened(path) as storage:
+        answers = await storage.enqueue(given)
+        assert [(row.job.id, row.job.task) for row in answers] == [
+            ("y", "two"),
+            ("x", "one"),
+            ("x", "one"),
+            ("z", "one"),
+        ]
+        calls = [[job("p", task="two")], [job("q", task="one")], [job("q", task="two", priority=3)], [job("x")]]
+        answers = [row for rows in await asyncio.gather(*map(storage.enqueue, calls)) for row in rows]
+        assert [(row.job.id, row.job.task) for row in answers] == [
+            ("p", "two"),
+            ("q", "one"),
+            ("q", "one"),
+            ("x", "one"),
+        ]
+        rows = (await storage.claim(ask(1, 10))).records
+        assert sorted((row.job.id, row.job.task) for row in rows) == [
+            ("p", "two"), ("q", "one"), ("x", "one"), ("y", "two"), ("z", "one")
+        ]  # fmt: skip
+    assert integrity(path) == "ok"
+
+
+async def test_each_keeps_what_is_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    given = [
+        job(f"{task}-{priority}-{keep}-{queue}", task=task, priority=priority, keep=keep, queue=queue)
+        for task in ("a", "b") for priority in (0, 5, -5) for keep in (0.0, 86_400.0, 7.5) for queue in ("default", "q")
+    ]  # fmt: skip
+    async with opened(path) as storage:
+        answers = await storage.enqueue(given)
+        assert [row.job for row in answers] == given
+        found = await storage.get([each.id for each in given])
+        assert found == answers
+        claimed = [row.job for row in (await storage.claim(ask(1, 50))).records]
+        assert claimed == sorted(
+            (each for each in given if each.queue == "default"), key=lambda job: (-job.priority, job.id)
+        )
