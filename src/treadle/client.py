@@ -17,7 +17,7 @@ from treadle.compose.fold import decode_of
 from treadle.ending import failure_of
 from treadle.errors import BadOption, JobNotDone, JobUnknown, KeyHeld, StorageError, TreadleError
 from treadle.events import Emitter, Event
-from treadle.job import Job, JobSpec, Progress, has_result, mark_sent
+from treadle.job import Job, JobSpec, Progress, has_result
 from treadle.model import NewJob, Query, Record, State
 from treadle.retry import seconds
 from treadle.storage.contract import Bound, Storage
@@ -182,7 +182,7 @@ class Client:
         return middleware.around_enqueue(self.layers, send)(specs) if self.layers else send(specs)
 
     async def _send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
-        rows = await self._stored(specs, self._enqueue)
+        jobs = self._jobs(specs, await self._stored(specs, self._enqueue))
         inline = [spec.new.id for spec in specs if spec.inline]
         if inline and self.run_now is not None:
             try:
@@ -190,10 +190,15 @@ class Client:
             except StorageError as error:
                 # They are stored, so whoever enqueued them must not hear of a failure; any worker will run them.
                 log.warning("inline jobs %s wait for a worker: %s", ", ".join(inline), error)
-        return self._jobs(specs, rows)
+        return jobs
 
     def _jobs(self, specs: Sequence[JobSpec[Any]], rows: Sequence[Record]) -> list[Job[Any, Any]]:
-        return [Job(row.job.id, row.job.task, self, spec.decode) for spec, row in zip(specs, rows, strict=True)]
+        """The jobs that these specs have become."""
+        jobs: list[Job[Any, Any]] = []
+        for spec, row in zip(specs, rows, strict=True):
+            spec.mark_sent()
+            jobs.append(Job(row.job.id, row.job.task, self, spec.decode))
+        return jobs
 
     async def _stored(
         self, specs: Sequence[JobSpec[Any]], store: Callable[[list[NewJob]], Awaitable[Sequence[Record]]],
@@ -218,8 +223,7 @@ class Client:
             rows = await store(jobs)
         except KeyHeld as error:  # the storage knows a key with its task in front; its user does not
             raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
-        mark_sent(specs)
-        if told and self._emitter.wants("enqueued"):
+        if told and not self._emitter.silent and self._emitter.wants("enqueued"):
             self._tell_enqueued(jobs, rows)
         if not whole:
             return rows

@@ -97,6 +97,10 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
         """Whether it is stored: this one, or one it was changed to."""
         return self._sent if self._first is None else self._first._sent
 
+    def mark_sent(self) -> None:
+        """It is stored."""
+        (self if self._first is None else self._first)._sent = True
+
     def changed(self, **fields: Any) -> JobSpec[T_co, W_co]:
         """The same spec with other fields of its row."""
         first = self if self._first is None else self._first
@@ -104,12 +108,6 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
 
     def __repr__(self) -> str:
         return f"<spec {self.new.task} {self.new.id}>"
-
-
-def mark_sent(specs: Sequence[JobSpec[Any, Any]]) -> None:
-    """They are stored."""
-    for spec in specs:
-        (spec if spec._first is None else spec._first)._sent = True
 
 
 class Job(Generic[T_co, W_co]):

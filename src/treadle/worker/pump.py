@@ -230,32 +230,33 @@ class Pump:
 
     async def _work(self, run: Run) -> None:
         outcome: Outcome | None = None
+        task, context = run.task, run.context
         run.begun = True
         try:
             if run.cut:
                 raise asyncio.CancelledError
             if run.record.lost:
                 outcome = judge.lost_too_often(run.record, run.rules)
-            if isinstance(run.task, OwnTask):
-                outcome = await self._runner.run_own(run.task, run.context, run.rules)
+            if isinstance(task, OwnTask):
+                outcome = await self._runner.run_own(task, context, run.rules)
             elif outcome is None and self._accept is not None and not await self._accepts(run):
                 outcome = judge.handed_back(run.record, self._poll)
             elif outcome is None:
                 if not self._emitter.silent and self._emitter.wants("started"):
                     self._emitter.emit(event_of("started", run, self._slots.name))
-                if run.task.kind == "async":
-                    run.context.place = run.handle or asyncio.current_task()
-                outcome = await self._runner.run(run.task, run.context, run.rules)
-                if outcome is not None and run.context.durable is not None:
-                    outcome = await run.context.durable.concluded(outcome)
+                if task.kind == "async":
+                    context.place = run.handle or asyncio.current_task()
+                outcome = await self._runner.run(task, context, run.rules)
+                if outcome is not None and context.durable is not None:
+                    outcome = await context.durable.concluded(outcome)
         except asyncio.CancelledError:
-            outcome = None if run.context.why == "lost" else judge.handed_back(run.record)
+            outcome = None if context.why == "lost" else judge.handed_back(run.record)
         except Exception as error:
             # Not the job's doing: a fault of ours. It counts, so that it cannot go on for ever.
             log.exception("running %s %s failed outside the task", run.task.name, run.record.job.id)
             outcome = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
         finally:
-            if run.context.open is not None:
+            if context.open is not None:
                 outcome = await joint.undisturbed(self._end_jointly(run, outcome))
             self._slots.end(run, outcome)
 

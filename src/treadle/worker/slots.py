@@ -148,15 +148,16 @@ class Slots:
 
     def begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
         """Have the work done that ends this run."""
-        record = run.record
-        self.running[record.job.id] = run
+        record, id = run.record, run.record.job.id
+        self.running[id] = run
         if record.version > 1:
-            self.again[record.job.id] = record.version
+            self.again[id] = record.version
             if len(self.again) > AGAIN:
                 del self.again[next(iter(self.again))]
         if run.lease and run.lease / 3 < self.beat_every:
             self.beat_now.set()
-        run.handle = new_task(work, loop=self.loop)
+        # With the name it shows whose it is, and without one CPython 3.11 writes a number first: 0.1 us.
+        run.handle = new_task(work, loop=self.loop, name=id)
 
     def came_back(self, id: str, version: int) -> bool:
         """Whether this worker has claimed the job again since: then what it settled at `version` was applied, and
@@ -166,10 +167,11 @@ class Slots:
     def end(self, run: Run, outcome: Outcome | None) -> None:
         """An append: no await, no future, no timer per job."""
         run.ended = True
-        if run.context.place is not None:
-            run.context.place = ENDED
-        if self.running.get(run.record.job.id) is run:
-            del self.running[run.record.job.id]
+        context, id = run.context, run.record.job.id
+        if context.place is not None:
+            context.place = ENDED
+        if self.running.get(id) is run:
+            del self.running[id]
         if not run.gathered:
             self.free += 1
         if outcome is not None:
