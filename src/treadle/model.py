@@ -166,6 +166,8 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
             None: any task.
     ids     not empty: these jobs and no others
     holds   ids the worker still runs; never handed out again to it
+    hand    (address, s): where nothing is found, a job that comes within so many seconds may be handed to this address,
+            see `treadle.storage.contract.Handing`; other storages do not look at it
     """
 
     worker: str
@@ -175,6 +177,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     lease: float = defaults.LEASE
     ids: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
+    hand: tuple[str, float] | None = None
 
 
 class Claimed(Struct, frozen=True, gc=False):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle import App, Event, Record, StorageUnavailable, Worker
 from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Settled, Stats
-from treadle.storage.contract import Storage
+from treadle.storage.contract import Handing, Post, Storage
 
 
 class Spy:
@@ -77,6 +77,9 @@ class Spy:
             await asyncio.sleep(timeout)
             return set()
         return await self.inner.watch(topics, timeout)
+
+    def post(self, take: Callable[[str, Record], None]) -> Post | None:
+        return self.inner.post(take) if isinstance(self.inner, Handing) else None
 
 
 class Told:

@@ -55,7 +55,7 @@ Exactly:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
@@ -150,6 +150,32 @@ class OneByOne(Protocol):
     the other. A worker makes one trip at a time then, of twice the size; a tenth of the CPU of a job less on SQLite."""
 
     one_by_one: ClassVar[Literal[True]]
+
+
+class Post(Protocol):
+    """Where a worker of this process is handed jobs."""
+
+    address: str
+
+    def close(self) -> None:
+        """Nothing is handed to it any more. Twice is once."""
+        ...
+
+
+@runtime_checkable
+class Handing(Protocol):
+    """A storage that can hand a job to a worker that waits, in the step that stores it: a trip less on its way.
+
+    A claim with `hand` that finds nothing stays as an ask for one job, under its ticket. Who stores a job may then make
+    that claim for the worker, in the same step, and say so at the address; the line is not said to have grown. It is a
+    claim like any other: in its turn, past every limit, with a lease. The ask is over then, and also at its end, or by
+    the next claim with its address. What is said may be lost, for a claim can be repeated: made again under its ticket
+    it answers the job that was handed over. No job is handed to an address that is known to hear nothing.
+    """
+
+    def post(self, take: Callable[[str, Record], None]) -> Post | None:
+        """A new address; `take` is called with ticket and job in the loop of this process. None: not on this server."""
+        ...
 
 
 class Bound(Protocol):

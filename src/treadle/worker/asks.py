@@ -15,6 +15,7 @@ from treadle.model import Claim
 from treadle.options import name_of
 from treadle.runner import AnyTask, OwnTask
 from treadle.worker.batches import Batches
+from treadle.worker.hand import Hand
 from treadle.worker.lead import Lead
 from treadle.worker.slots import Slots
 
@@ -27,8 +28,9 @@ class Asks:
 
     def __init__(
         self, tasks: Mapping[str, AnyTask], own: Mapping[str, OwnTask], queues: dict[str, int], lease: float,
-        slots: Slots, batches: Batches, lead: Lead, claimable: Callable[[], Rooms],
+        slots: Slots, batches: Batches, lead: Lead, claimable: Callable[[], Rooms], hand: Hand,
     ) -> None:  # fmt: skip
+        self._hand = hand
         self._all, self._owned, self._lead, self._claimable = tasks, own, lead, claimable
         self._lease, self._slots, self._batches, self._turn = lease, slots, batches, 0
         self._gathered: list[BatchTask[Any, Any]] = []
@@ -62,7 +64,10 @@ class Asks:
             # By one pump only: two claims under way at once would each fill the room there is.
             room_of = self._batches.room if pump == 0 else _none
             tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._gathered}
-        return Claim(worker="", queues=queues, tasks=tasks, limit=max(1, room), lease=self._lease, holds=holds)
+        hand = None if pump or self._gathered else self._hand.words  # the room of a batch changes while an ask stands
+        return Claim(
+            worker="", queues=queues, tasks=tasks, limit=max(1, room), lease=self._lease, holds=holds, hand=hand
+        )
 
 
 def _none(task: BatchTask[Any, Any]) -> int:

@@ -141,6 +141,5 @@ class Keeper:
                 slots.pause = 0.0  # a throttle that is broken throttles nothing
                 slots.wake.set()
                 raise
-            if not slots.pause:
-                slots.wake.set()
+            slots.wake.set()  # to claim again, or to withdraw the ask that stands
             await asyncio.sleep(slots.pause or defaults.THROTTLE_EVERY)

@@ -26,6 +26,7 @@ from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
 from treadle.worker import joint
 from treadle.worker.batches import Batches
+from treadle.worker.hand import Hand
 from treadle.worker.lost import Lost
 from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots, Timers
@@ -43,13 +44,14 @@ class Pump:
     """Several of these may share one worker's slots; never beyond the free ones."""
 
     def __init__(
-        self, number: int, share: int, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
+        self, number: int, share: int, hand: Hand, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
         ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
         accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
         own: Mapping[str, OwnTask], lost: Lost, home: Home, ender: Ender,
         batches: Batches,
     ) -> None:  # fmt: skip
         self._number, self._share, self._results, self._home = number, share, results, home
+        self._hand, hand.start = hand, self._start_handed
         self._own, self._lost, self._ender, self._batches = own, lost, ender, batches
         self._label = f"pump {number}"
         self._slots, self._timers, self._storage, self._tasks = slots, timers, storage, tasks
@@ -68,7 +70,7 @@ class Pump:
             if not self._rests():
                 outs, slots.outcomes = slots.outcomes, []
             room = self._room()
-            if outs or room:
+            if outs or room or self._hand.stands:
                 await self._trip(outs, room)
                 await asyncio.sleep(0)  # a storage that answers at once must not hold the loop for the whole drain
             elif slots.stopping and not slots.claiming and not slots.running and not slots.asking:
@@ -90,17 +92,18 @@ class Pump:
             return 0
         if self._number and slots.idle and (self._rests() or not slots.hinted):
             return 0
-        return max(0, min(slots.free, self._share, defaults.CLAIM_MOST))
+        return max(0, min(slots.free + self._hand.stands, self._share, defaults.CLAIM_MOST))
 
     async def _trip(self, outs: list[tuple[Run, Outcome]], room: int) -> None:
-        slots = self._slots
+        slots, hand = self._slots, self._hand
+        stood, ticket = hand.stands, hand.ticket()
         slots.free -= room
         slots.settling[self._number] = outs
         taken = 0
         try:
             if room:
                 slots.hinted = False
-            settled, claimed = await self._call([out for _, out in outs], room)
+            settled, claimed, standing = await self._call([out for _, out in outs], room, ticket, stood)
             taken = len(claimed.records)
         except BaseException:
             slots.outcomes[:0] = outs  # not known to be stored: to be settled again, which law 10 makes safe
@@ -124,36 +127,41 @@ class Pump:
                 self.start_all(claimed.records[at : at + START])
         elif room:
             flowed, slots.flowing = slots.flowing, False
+            if standing and hand.stand():
+                return
             if not flowed or self._whole:  # else our own queue was left out of that claim: look again
                 await self._wait_for_work(claimed.next_in)
 
-    async def _call(self, outs: list[Outcome], room: int) -> tuple[Sequence[Settled], Claimed]:
-        """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe."""
-        ticket = self._slots.ticket()
+    async def _call(
+        self, outs: list[Outcome], room: int, ticket: str, stood: bool
+    ) -> tuple[Sequence[Settled], Claimed, bool]:
+        """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe.
+
+        `stood`: there is an ask to be withdrawn, if we claim no more. Answers also whether there is one now."""
         settled: Sequence[Settled] | None = None if outs else []
         asked = False
         answer: tuple[Sequence[Settled], Claimed]
         while True:
             # Said anew at each try: what we hold has changed meanwhile, and a job of ours must not come back to us.
-            ask = _with(self._ask(room, self._number), ticket)
-            self._whole = any(queue == defaults.OWN_QUEUE for queue, _ in ask.queues[:1])
+            ask = _with(self._ask(room, self._number), ticket) if room else self._hand.withdrawal() if stood else None
+            self._whole = ask is not None and any(queue == defaults.OWN_QUEUE for queue, _ in ask.queues[:1])
             try:
-                if self._fused is not None and room:
+                if self._fused is not None and ask is not None:
                     asked = True
                     answer = await self._fused.settle_claim(outs, ask)
                 else:
                     # Once answered it is not asked again: who came after may have claimed the job meanwhile.
                     settled = await self._storage.settle(outs) if settled is None else settled
-                    asked = room > 0
-                    answer = settled, await self._storage.claim(ask) if room else NOTHING
+                    asked = ask is not None
+                    answer = settled, NOTHING if ask is None else await self._storage.claim(ask)
             except StorageError as error:
                 await self._outage.failed(self._label, error)
                 # What was claimed by a call whose answer was lost is ours all the same: ask on, to hand it back.
-                if not self._slots.claiming and not asked:
-                    room = 0
+                if not self._slots.claiming:
+                    room, stood = room if asked else 0, False  # an ask ends by itself
             else:
                 self._outage.answered(self._label)
-                return answer
+                return *answer, room > 0 and ask is not None and ask.hand is not None
 
     def _note_pace(self, full: bool) -> None:
         """Who took as much as it could may be behind; who could have taken more is not."""
@@ -198,6 +206,13 @@ class Pump:
             except Exception:
                 log.exception("%s %s could not be started; its lease will run out", record.job.task, record.job.id)
                 self._slots.free += 1
+
+    def _start_handed(self, records: Sequence[Record]) -> None:
+        if any(record.job.id in self._slots.running for record in records):
+            for record in records:  # its lease was lost, and it still runs here
+                self._not_started(record, judge.handed_back(record))
+        else:
+            self.start_all(records)
 
     def start(self, record: Record) -> None:
         """Run a claimed job; its slot is taken already."""
@@ -380,6 +395,7 @@ def _with(ask: Claim, ticket: str) -> Claim:
         lease=ask.lease,
         ids=ask.ids,
         holds=ask.holds,
+        hand=ask.hand,
     )
 
 

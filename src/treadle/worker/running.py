@@ -27,6 +27,7 @@ from treadle.worker.asks import Asks, Rooms
 from treadle.worker.backlog import Alarm, Backlog
 from treadle.worker.batches import Batches
 from treadle.worker.home import DurableHome
+from treadle.worker.hand import Hand
 from treadle.worker.keeper import Keeper
 from treadle.worker.lead import Lead, Role, Tended
 from treadle.worker.outage import Outage
@@ -98,7 +99,9 @@ class Running:
         self.timers = Timers(self.loop)
         self.batches = Batches(self.slots, pools.threads, patient)
         self.lead = Lead(setup.role, self.slots.ticket(), storage, self.presence, self.tended, self.changed)
-        asks = Asks(app.tasks, app.own, queues, setup.lease, self.slots, self.batches, self.lead, self.tasks)
+        self.hand = Hand(self.slots, storage, min(setup.poll, setup.lease / 2))
+        asks = Asks(app.tasks, app.own, queues, setup.lease, self.slots, self.batches, self.lead, self.tasks,
+                    self.hand)  # fmt: skip
         runner = Runner(
             app.layers, app.on_error, app.chance, app.now, app.sizes.result, pools.threads, pools.processes,
             self.batches,
@@ -109,7 +112,7 @@ class Running:
         self.keeper = Keeper(self.slots, storage, app.emitter, list(queues), setup.lease, self.tasks, outage.answered)
         home = DurableHome(self.slots, storage, self.keeper, app, pools.threads, outage)
         self.pumps = [
-            Pump(number, share, self.slots, self.timers, storage, app.tasks, asks, runner, app.emitter,
+            Pump(number, share, Hand(self.slots) if number else self.hand, self.slots, self.timers, storage, app.tasks, asks, runner, app.emitter,
                  setup.poll, setup.accept, outage, app.results, app.own, self.keeper.lost, home,
                  ender, self.batches)
             for number in range(pumps)
@@ -261,6 +264,7 @@ class Running:
             names = ", ".join(sorted({run.record.job.task for run in slots.running.values()}))
             log.warning("worker %s stops while %d jobs still run (%s); their leases will run out",
                         slots.name, len(slots.running), names)  # fmt: skip
+        self.hand.close()
         await self.lead.leave()
         try:
             await self.keeper.beat_once(gone=True)

@@ -32,6 +32,7 @@ _JOB: Final = struct.Struct(">BhddHHI")
 _ROW: Final = struct.Struct(">BBIiiIIIdddddddddddhHH")
 _MADE: Final = struct.Struct(">d")
 _ENDING: Final = struct.Struct(">cBiId")
+_HANDED: Final = struct.Struct(">HI")
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(NewJob).decode
@@ -234,6 +235,13 @@ _presence = msgspec.msgpack.Decoder(Presence).decode
 def decode_presence(data: bytes) -> tuple[Presence, float]:
     """A worker, and when it was heard of."""
     return _presence(memoryview(data)[8:]), _MADE.unpack_from(data)[0]
+
+
+def handed(data: bytes) -> tuple[str, Record]:
+    """What `hand.lua` says: the ticket, and the job that was claimed under it."""
+    ticket, body = _HANDED.unpack_from(data)
+    at = _HANDED.size + ticket
+    return data[_HANDED.size : at].decode(), record(data[at : at + body], data[at + body :])
 
 
 def pairs(rows: Sequence[bytes], start: int = 0) -> list[Record]:

@@ -7,7 +7,7 @@ decided in `lua/`; here words become bytes and bytes rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -35,9 +35,10 @@ from treadle.storage.hints import Hub
 from treadle.storage.redis import carry, look
 from treadle.storage.redis.connection import Command, Pool
 from treadle.storage.redis.health import Health, health
-from treadle.storage.redis.places import place_of
+from treadle.storage.redis.places import Clustered, place_of
 from treadle.storage.redis.rows import (
     encode,
+    handed,
     is_plain,
     job_bytes,
     new_record,
@@ -47,7 +48,7 @@ from treadle.storage.redis.rows import (
     stored,
 )
 from treadle.storage.redis.scripts import Script, load
-from treadle.storage.redis.wake import Ear
+from treadle.storage.redis.wake import Box, Ear
 from treadle.storage.rules import rank
 
 SCHEMA: Final = 2  # 1: jobs with limits or a lane had a row from the start; they are read as they are
@@ -240,6 +241,12 @@ class RedisStorage:
         if carry.away(claimed) is not None:
             return told, Claimed()
         return told, _claimed(claimed, ask) or await self.claim(ask)
+
+    def post(self, take: Callable[[str, Record], None]) -> Box | None:
+        """Where a worker is handed jobs. None in a cluster, each of whose nodes knows only who listens to itself."""
+        if self._ear is None or isinstance(self._place, Clustered):
+            return None
+        return self._ear.post(lambda data: take(*handed(data)))
 
     # --- looking
 

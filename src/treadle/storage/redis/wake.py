@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -22,14 +23,18 @@ IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel 
 NEW: Final = 5.0  # s for that after opening: who only sends jobs is not to be told of each of them
 PING: Final = 15.0  # s between two looks: of silence, until the connection is asked whether it lives
 
+Take = Callable[[bytes], None]
+
 _topics = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Ear:
-    """Two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not hear of every ending."""
+    """Two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not hear of every ending. And one
+    for each worker of this process that is handed jobs."""
 
     def __init__(self, pool: Pool, tag: str, hub: Hub) -> None:
-        self._pool, self._hub = pool, hub
+        self._pool, self._tag, self._hub = pool, tag, hub
+        self._posts: dict[bytes, Take] = {}
         self._channels = {"job": f"{tag}:ends".encode(), "": f"{tag}:say".encode()}
         self._listening: set[bytes] = set()  # confirmed
         self._wanted: dict[bytes, float] = {}  # channel -> when somebody last waited for it
@@ -40,6 +45,18 @@ class Ear:
         self._pause = AGAIN[0]  # s until the next attempt to come back
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+
+    def post(self, take: Take) -> Box:
+        """A channel of its own, listened to from now on."""
+        box = Box(f"{self._tag}:hand:{os.urandom(8).hex()}", self._left)
+        self._posts[box.address.encode()] = take
+        if self._connection is not None:
+            self._send(b"SUBSCRIBE", box.address)
+        return box
+
+    def _left(self, address: str) -> None:
+        if self._posts.pop(address.encode(), None) is not None and self._connection is not None:
+            self._send(b"UNSUBSCRIBE", address)
 
     def _channel(self, topic: str) -> bytes:
         return self._channels["job" if topic.startswith("job:") else ""]
@@ -87,8 +104,8 @@ class Ear:
             try:
                 self._connection = await self._pool.connect()
                 line = _Line(self._connection, self._take)
-                if self._wanted:
-                    self._send(b"SUBSCRIBE", *self._wanted)
+                if self._wanted or self._posts:
+                    self._send(b"SUBSCRIBE", *self._wanted, *self._posts)
                 self._silent = 0
                 self._timer = loop.call_later(PING, self._look)
                 await line.lost
@@ -121,12 +138,14 @@ class Ear:
             return
         kind, channel, data = words
         if kind == b"message":
-            if not self._waiting.get(channel) and self._is_idle(channel):
+            if channel in self._posts:
+                self._posts[channel](data)
+            elif not self._waiting.get(channel) and self._is_idle(channel):
                 self._wanted.pop(channel, None)
                 self._send(b"UNSUBSCRIBE", channel)
             else:
                 self._hub.speak(_topics(data))
-        elif kind == b"subscribe":
+        elif kind == b"subscribe" and channel not in self._posts:
             self._listening.add(channel)
             if self._ready.is_set():  # something may have been said meanwhile
                 self._hub.speak([topic for topic in self._hub.topics if self._channel(topic) == channel])
@@ -137,6 +156,16 @@ class Ear:
 
     def _is_idle(self, channel: bytes) -> bool:
         return asyncio.get_running_loop().time() - self._wanted.get(channel, 0.0) > IDLE
+
+
+class Box:
+    """A channel that one worker has for itself; see `treadle.storage.contract.Post`."""
+
+    def __init__(self, address: str, left: Callable[[str], None]) -> None:
+        self.address, self._left = address, left
+
+    def close(self) -> None:
+        self._left(self.address)
 
 
 class _Line(asyncio.Protocol):

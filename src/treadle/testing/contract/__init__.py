@@ -45,6 +45,7 @@ LAWS = (
     "prune",
     "looking",
     "hints",
+    "handing",
     "races",
     "transaction",
     "moving",

@@ -6,8 +6,8 @@ do
   if mark then return mark end
 end
 B = nil                                  -- who settled before in the same trip has closed his book
-local ask = cmsgpack.unpack(ARGV[#ARGV])
-local LOOK_MOST = 10000                  -- rows of other tasks one call looks past
+local ask = asked or cmsgpack.unpack(ARGV[#ARGV])
+local LOOK_MOST = asked and 100 or 10000 -- rows of other tasks one call looks past
 local ASIDE_MOST = 500                   -- jobs that step aside in one call: the server does nothing else meanwhile
 local aside = 0
 local bodies, rows, n = {}, {}, 0
@@ -29,6 +29,9 @@ local function count(key, cost)
     owe(key, cost)
   end
 end
+
+-- who stores a job is not kept waiting by rules, and by what is due
+if asked and not (calm and not ruled) then return {} end
 
 local function go_slowly()
   if B then return end
@@ -86,7 +89,7 @@ if not ask.tended and not calm then
   B.write()
 end
 
-local room, holds, limit = {}, {}, ask.limit
+local room, holds, limit = {}, {}, asked and 1 or ask.limit
 local tasks = ask.tasks
 for task, words in pairs(tasks or {}) do room[task] = words[1] end
 for _, id in ipairs(ask.holds) do holds[id] = true end
@@ -358,6 +361,22 @@ if hot > 0 then
   many('SADD', HELD, hot_ids)
 end
 if B then B.finish() end
+if ask.hand and not asked then
+  local address, seconds = ask.hand[1], ask.hand[2]
+  local words = ns .. ':ask:' .. address
+  if n > 0 or seconds <= 0 then
+    call('DEL', words)
+  else                                   -- it may come: see hand.lua
+    local ends, keep = now + seconds, math.ceil(seconds * 1000)
+    call('SET', words, struct.pack('>d', ends) .. ARGV[#ARGV], 'PX', keep)
+    for _, each in ipairs(ask.queues) do
+      local asking = ns .. ':asking:' .. each[1]
+      call('ZREMRANGEBYSCORE', asking, '-inf', num(now))
+      call('ZADD', asking, num(ends), address)
+      call('PEXPIRE', asking, keep)
+    end
+  end
+end
 for k = 1, n do
   local r = rows[k]
   if type(r) == 'table' then bodies[k], rows[k] = bodies[k] or call('HGET', JOB, r.id), R.bytes(r) end

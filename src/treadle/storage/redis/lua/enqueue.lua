@@ -98,7 +98,7 @@ while at < width do
   end
   number, at = number + n, at + 3 + 2 * n
 end
-if #topics > 0 then call('PUBLISH', ns .. ':say', cmsgpack.pack(topics)) end
+if #topics > 0 and not (number == 1 and not KEYS[3] and handed(ARGV[4])) then call('PUBLISH', ns .. ':say', cmsgpack.pack(topics)) end
 if ARGV[2] ~= '' and not done then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
 known[2] = table.concat(places)
 return known

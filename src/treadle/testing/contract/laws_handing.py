@@ -1,0 +1,241 @@
+"""Jobs handed to a worker that waits, where a storage does that (`Handing`): a claim like any other, made by who stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+
+import pytest
+
+from treadle.model import Claim, Limit, Record
+from treadle.storage.contract import Handing, Post, Storage
+from treadle.testing.clock import HandClock
+from treadle.testing.contract.kit import READY, RUNNING, ask, claim_ids, claim_one, done, ids, job, jobs, row, settle, state
+from treadle.testing.contract.run import Connect
+
+LONG = 10.0  # s; nobody waits that long unless something is missing
+STANDS = 60.0  # s that asks stand here
+
+
+class Mail:
+    """What one address was handed."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.got: asyncio.Queue[tuple[str, Record]] = asyncio.Queue()
+        found = storage.post(lambda ticket, row: self.got.put_nowait((ticket, row))) if _hands(storage) else None
+        if found is None:
+            pytest.skip("this storage hands nothing to those who wait")
+        self.post: Post = found
+
+    def ask(self, *queues: str, wait: float = STANDS, **options: object) -> Claim:
+        return ask(1, *queues, hand=(self.post.address, wait), **options)
+
+    async def next(self) -> tuple[str, Record]:
+        return await asyncio.wait_for(self.got.get(), LONG)
+
+    async def in_vain(self, asked: Claim) -> str:
+        """Ask; nothing is there. Answers the ticket."""
+        found = await self.storage.claim(asked)
+        assert found.records == ()
+        return asked.worker
+
+    async def listening(self) -> Mail:
+        """Once the storage knows that we listen. A job that is not handed to us yet is none of the law's."""
+        async with asyncio.timeout(LONG):
+            for n in count():
+                await self.in_vain(self.ask("probe", worker="probe"))
+                id = f"{self.post.address}-{n}"
+                await self.storage.enqueue([job(id, queue="probe")])
+                if await state(self.storage, id) is RUNNING:
+                    _, probe = await self.next()
+                    await settle(self.storage, done(probe))
+                    break
+                await settle(self.storage, done(await claim_one(self.storage, "probe")))
+        return self
+
+
+def _hands(storage: object) -> bool:
+    return isinstance(storage, Handing)
+
+
+async def test_more_a_job_is_handed_to_who_waits(storage: Storage) -> None:
+    """It is his, as if he had claimed it: under his ticket, out of line, with his lease."""
+    mail = await Mail(storage).listening()
+    ticket = await mail.in_vain(mail.ask(lease=30))
+    await storage.enqueue([job("a")])
+    told, found = await mail.next()
+    assert (told, found.job.id, found.state, found.worker, found.version) == (ticket, "a", RUNNING, ticket, 1)
+    assert found == await row(storage, "a")
+    assert await claim_ids(storage) == []
+    await settle(storage, done(found))
+
+
+async def test_more_what_was_handed_is_answered_to_the_same_ticket(storage: Storage) -> None:
+    """Who has not heard of it asks on, as after any claim whose answer was lost."""
+    mail = await Mail(storage).listening()
+    asked = mail.ask()
+    await mail.in_vain(asked)
+    await storage.enqueue([job("a")])
+    assert ids((await storage.claim(asked)).records) == ["a"]
+    assert ids((await storage.claim(asked)).records) == ["a"]
+
+
+async def test_more_what_was_handed_and_not_heard_of_comes_back(storage: Storage, clock: HandClock) -> None:
+    """A worker that dies between the two loses a lease, not the job."""
+    mail = await Mail(storage).listening()
+    await mail.in_vain(mail.ask(lease=30))
+    await storage.enqueue([job("a")])
+    clock.advance(31)
+    found = await claim_one(storage)
+    assert (found.job.id, found.lost) == ("a", 1)
+
+
+async def test_more_an_ask_is_for_one_job(storage: Storage) -> None:
+    mail = await Mail(storage).listening()
+    await mail.in_vain(mail.ask())
+    for id in "ab":
+        await storage.enqueue([job(id)])
+    assert [await state(storage, id) for id in "ab"] == [RUNNING, READY]
+    assert await claim_ids(storage, 2) == ["b"]
+
+
+async def test_more_who_repeats_an_enqueue_hands_nothing_over_twice(storage: Storage) -> None:
+    mail = await Mail(storage).listening()
+    await mail.in_vain(mail.ask())
+    await storage.enqueue([job("a")])
+    await mail.in_vain(mail.ask())
+    [again] = await storage.enqueue([job("a")])
+    assert (again.state, again.version) == (RUNNING, 1)
+
+
+async def test_more_an_ask_ends(storage: Storage, clock: HandClock) -> None:
+    """At its end, by the next claim with its address, and by one that wants nothing."""
+    mail = await Mail(storage).listening()
+    await mail.in_vain(mail.ask(wait=5))
+    clock.advance(6)
+    await storage.enqueue([job("late")])
+    assert await claim_ids(storage) == ["late"]
+
+    await mail.in_vain(mail.ask())
+    await storage.enqueue(jobs("a b", queue="other"))
+    assert ids((await storage.claim(mail.ask("other"))).records) == ["a"]
+    await storage.enqueue([job("busy")])
+    assert await claim_ids(storage) == ["busy"]
+
+    ticket = await mail.in_vain(mail.ask())
+    withdrawal = Claim(worker=ticket, queues=(), limit=0, hand=(mail.post.address, 0.0))
+    assert (await storage.claim(withdrawal)).records == ()
+    await storage.enqueue([job("withdrawn")])
+    assert await state(storage, "withdrawn") is READY
+
+
+async def test_more_a_withdrawal_answers_what_was_handed(storage: Storage) -> None:
+    mail = await Mail(storage).listening()
+    ticket = await mail.in_vain(mail.ask())
+    await storage.enqueue([job("a")])
+    withdrawal = Claim(worker=ticket, queues=(), limit=0, hand=(mail.post.address, 0.0))
+    assert ids((await storage.claim(withdrawal)).records) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda mail: mail.ask("other"),
+        lambda mail: mail.ask(tasks={"another": (None, None)}),
+        lambda mail: mail.ask(holds=("a",)),
+    ],
+    ids=["another queue", "another task", "still run"],
+)
+async def test_more_nobody_is_handed_what_he_did_not_ask_for(storage: Storage, asked: Callable[[Mail], Claim]) -> None:
+    mail = await Mail(storage).listening()
+    await mail.in_vain(asked(mail))
+    await storage.enqueue([job("a")])
+    assert await claim_ids(storage) == ["a"]
+
+
+async def test_more_who_does_not_want_it_keeps_nobody_from_it(storage: Storage) -> None:
+    """Of several who wait one may be handed the job, or none: then all others may claim it."""
+    one, other = await Mail(storage).listening(), await Mail(storage).listening()
+    asked = one.ask()
+    await one.in_vain(asked)
+    await other.in_vain(other.ask(tasks={"another": (None, None)}))
+    await storage.enqueue([job("a")])
+    assert ids((await storage.claim(asked)).records) == ["a"]
+
+
+@pytest.mark.parametrize("rule", [Limit(name="queue:default", slots=0), Limit(name="l", slots=0), Limit(name="l", rate=0)])
+async def test_more_limits_hold_for_what_is_handed(storage: Storage, rule: Limit) -> None:
+    mail = await Mail(storage).listening()
+    await storage.set_limits([rule])
+    await mail.in_vain(mail.ask())
+    await storage.enqueue([job("a", limits=(("l", 1),))])
+    assert (await row(storage, "a")).state is READY
+    assert await claim_ids(storage) == []
+
+
+async def test_more_slots_count_what_is_handed(storage: Storage) -> None:
+    """Also that of an ask that was left before there was such a rule."""
+    mail = await Mail(storage).listening()
+    await mail.in_vain(mail.ask())
+    await storage.enqueue([job("a", limits=(("l", 1),))])
+    await storage.set_limits([Limit(name="l", slots=1)])
+    await storage.enqueue([job("b", limits=(("l", 1),))])
+    assert await claim_ids(storage) == []
+    _, a = await mail.next()
+    await settle(storage, done(a))
+    assert await claim_ids(storage) == ["b"]
+
+
+async def test_more_who_comes_first_is_handed_first(storage: Storage, clock: HandClock) -> None:
+    """A delayed job whose moment has come stands before one that comes after it."""
+    mail = await Mail(storage).listening()
+    asked = mail.ask()
+    await storage.enqueue([job("first", delay=5)])
+    await mail.in_vain(asked)
+    clock.advance(6)
+    await storage.enqueue([job("second")])
+    assert ids((await storage.claim(asked)).records) == ["first"]
+    assert await claim_ids(storage, 2) == ["second"]
+
+
+async def test_more_jobs_in_lanes_are_handed_and_let_go(storage: Storage) -> None:
+    mail = await Mail(storage).listening()
+    for id in "ab":
+        await mail.in_vain(mail.ask())
+        await storage.enqueue([job(id, lane="x", priority=3)])
+        _, found = await mail.next()
+        assert (found.job.id, found.place) == (id, None)
+        await settle(storage, done(found))
+    assert await claim_ids(storage) == []
+
+
+async def test_more_workers_who_wait_and_claim_share_every_job(connect: Connect) -> None:
+    """Each job is claimed once, by whichever way."""
+    one, two, sender = await connect(), await connect(), await connect()
+    mails = [await Mail(storage).listening() for storage in (one, two)]
+    taken: list[str] = []
+
+    async def work(mail: Mail) -> None:
+        asked = mail.ask()
+        while len(taken) < 200:
+            found = list((await mail.storage.claim(asked)).records)
+            if not found:  # the ticket stays until something is found
+                with suppress(TimeoutError):
+                    ticket, handed = await asyncio.wait_for(mail.got.get(), 0.02)
+                    found = [handed] if ticket == asked.worker else []
+            if found:
+                taken.extend(ids(found))
+                await settle(mail.storage, *map(done, found))
+                asked = mail.ask()
+
+    async def send(who: int) -> None:
+        for n in range(50):
+            await sender.enqueue([job(f"{who}-{n}")])
+            await asyncio.sleep(0.001 * (n % 3))
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*map(work, mails), *map(send, range(4)))
+    assert sorted(taken) == sorted(f"{who}-{n}" for who in range(4) for n in range(50))

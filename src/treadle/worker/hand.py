@@ -1,0 +1,68 @@
+"""The ask that a worker leaves with the storage while its line is empty, and the job it is handed for that.
+
+Without it an idle worker would be told that there is a job, and would have to ask for it: a trip more, 0.3 of 1.3 ms on
+Redis. It concerns storages that can do so (`Handing`) and the first pump; for all else there is no address here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from treadle.model import Claim, Record
+from treadle.storage.contract import Handing
+from treadle.worker.slots import Slots
+
+
+class Hand:
+    """One claim after the other, of one pump: a ticket, and when nothing was found, an ask that stands under it.
+
+    storage  who may hand us something; None: nobody
+    wait     s an ask stands: less than a lease, so that none of what it holds back can be lost meanwhile
+    """
+
+    def __init__(self, slots: Slots, storage: object = None, wait: float = 0.0) -> None:
+        self._slots = slots
+        self._post = storage.post(self._take) if isinstance(storage, Handing) else None
+        self.words = None if self._post is None else (self._post.address, wait)  # for the next claim
+        self.start: Callable[[Sequence[Record]], None] = lambda records: None
+        self.stands = False  # one of the slots is kept for it
+        self._ticket = ""  # of the last claim
+        self._early: Record | None = None  # handed to us before the answer that nothing was found
+
+    def ticket(self) -> str:
+        """Begin a claim: the ask ends with it, and what it was handed comes with the answer."""
+        self._early = None
+        if self.stands:
+            self.stands = False
+            self._slots.free += 1
+        else:
+            self._ticket = self._slots.ticket()
+        return self._ticket
+
+    def withdrawal(self) -> Claim:
+        """No ask any more, and what was handed to it."""
+        assert self.words is not None
+        return Claim(worker=self._ticket, queues=(), limit=0, hand=(self.words[0], 0.0))
+
+    def stand(self) -> bool:
+        """The claim has found nothing, so its ask stands from now on. True: it has been answered already."""
+        self._slots.free -= 1
+        self.stands = True
+        early, self._early = self._early, None
+        if early is not None:
+            self._take(self._ticket, early)
+        return early is not None
+
+    def close(self) -> None:
+        if self._post is not None:
+            self._post.close()
+
+    def _take(self, ticket: str, record: Record) -> None:
+        if ticket != self._ticket:
+            return  # it came late: the answer to the next claim had the job
+        if not self.stands:
+            self._early = record
+            return
+        self.stands, self._slots.flowing = False, True
+        self.start([record])
+        self._slots.wake.set()
