@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tests.engine.kit import Spy, Told
 from treadle import App, Worker, defaults
-from treadle.model import Claim, Claimed
-from treadle.storage.contract import Storage
+from treadle.model import Claim, Claimed, Record
+from treadle.storage.contract import Post, Storage
 
 
 class Holding(Spy):
@@ -33,6 +33,9 @@ class Holding(Spy):
             self.held.set()
             await self.let.wait()
         return answer
+
+    def post(self, take: Callable[[str, Record], None]) -> Post | None:
+        return None  # what is told here is of hints
 
     async def hold_one(self, app: App) -> None:
         """Until a claim that found nothing is under way."""

@@ -41,7 +41,7 @@ class Asks:
         self._own = ((defaults.OWN_QUEUE, 1),) if queues else ()
         self._always = defaults.OWN_QUEUE in queues
 
-    def __call__(self, room: int, pump: int) -> Claim:
+    def __call__(self, room: int, pump: int, ticket: str) -> Claim:
         now = self._slots.loop.time()
         known_now = len(self._all) + len(self._owned), self._lead.turn
         if self._known != known_now:
@@ -66,7 +66,7 @@ class Asks:
             tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._gathered}
         hand = None if pump or self._gathered else self._hand.words  # the room of a batch changes while an ask stands
         return Claim(
-            worker="", queues=queues, tasks=tasks, limit=max(1, room), lease=self._lease, holds=holds, hand=hand
+            worker=ticket, queues=queues, tasks=tasks, limit=max(1, room), lease=self._lease, holds=holds, hand=hand
         )
 
 

@@ -23,11 +23,11 @@ class Hand:
     def __init__(self, slots: Slots, storage: object = None, wait: float = 0.0) -> None:
         self._slots = slots
         self._post = storage.post(self._take) if isinstance(storage, Handing) else None
-        self.words = None if self._post is None else (self._post.address, wait)  # for the next claim
+        self.words = None if self._post is None else (self._post.address, wait)  # for a claim
         self.start: Callable[[Sequence[Record]], None] = lambda records: None
         self.stands = False  # one of the slots is kept for it
-        self._ticket = ""  # of the last claim
-        self._early: Record | None = None  # handed to us before the answer that nothing was found
+        self._ticket = ""  # of the claim under way, or of the ask that stands
+        self._early: Record | None = None  # what came under it before the answer that nothing was found
 
     def ticket(self) -> str:
         """Begin a claim: the ask ends with it, and what it was handed comes with the answer."""
@@ -44,14 +44,17 @@ class Hand:
         assert self.words is not None
         return Claim(worker=self._ticket, queues=(), limit=0, hand=(self.words[0], 0.0))
 
-    def stand(self) -> bool:
-        """The claim has found nothing, so its ask stands from now on. True: it has been answered already."""
+    def answered(self, standing: bool) -> None:
+        """The claim is over. `standing`: it has found nothing, and there is an ask now; or there was, and what came for
+        it begins here. Not before: the claim might be under way still, and find the ticket free again."""
+        if not standing:
+            self._ticket = ""  # what comes under it late has come with the answer
+            return
         self._slots.free -= 1
         self.stands = True
         early, self._early = self._early, None
         if early is not None:
             self._take(self._ticket, early)
-        return early is not None
 
     def close(self) -> None:
         if self._post is not None:
@@ -59,10 +62,10 @@ class Hand:
 
     def _take(self, ticket: str, record: Record) -> None:
         if ticket != self._ticket:
-            return  # it came late: the answer to the next claim had the job
+            return
         if not self.stands:
             self._early = record
             return
-        self.stands, self._slots.flowing = False, True
+        self._ticket, self.stands, self._slots.flowing = "", False, True
         self.start([record])
         self._slots.wake.set()

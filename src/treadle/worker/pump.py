@@ -44,9 +44,9 @@ class Pump:
     """Several of these may share one worker's slots; never beyond the free ones."""
 
     def __init__(
-        self, number: int, share: int, hand: Hand, slots: Slots, timers: Timers, storage: Storage, tasks: Mapping[str, AnyTask],
-        ask: Callable[[int, int], Claim], runner: Runner, emitter: Emitter, poll: float,
-        accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
+        self, number: int, share: int, hand: Hand, slots: Slots, timers: Timers, storage: Storage,
+        tasks: Mapping[str, AnyTask], ask: Callable[[int, int, str], Claim], runner: Runner, emitter: Emitter,
+        poll: float, accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
         own: Mapping[str, OwnTask], lost: Lost, home: Home, ender: Ender,
         batches: Batches,
     ) -> None:  # fmt: skip
@@ -97,7 +97,8 @@ class Pump:
     async def _trip(self, outs: list[tuple[Run, Outcome]], room: int) -> None:
         slots, hand = self._slots, self._hand
         stood, ticket = hand.stands, hand.ticket()
-        slots.free -= room
+        kept = room or int(stood)
+        slots.free -= kept
         slots.settling[self._number] = outs
         taken = 0
         try:
@@ -109,7 +110,7 @@ class Pump:
             slots.outcomes[:0] = outs  # not known to be stored: to be settled again, which law 10 makes safe
             raise
         finally:
-            slots.free += room - taken
+            slots.free += kept - taken
             del slots.settling[self._number]
         self._note_settled(outs, settled, claimed.records)
         if room:
@@ -117,6 +118,7 @@ class Pump:
             if self._number == 0:  # the others ask for no items
                 self._batches.looked(claimed.records)
         if taken:
+            hand.answered(False)
             slots.flowing = True
             if slots.idle and (taken >= room or self._number):
                 slots.idle = False  # there may be more than the first pump can take
@@ -127,8 +129,9 @@ class Pump:
                 self.start_all(claimed.records[at : at + START])
         elif room:
             flowed, slots.flowing = slots.flowing, False
-            if standing and hand.stand():
-                return
+            hand.answered(standing)
+            if standing and not hand.stands:
+                return  # it has brought a job already
             if not flowed or self._whole:  # else our own queue was left out of that claim: look again
                 await self._wait_for_work(claimed.next_in)
 
@@ -143,7 +146,7 @@ class Pump:
         answer: tuple[Sequence[Settled], Claimed]
         while True:
             # Said anew at each try: what we hold has changed meanwhile, and a job of ours must not come back to us.
-            ask = _with(self._ask(room, self._number), ticket) if room else self._hand.withdrawal() if stood else None
+            ask = self._ask(room, self._number, ticket) if room else self._hand.withdrawal() if stood else None
             self._whole = ask is not None and any(queue == defaults.OWN_QUEUE for queue, _ in ask.queues[:1])
             try:
                 if self._fused is not None and ask is not None:
@@ -384,19 +387,6 @@ class Pump:
 
 _NO_TASK: Any = None
 NO_RULES = judge.Rules(DEFAULT, None, 0)
-
-
-def _with(ask: Claim, ticket: str) -> Claim:
-    return Claim(
-        worker=ticket,
-        queues=ask.queues,
-        tasks=ask.tasks,
-        limit=ask.limit,
-        lease=ask.lease,
-        ids=ask.ids,
-        holds=ask.holds,
-        hand=ask.hand,
-    )
 
 
 def _came_back(outcome: Outcome, claimed: Sequence[Record]) -> bool:

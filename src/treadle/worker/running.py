@@ -26,8 +26,8 @@ from treadle.throttle import AIMD
 from treadle.worker.asks import Asks, Rooms
 from treadle.worker.backlog import Alarm, Backlog
 from treadle.worker.batches import Batches
-from treadle.worker.home import DurableHome
 from treadle.worker.hand import Hand
+from treadle.worker.home import DurableHome
 from treadle.worker.keeper import Keeper
 from treadle.worker.lead import Lead, Role, Tended
 from treadle.worker.outage import Outage
@@ -112,9 +112,9 @@ class Running:
         self.keeper = Keeper(self.slots, storage, app.emitter, list(queues), setup.lease, self.tasks, outage.answered)
         home = DurableHome(self.slots, storage, self.keeper, app, pools.threads, outage)
         self.pumps = [
-            Pump(number, share, Hand(self.slots) if number else self.hand, self.slots, self.timers, storage, app.tasks, asks, runner, app.emitter,
-                 setup.poll, setup.accept, outage, app.results, app.own, self.keeper.lost, home,
-                 ender, self.batches)
+            Pump(number, share, Hand(self.slots) if number else self.hand, self.slots, self.timers, storage, app.tasks,
+                 asks, runner, app.emitter, setup.poll, setup.accept, outage, app.results, app.own, self.keeper.lost,
+                 home, ender, self.batches)
             for number in range(pumps)
         ]  # fmt: skip
         self.loops: list[asyncio.Task[None]] = []

@@ -6,11 +6,10 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 
 import pytest
 
-from tests.engine.kit import Spy, Told
+from tests.engine.kit import Spy
 from tests.servers import valkey
 from treadle import App, Worker
 from treadle.model import Claim, NewJob, Record, State
@@ -42,7 +41,7 @@ async def app(spy: Spy) -> AsyncIterator[App]:
 
 async def until(met: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(10):
-        while not await met():
+        while not await met():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -205,7 +204,7 @@ async def test_a_worker_that_stops_withdraws_its_ask(app: App, storage: RedisSto
         [row] = await storage.get([job.id])
         assert row is not None
         assert (row.state, row.version) == (State.READY, 0)
-        assert await job.cancel()
+        assert await app.jobs.cancel(job)
 
 
 async def test_what_comes_while_a_worker_stops_is_run_or_left(app: App, storage: RedisStorage) -> None:
@@ -225,7 +224,7 @@ async def test_what_comes_while_a_worker_stops_is_run_or_left(app: App, storage:
         assert row.state is (State.SUCCEEDED if str(n) in ran else State.READY)
         assert (row.lost, row.attempt) == (0, int(str(n) in ran))
         if row.state is State.READY:
-            assert await job.cancel()
+            assert await app.jobs.cancel(job)
 
 
 async def test_a_pause_of_the_throttle_withdraws_it(app: App, storage: RedisStorage) -> None:

@@ -1,4 +1,4 @@
-"""Jobs handed to a worker that waits, where a storage does that (`Handing`): a claim like any other, made by who stores."""
+"""Jobs handed to a worker that waits, by storages that are `Handing`: a claim like any other, made by who stores."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 import pytest
 
 from treadle.model import Claim, Limit, Record
 from treadle.storage.contract import Handing, Post, Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import READY, RUNNING, ask, claim_ids, claim_one, done, ids, job, jobs, row, settle, state
+from treadle.testing.contract.kit import (
+    READY,
+    RUNNING,
+    ask,
+    claim_ids,
+    claim_one,
+    done,
+    ids,
+    job,
+    jobs,
+    row,
+    settle,
+    state,
+)
 from treadle.testing.contract.run import Connect
 
 LONG = 10.0  # s; nobody waits that long unless something is missing
@@ -25,12 +39,15 @@ class Mail:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.got: asyncio.Queue[tuple[str, Record]] = asyncio.Queue()
-        found = storage.post(lambda ticket, row: self.got.put_nowait((ticket, row))) if _hands(storage) else None
+        found = storage.post(self._take) if isinstance(storage, Handing) else None
         if found is None:
             pytest.skip("this storage hands nothing to those who wait")
         self.post: Post = found
 
-    def ask(self, *queues: str, wait: float = STANDS, **options: object) -> Claim:
+    def _take(self, ticket: str, row: Record) -> None:
+        self.got.put_nowait((ticket, row))
+
+    def ask(self, *queues: str, wait: float = STANDS, **options: Any) -> Claim:
         return ask(1, *queues, hand=(self.post.address, wait), **options)
 
     async def next(self) -> tuple[str, Record]:
@@ -55,10 +72,6 @@ class Mail:
                     break
                 await settle(self.storage, done(await claim_one(self.storage, "probe")))
         return self
-
-
-def _hands(storage: object) -> bool:
-    return isinstance(storage, Handing)
 
 
 async def test_more_a_job_is_handed_to_who_waits(storage: Storage) -> None:
@@ -166,7 +179,9 @@ async def test_more_who_does_not_want_it_keeps_nobody_from_it(storage: Storage) 
     assert ids((await storage.claim(asked)).records) == ["a"]
 
 
-@pytest.mark.parametrize("rule", [Limit(name="queue:default", slots=0), Limit(name="l", slots=0), Limit(name="l", rate=0)])
+@pytest.mark.parametrize(
+    "rule", [Limit(name="queue:default", slots=0), Limit(name="l", slots=0), Limit(name="l", rate=0)]
+)
 async def test_more_limits_hold_for_what_is_handed(storage: Storage, rule: Limit) -> None:
     mail = await Mail(storage).listening()
     await storage.set_limits([rule])
