@@ -6,7 +6,6 @@ Without it nothing gets in. What is decided about them is decided in `functions/
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Final
 
 from treadle.errors import KeyHeld, UnknownJob
@@ -20,6 +19,7 @@ from treadle.storage.postgres.rows import (
     new_record,
     plain_columns,
     record,
+    said,
     text,
 )  # fmt: skip
 
@@ -51,7 +51,9 @@ def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
 
 
 async def _plain(run: Runner, jobs: Sequence[NewJob], once: dict[str, NewJob], now: float | None) -> list[Record]:
-    head, *known = await run.run(PLAIN, [now, *plain_columns(sorted(once.values(), key=attrgetter("id")))])
+    # as the server sorts what is stored: it looks from the first of them to the last
+    in_order = [once[id] for id in sorted(once, key=said)]
+    head, *known = await run.run(PLAIN, [now, *plain_columns(in_order)])
     moment = head[10]
     rows = {heard(row[0]): record(row[1:]) for row in known}
     for id, job in once.items():

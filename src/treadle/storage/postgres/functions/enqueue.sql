@@ -2,7 +2,7 @@
 -- do not lock each other out).
 
 -- A column of each array; NULL: all of them as it is by default. limits, costs: of each job as the text of an array, or ''.
--- As arrays, not as JSON, which is read twice and made a hash of for each row: 0.7 us of the server for a job instead of 2.
+-- As arrays, not as JSON, which is read twice and made a hash of for each row: 0.7 us of the server for a job instead of 2. And by their numbers: `unnest` of nine is nine tables, 15 us a call.
 -- -> the moment, then of each that was known: its id and the row.
 CREATE FUNCTION enqueue_plain(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
     keeps float8[], keeps_failed float8[], limits text[], costs text[]) RETURNS TABLE (
@@ -17,30 +17,27 @@ DECLARE
     fresh text[] := ids;
     stored text[];              -- before this call
     over text[];                -- those of them that have ended
-    first text;
-    last text;
 BEGIN
     PERFORM enter(NULL);
     -- nearly always all of them are new; ON CONFLICT asks of each first, and notes of each that it stayed: 1.3 us a job
     BEGIN
         INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, spec, state, place, joined_at,
             created_at, updated_at)
-        SELECT x.id, x.task, x.queue, coalesce(x.rank, 0), coalesce(x.keep, 86400), coalesce(x.keep_failed, 2592000),
-            nullif(x.limits, '')::text[], nullif(x.costs, '')::int[], x.spec, 1, t, t, t, t
-        FROM unnest(ids, tasks, queues, specs, ranks, keeps, keeps_failed, limits, costs)
-            AS x (id, task, queue, spec, rank, keep, keep_failed, limits, costs);
+        SELECT ids[n], tasks[n], queues[n], coalesce(ranks[n], 0), coalesce(keeps[n], 86400),
+            coalesce(keeps_failed[n], 2592000), nullif(limits[n], '')::text[], nullif(costs[n], '')::int[], specs[n],
+            1, t, t, t, t
+        FROM generate_series(1, cardinality(ids)) AS n;
     EXCEPTION WHEN unique_violation THEN
         fresh := put_in((SELECT json_agg(x) FROM (
-            SELECT id, task, queue, coalesce(rank, 0) AS rank, keep, keep_failed, nullif(limits, '')::text[] AS limits,
-                nullif(costs, '')::int[] AS costs, 0 AS slack, spec
-            FROM unnest(ids, tasks, queues, specs, ranks, keeps, keeps_failed, limits, costs)
-                AS x (id, task, queue, spec, rank, keep, keep_failed, limits, costs)) AS x), t);
+            SELECT ids[n] AS id, tasks[n] AS task, queues[n] AS queue, coalesce(ranks[n], 0) AS rank, keeps[n] AS keep,
+                keeps_failed[n] AS keep_failed, nullif(limits[n], '')::text[] AS limits,
+                nullif(costs[n], '')::int[] AS costs, 0 AS slack, specs[n] AS spec
+            FROM generate_series(1, cardinality(ids)) AS n) AS x), t);
         stored := ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(fresh));
     END;
     -- A statement of its own: one that has ended since the last one is seen. Ids are in the order of their time as a rule,
     -- and nobody has ended between these.
-    SELECT min(id), max(id) INTO first, last FROM unnest(fresh) AS id;
-    IF EXISTS (SELECT 1 FROM ended e WHERE e.id BETWEEN first AND last) THEN
+    IF EXISTS (SELECT 1 FROM ended e WHERE e.id BETWEEN ids[1] AND ids[cardinality(ids)]) THEN
         over := ARRAY(SELECT e.id FROM ended e WHERE e.id = ANY (fresh));
         DELETE FROM job WHERE id = ANY (over);
         stored := stored || over;
