@@ -16,7 +16,7 @@ from treadle.storage.admit import Admission, opens_at, rule_for
 from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, rank
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.gather import gathering
+from treadle.storage.sqlite.gather import Wide
 from treadle.storage.sqlite.rows import (
     MORE,
     SLOT,
@@ -32,8 +32,7 @@ from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.tend import tend
 
 SQL = load("claim")
-COLUMNS = "seq, flags, version, attempt, lost, place, created_at, body"
-LINES = {name: gathering(statement, COLUMNS) for name, statement in SQL.items() if name.startswith("line")}
+LINES = {name: Wide(statement) for name, statement in SQL.items() if name.startswith("line")}
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... where each goes through its limits
@@ -165,16 +164,16 @@ class Taking:
     def _page(self, queue: str, size: int) -> list[Any]:
         """The next rows of a line behind the cursor, of the tasks there is room for."""
         self._flush()
-        gather, tasks, place = self.desk.gather, self._tasks, self._cursor or (None, None, None)
+        rows, tasks, place = self.desk.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
-            return gather(LINES["line_ids"], (queue, size, tasks, *place, text(list(dict.fromkeys(self.ask.ids)))))
+            return rows(LINES["line_ids"], (queue, size, tasks, *place, text(list(dict.fromkeys(self.ask.ids)))))
         if self._closed:
-            return gather(LINES["line_exempt"], (queue, size, tasks, *place))
+            return rows(LINES["line_exempt"], (queue, size, tasks, *place))
         if self._cursor is not None:
-            return gather(LINES["line_after"], (queue, size, tasks, *place))
+            return rows(LINES["line_after"], (queue, size, tasks, *place))
         if tasks is None:
-            return gather(LINES["line"], (queue, size))
-        return gather(LINES["line_tasks"], (queue, size, tasks))
+            return rows(LINES["line"], (queue, size))
+        return rows(LINES["line_tasks"], (queue, size, tasks))
 
     def _walk(self, queue: str, share: int) -> Generator[None, None, None]:
         ruled = self._rules and rule_for(self.desk.rules, f"queue:{queue}") is not None

@@ -18,7 +18,7 @@ from treadle.storage.admit import Admission, Usage, opens_at, rule_for
 from treadle.storage.carrying import SHUT, Mark, decode_mark, refusal
 from treadle.storage.rules import costs, first_moment, rank, turn
 from treadle.storage.sqlite import rows as columns
-from treadle.storage.sqlite.gather import Gathering
+from treadle.storage.sqlite.gather import Wide
 from treadle.storage.sqlite.leases import Leases
 from treadle.storage.sqlite.rows import (
     AFTER,
@@ -37,10 +37,13 @@ from treadle.storage.sqlite.rows import (
 from treadle.storage.sqlite.statements import load
 
 SQL = load("desk")
-BY_ID = f"SELECT {FULL} FROM job j CROSS JOIN body b ON b.seq = j.seq WHERE j.id = ?"
-BY_IDS = (f"SELECT {FULL} FROM json_each(?) e CROSS JOIN job j ON j.id = e.value "
-          "CROSS JOIN body b ON b.seq = j.seq")  # fmt: skip
-BY_SEQS = BY_IDS.replace("j.id = e.value", "j.seq = e.value")
+BY_ID = Wide(f"SELECT {FULL} FROM job j CROSS JOIN body b ON b.seq = j.seq WHERE j.id = ?")
+BY_IDS, BY_SEQS = (
+    Wide(
+        f"SELECT {FULL} FROM json_each(?) e CROSS JOIN job j ON j.{column} = e.value CROSS JOIN body b ON b.seq = j.seq"
+    )
+    for column in ("id", "seq")
+)
 
 
 class Desk:
@@ -74,10 +77,8 @@ class Desk:
         """The same, and nobody is told of what it changes."""
         return Desk(self._db, self.now, set())
 
-    def gather(self, statement: str, values: Sequence[object]) -> list[Any]:
-        """Many rows, by a statement made by `gathering`. Where the connection is our own."""
-        assert isinstance(self._db, Gathering)
-        return self._db.gathered(statement, values)
+    def rows(self, statement: Wide, values: Sequence[object]) -> list[Any]:
+        return statement.rows(self._db, values)
 
     def shut(self, *but: str) -> Mark | None:
         """The mark of a move that keeps a verb from doing what it always does; but under these roles it does."""
@@ -100,10 +101,8 @@ class Desk:
 
     def get(self, id: str) -> Record | None:
         if id not in self._rows:
-            found = self.ex(BY_ID, (id,)).fetchone()
-            if found is None:
-                self._rows[id] = None
-            else:
+            self._rows[id] = None
+            for found in self.rows(BY_ID, (id,)):
                 self._keep(found)
         return self._rows[id]
 
@@ -117,14 +116,14 @@ class Desk:
         """Load many at once."""
         missing = [id for id in ids if id not in self._rows]
         self._rows.update(dict.fromkeys(missing))
-        for found in self.ex(BY_IDS, (text(missing),)).fetchall() if missing else ():
+        for found in self.rows(BY_IDS, (text(missing),)) if missing else ():
             self._keep(found)
 
     def by_seq(self, seqs: Iterable[int]) -> list[Record]:
         """The rows of these numbers that are there, in their order."""
         wanted = list(seqs)
         self.sync()
-        found = self.ex(BY_SEQS, (text(wanted),)).fetchall() if wanted else []
+        found = self.rows(BY_SEQS, (text(wanted),)) if wanted else []
         for each in found:
             if each[0] not in self._seq.values():
                 self._keep(each)

@@ -9,11 +9,6 @@ import sqlite3
 from typing import Any
 
 
-def gathering(statement: str, columns: str) -> str:
-    """The statement as `Gathering.gathered` wants it. It has a LIMIT, so that its order is kept."""
-    return f"SELECT count(gather({columns})) FROM ({statement})"
-
-
 class Gathering(sqlite3.Connection):
     """A connection with an SQL function that takes the columns of a row all at once."""
 
@@ -27,9 +22,23 @@ class Gathering(sqlite3.Connection):
         self.create_function("gather", -1, gather)
 
     def gathered(self, statement: str, values: Any) -> list[Any]:
-        """The rows of a statement made by `gathering`."""
         self._rows.clear()
         self.execute(statement, values).fetchone()
         found = self._rows[:]
         self._rows.clear()
         return found
+
+
+class Wide:
+    """A SELECT of many columns. One without a LIMIT may answer in any order."""
+
+    def __init__(self, statement: str) -> None:
+        columns, _, _ = statement.removeprefix("SELECT ").partition(" FROM ")
+        names = ", ".join(column.rpartition(".")[2] for column in columns.split(", "))
+        self._plain, self._whole = statement, f"SELECT count(gather({names})) FROM ({statement})"
+
+    def rows(self, db: sqlite3.Connection, values: Any) -> list[Any]:
+        """All its rows; one by one where the connection is the user's own, which has no such function."""
+        if isinstance(db, Gathering):
+            return db.gathered(self._whole, values)
+        return db.execute(self._plain, values).fetchall()

@@ -43,12 +43,12 @@ BEHIND = {
 
 
 def by_ids(db: sqlite3.Connection, ids: Sequence[str]) -> list[Record | None]:
-    known = {row.job.id: row for row in _records(db, db.execute(BY_IDS, (text(list(dict.fromkeys(ids))),)).fetchall())}
+    known = {row.job.id: row for row in _records(db, BY_IDS.rows(db, (text(list(dict.fromkeys(ids))),)))}
     return [known.get(id) for id in ids]
 
 
 def by_seqs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Record]:
-    found = db.execute(BY_SEQS, (text(seqs),)).fetchall()
+    found = BY_SEQS.rows(db, (text(seqs),))
     order = {seq: number for number, seq in enumerate(seqs)}
     return _records(db, sorted(found, key=lambda each: order[each[0]]))
 

@@ -54,7 +54,7 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
 
 def _connect(path: str, synchronous: str, now: clock.Clock, lock: LockFile, shared: bool) -> Opened:
     fresh = not os.path.exists(path) or not os.path.getsize(path)
-    db = new_connection(path, Gathering)
+    db = new_connection(path)
     try:
         check(db, path, shared)
         if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -89,7 +89,7 @@ def _open_to_look(path: str, lock: LockFile | None) -> Opened:
     return Opened(db, new_connection(uri), new_connection(uri), lock, True)
 
 
-def new_connection(path: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+def new_connection(path: str, kind: type[sqlite3.Connection] = Gathering) -> sqlite3.Connection:
     db = sqlite3.connect(
         path, timeout=WAIT, isolation_level=None, check_same_thread=False, cached_statements=256,
         uri=path.startswith("file:"), factory=kind,
