@@ -15,7 +15,7 @@ from msgspec import Struct
 
 SHARED: Final = ("row", "book", "admit", "endings")
 NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
-    "enqueue": (*SHARED, "tend"),
+    "enqueue": (*SHARED, "tend"),  # for the claim of a worker that waits
     "store": SHARED,
     "claim": (*SHARED, "tend"),
     "settle": (*SHARED, "reopen"),
@@ -39,7 +39,7 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
 # Several in one script, one after the other. Their answers are joined, each after its length: for every list in an
 # answer the server sets 16 KB aside, for which glibc's allocator tidies up all that it has.
 FUSED: Final = {"settle_claim": ("settle", "claim")}
-HANDS: Final = {"enqueue": "hand"}  # verbs that may make a claim for a worker that waits, and what they need for it
+HANDS: Final = ("enqueue",)  # may make a claim for a worker that waits, and needs for it what a claim needs
 BEFORE: Final = {"enqueue": "part", "store": "part", "walk": "spot", "tally": "spot"}  # what the verb begins with
 
 
@@ -56,9 +56,11 @@ def load() -> dict[str, Script]:
 
 def _script(verb: str, pieces: tuple[str, ...]) -> Script:
     words = _read("words")
-    if pieces:
-        shared = "".join(map(_read, pieces))
-        slowly = f"local asked\nlocal R, B, A, E, T, O, C\nlocal function slowly()\npay()\n{words}{shared}end\n"
+    if verb in HANDS:
+        # The pieces are made when somebody asks; what is open around them is named anew there, see `words.lua`.
+        steps = words, _read("ask"), _slowly(pieces), "local function claim()\n", _text("claim"), "end\n", _read("hand")
+        own = f"local function handed(queue)\n{''.join(steps)}end\n{_text(verb)}"
+    elif pieces:
         # Each verb is a function of its own: what it makes finds its names above in one step, and not by looking along
         # all that the script has open (4 us a claim).
         run = "(function()\n{}end)()".format
@@ -66,13 +68,16 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
             own = "local all = {}\n" + "".join(f"join(all, {run(_text(each))})\n" for each in FUSED[verb])
         else:
             own = f"local all = {run(_text(verb))}\n"
-            if verb in HANDS:
-                own = f"local function claim()\n{_text('claim')}end\n{_read(HANDS[verb])}{own}"
-        own = f"{slowly}{own}pay()\nreturn all\n"
+        own = f"local asked\n{_slowly(pieces)}{own}pay()\nreturn all\n"
     else:
         own = _text(verb)
     text = f"{words}{_read('base')}{own}".encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+def _slowly(pieces: tuple[str, ...]) -> str:
+    shared = "".join(map(_read, pieces))
+    return f"local R, B, A, E, T, O, C\nlocal function slowly()\npay()\n{_read('words')}{shared}end\n"
 
 
 def _text(verb: str) -> str:

@@ -366,7 +366,7 @@ if ask.hand and not asked then
   local words = ns .. ':ask:' .. address
   if n > 0 or seconds <= 0 then
     call('DEL', words)
-  else                                   -- it may come: see hand.lua
+  else                                   -- it may come: see ask.lua
     local ends, keep = now + seconds, math.ceil(seconds * 1000)
     call('SET', words, struct.pack('>d', ends) .. ARGV[#ARGV], 'PX', keep)
     for _, each in ipairs(ask.queues) do
