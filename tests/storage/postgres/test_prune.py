@@ -20,7 +20,9 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-async def storage(clock: HandClock) -> AsyncIterator[PostgresStorage]:
+async def storage(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStorage]:
+    """To which one row is many."""
+    monkeypatch.setattr(tend, "MANY", 1)
     with a_schema() as schema:
         made = PostgresStorage(url_of(schema), now=clock)
         await made.open()

@@ -13,6 +13,7 @@ from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.rows import text
 
 PRUNE: Final = "SELECT went, reached FROM {schema}.prune(%s::float8, %s::int, %s::float8)"
+MANY: Final = 100  # rows asked for; who asks for fewer gets the first of all that can go, as on any storage
 IN_A_ROW: Final = 100  # calls, until one begins at the head again: a thousandth of a walk a row
 SET_LIMITS: Final = "SELECT {schema}.set_limits(%s::float8, %s::json)::text"
 
@@ -30,7 +31,7 @@ class Pruner:
         past, self._past = self._past, None
         [(went, reached)] = await self._runner.run(PRUNE, [now, limit, past])
         self._calls = 0 if past is None else self._calls + 1
-        if 0 < went == limit and self._calls < IN_A_ROW:
+        if MANY <= went == limit and self._calls < IN_A_ROW:
             self._past = reached
         return int(went)
 
