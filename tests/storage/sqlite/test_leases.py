@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from msgspec.structs import replace
 from tests.storage.sqlite.support import ask, done, integrity, job, jobs, sql
 from treadle.model import State
 from treadle.storage.sqlite import SqliteStorage
-from treadle.storage.sqlite.leases import Leases
+from treadle.storage.sqlite.claim import claim
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.enqueue import add_plain
+from treadle.storage.sqlite.leases import MOST, Leases
 from treadle.testing.clock import HandClock
 
 
@@ -35,8 +39,9 @@ async def test_exactly_those_named_end(tmp_path: Path, alike: bool, turned: slic
     assert integrity(tmp_path / "jobs.db") == "ok"
 
 
-async def test_a_number_given_to_another_row_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    """A worker sleeps through the loss of its lease; meanwhile the job ended and was pruned, its number used again."""
+async def test_a_number_is_never_given_to_another_row(tmp_path: Path) -> None:
+    """A worker sleeps through the loss of its lease, and the clock is set back when the job has ended and was pruned:
+    by its number the worker would end another one."""
     clock, path = HandClock(), str(tmp_path / "jobs.db")
     sleeper, other = (SqliteStorage(path, now=clock, synchronous="off") for _ in range(2))
     await sleeper.open()
@@ -48,9 +53,10 @@ async def test_a_number_given_to_another_row_is_not_taken_for_the_old_one(tmp_pa
     assert [each.status for each in await other.settle([replace(done(taken), keep=0)])] == ["applied"]
     clock.advance(61.0)
     assert await other.prune(10) == 1
+    clock.advance(-91.0)
     await other.enqueue([job("new")])
     [new] = (await other.claim(ask(3))).records
-    assert sql(tmp_path / "jobs.db", "SELECT seq, id FROM job") == [(1, "new")]
+    assert sql(tmp_path / "jobs.db", "SELECT seq, id FROM job") == [(2, "new")]
     assert new.version == late.version
     assert [each.status for each in await sleeper.settle([done(late)])] == ["stale"]
     [row] = await other.get(["new"])
@@ -61,28 +67,45 @@ async def test_a_number_given_to_another_row_is_not_taken_for_the_old_one(tmp_pa
     await other.close()
 
 
-@pytest.mark.parametrize("noted", [0.0, 10.0, 29.0, 31.0, 59.0])
-@pytest.mark.parametrize("turns", [(), (5.0, 30.0, 55.0), (29.9, 59.9, 89.9)])
-def test_what_was_leased_is_known_for_half_a_minute_and_never_for_a_whole_one(
-    noted: float, turns: tuple[float, ...]
-) -> None:
-    for age in (0.0, 1.0, 29.0, 30.0, 45.0, 60.0, 75.0, 1000.0, -1.0):
-        leases = Leases()
-        leases.note(["first"], [1], 1000.0)
-        leases.note(["it"], [7], 1000.0 + noted)
-        for turn in turns:
-            if noted < turn < noted + age:
-                leases.note(["another"], [8], 1000.0 + turn)
-        found = leases.take(["it"], 1000.0 + noted + age)
-        if 0 <= age < 30:
-            assert found == [7]
-        if not -1 <= age < 60:
-            assert found is None
-        assert leases.take(["it"], 1000.0 + noted + age) is None  # once
+async def test_a_number_from_a_transaction_that_failed_is_forgotten(tmp_path: Path) -> None:
+    """The job was stored and leased in it, and its number is free again."""
+    path = str(tmp_path / "jobs.db")
+    one, other = (SqliteStorage(path, synchronous="off") for _ in range(2))
+    await one.open()
+    await other.open()
+
+    def failing(desk: Desk) -> Generator[None, None, None]:
+        yield from add_plain(desk, [job("x")])
+        taken = yield from claim(desk, ask(1))
+        assert taken is not None
+        assert [row.job.id for row in taken.records] == ["x"]
+        raise RuntimeError("no more room")
+
+    with pytest.raises(RuntimeError):
+        await one._file.submit(failing, 1)
+    await other.enqueue([job("y"), job("x")])
+    assert sql(tmp_path / "jobs.db", "SELECT seq, id FROM job ORDER BY seq") == [(1, "y"), (2, "x")]
+    rows = {row.job.id: row for row in (await other.claim(ask(2))).records}
+    assert [each.status for each in await one.settle([done(rows["x"])])] == ["applied"]
+    x, y = await other.get(["x", "y"])
+    assert x is not None
+    assert y is not None
+    assert (x.state, y.state) == (State.SUCCEEDED, State.RUNNING)
+    await one.close()
+    await other.close()
 
 
 def test_all_of_them_or_none() -> None:
     leases = Leases()
-    leases.note(["a", "b"], [1, 2], 5.0)
-    assert leases.take(["a", "unknown"], 6.0) is None
-    assert leases.take(["b"], 6.0) == [2]
+    leases.note(["a", "b"], [1, 2])
+    assert leases.take(["a", "unknown"]) is None
+    assert leases.take(["b"]) == [2]
+
+
+def test_of_very_many_the_last_are_known() -> None:
+    leases = Leases()
+    for n in range(1, 3 * MOST, 2):
+        leases.note([f"j{n}", f"j{n + 1}"], [n, n + 1])
+    assert leases.take([f"j{n}" for n in range(2 * MOST, 3 * MOST)]) == list(range(2 * MOST, 3 * MOST))
+    assert leases.take(["j1"]) is None
+    assert len(leases._young) + len(leases._old) <= 2 * MOST

@@ -69,7 +69,7 @@ def claim(desk: Desk, ask: Claim) -> Generator[None, None, Claimed | None]:
             return None
         if taken:
             seqs = taking.seqs
-            desk.leases.note([row.job.id for row in taken], seqs, desk.now)
+            desk.leases.note([row.job.id for row in taken], seqs)
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
             desk.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), desk.now))

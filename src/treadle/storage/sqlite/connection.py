@@ -265,6 +265,7 @@ class Database:
             else:
                 self._commit()
         except BaseException:
+            self._leases.forget()  # rows that were stored in the same transaction are gone, and their numbers with them
             self._roll_back()
             raise
         finally:

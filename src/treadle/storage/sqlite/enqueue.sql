@@ -1,7 +1,10 @@
 -- Both inserts are repeated by row (statements.py). OR IGNORE: a known id is left as it is, and counted afterwards.
 
+-- The number of a row is never given to another, so that who leased a row here may end it by number (leases.py): prune
+-- keeps the greatest when it takes the last row (meta 'top').
+
 -- name: top
-SELECT coalesce(max(seq), 0) FROM job;
+SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0));
 
 -- name: any_edge
 SELECT EXISTS (SELECT 1 FROM edge);
@@ -9,8 +12,8 @@ SELECT EXISTS (SELECT 1 FROM edge);
 -- What storing plain jobs has to know first, in one look.
 
 -- name: glance
-SELECT (SELECT coalesce(max(seq), 0) FROM job), EXISTS (SELECT 1 FROM edge),
-    (SELECT value FROM meta WHERE name = 'move');
+SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'top'), 0)),
+    EXISTS (SELECT 1 FROM edge), (SELECT value FROM meta WHERE name = 'move');
 
 -- name: waited_for
 SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));

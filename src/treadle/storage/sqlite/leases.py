@@ -8,27 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from treadle import defaults
-
-YOUNG: Final = defaults.KEEP_LEAST / 2  # s
+MOST: Final = 10_000  # of which the numbers are kept; of so many more the last ones
 
 
 class Leases:
-    """The number of a row is given to another once it is pruned, which is `KEEP_LEAST` after its ending at the soonest.
-    So what was leased less than that ago is still where it was; what is older is forgotten. A lease that was rolled
-    back, lost or taken over does no harm: whoever ends it asks for its version too."""
+    """Right for as long as it is kept, as no number is given to a second row (`enqueue.sql`). A lease that is lost or
+    taken over does no harm: whoever ends it names its version too."""
 
     def __init__(self) -> None:
         self._young, self._old = dict[str, int](), dict[str, int]()
-        self._since = self._before = 0.0  # when the first of the young, and of the old, may have been leased
 
-    def note(self, ids: Iterable[str], seqs: Sequence[int], now: float) -> None:
-        self._turn(now)
+    def note(self, ids: Iterable[str], seqs: Sequence[int]) -> None:
+        if len(self._young) >= MOST:
+            self._old, self._young = self._young, {}
         self._young.update(zip(ids, seqs, strict=True))
 
-    def take(self, ids: Iterable[str], now: float) -> list[int] | None:
+    def take(self, ids: Iterable[str]) -> list[int] | None:
         """The numbers of all these, which are forgotten; None if one is not known."""
-        self._turn(now)
         young, old, found = self._young, self._old, list[int]()
         for id in ids:
             seq = young.pop(id, 0) or old.pop(id, 0)
@@ -37,9 +33,5 @@ class Leases:
             found.append(seq)
         return found
 
-    def _turn(self, now: float) -> None:
-        if not 0 <= now - self._since < YOUNG:
-            self._old, self._before = self._young, self._since
-            self._young, self._since = {}, now
-        if not 0 <= now - self._before < defaults.KEEP_LEAST:
-            self._old = {}
+    def forget(self) -> None:
+        self._young, self._old = {}, {}

@@ -12,6 +12,9 @@ SELECT json_group_array(json_array(seq, id, flags)) FROM (SELECT j.seq, j.id, j.
 ORDER BY j.expires_at, j.id LIMIT ?2);
 
 
+-- name: keep_top
+INSERT OR REPLACE INTO meta (name, value) SELECT 'top', max(seq) FROM job;
+
 -- name: labelled
 SELECT seq, body FROM body WHERE seq IN (SELECT value FROM json_each(?));
 

@@ -156,7 +156,7 @@ def _succeed(desk: Desk, version: int, attempt: int, slow: int, results: dict[st
         "room": ENDED,
         **KEEPS,
     }
-    seqs, common = desk.leases.take(results, desk.now), next(iter(results.values()))
+    seqs, common = desk.leases.take(results), next(iter(results.values()))
     if any(result != common for result in results.values()):
         if seqs is None:
             return desk.ex(BY_ID, {**values, "rows": text(results)}).rowcount
