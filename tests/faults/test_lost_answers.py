@@ -255,7 +255,7 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
     older, newer = (_run(it, row, version) for version in (1, 3))
     slots.settling[0] = [(older, Outcome(id="x", version=1, state=State.READY))]
     older.ended = True
-    slots.begin(newer)
+    slots.begin(newer, asyncio.sleep(0))
     async with it.app:
         spec = it.double.job(7).changed(id="x")
         await it.app.enqueue(spec)
