@@ -31,8 +31,9 @@ def prune(desk: Desk, limit: int) -> Generator[InThread | None, Any, int]:
         return 0
     (said,) = yield lambda: desk.ex(SQL["old"], (now, max(limit, 0))).fetchone()
     found: list[tuple[int, str, int]] = from_json(said)
-    if found and max(seq for seq, _, _ in found) == desk.ex("SELECT max(seq) FROM job").fetchone()[0]:
-        desk.ex(SQL["keep_top"])  # else the next row would get the number of one that is gone
+    top = max((seq for seq, _, _ in found), default=0)
+    if found and top == desk.ex("SELECT max(seq) FROM job").fetchone()[0]:
+        desk.ex(SQL["keep_top"], (top,))  # else the next row would get the number of one that is gone
     for at in range(0, len(found), STEP):
         _delete(desk, found[at : at + STEP])
         yield None

@@ -13,7 +13,7 @@ ORDER BY j.expires_at, j.id LIMIT ?2);
 
 
 -- name: keep_top
-INSERT OR REPLACE INTO meta (name, value) SELECT 'top', max(seq) FROM job;
+INSERT OR REPLACE INTO meta (name, value) VALUES ('top', ?);
 
 -- name: labelled
 SELECT seq, body FROM body WHERE seq IN (SELECT value FROM json_each(?));
