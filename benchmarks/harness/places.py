@@ -6,9 +6,9 @@ Both sides of a comparison use the same ones, one after the other. They end with
 from __future__ import annotations
 
 import ctypes.util
+import functools
 import shutil
 import sqlite3
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -97,12 +97,12 @@ class PostgresPlace:
         self.server.close()
 
 
+@functools.cache
 def allocator() -> tuple[str, str | None]:
     """Where the server's memory comes from, and the library to put before its own: the build of the tests has glibc's,
     whose calls get dearer with what the server holds; those of distributions, which people run, have jemalloc.
     """
-    said = subprocess.run([valkey.binary(), "--version"], capture_output=True, text=True, check=True).stdout.split()
-    own = next((word.removeprefix("malloc=") for word in said if word.startswith("malloc=")), "unknown")
+    own = valkey.allocator()
     found = ctypes.util.find_library("jemalloc") if own == "libc" else None
     return ("jemalloc", found) if found else (own, None)
 

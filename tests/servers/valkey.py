@@ -38,10 +38,18 @@ def binary() -> str:
 
 
 @functools.cache
+def _said() -> list[str]:
+    return subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True).stdout.split()
+
+
 def version() -> str:
     """Such as "Valkey 9.1.2"."""
-    said = subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True).stdout.split()
-    return f"{said[0]} {next(word for word in said if word.startswith('v='))[2:]}"
+    return f"{_said()[0]} {next(word for word in _said() if word.startswith('v='))[2:]}"
+
+
+def allocator() -> str:
+    """What it was built to take its memory from: "libc", or such as "jemalloc-5.3.0"."""
+    return next((word.removeprefix("malloc=") for word in _said() if word.startswith("malloc=")), "unknown")
 
 
 class Valkey(Process):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -16,16 +14,7 @@ from treadle.model import Claim, NewJob, Record, State
 from treadle.storage.contract import Post
 from treadle.storage.redis import RedisStorage
 
-_names = (f"h{os.getpid()}-{n}" for n in itertools.count())
 LONG = 3600.0  # s; nobody polls
-
-
-@pytest.fixture
-async def storage() -> AsyncIterator[RedisStorage]:
-    made = RedisStorage(valkey.url(), ns=next(_names))
-    await made.open()
-    yield made
-    await made.close()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,14 +28,6 @@ def job(id: str, **options: object) -> NewJob:
 
 def done(row: Record) -> Outcome:
     return Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, attempt=1)
-
-
-@pytest.fixture
-async def storage() -> AsyncIterator[RedisStorage]:
-    made = RedisStorage(valkey.url(), ns=next(_names))
-    await made.open()
-    yield made
-    await made.close()
 
 
 @pytest.fixture
