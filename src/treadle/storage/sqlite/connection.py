@@ -246,6 +246,8 @@ class Database:
         self.check_writable()
         lock = self._lock
         assert lock is not None
+        if self._checkpoints.is_behind:
+            await self._checkpoints.finish()
         if not lock.try_lock():
             await self._wait_for(lock)
         try:
