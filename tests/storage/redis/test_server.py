@@ -227,6 +227,29 @@ async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
         assert await watch == {"queue:default"}
 
 
+async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> None:
+    """A worker that has just begun is not told of each job it settles; who waits for one later hears of it."""
+    ear = storage._ear
+    assert ear is not None
+    ends = ear._channels["job"]
+
+    async def run(id: str) -> None:
+        await storage.enqueue([job(id)])
+        claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
+        await storage.settle([done(row) for row in claimed.records])
+
+    async with asyncio.timeout(5):
+        await run("a")
+        while ends in ear._listening:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert ear._channels[""] in ear._listening
+        await storage.watch(["job:b"], 5)  # joins it, and wakes once for nothing
+        watch = asyncio.create_task(storage.watch(["job:b"], 5))
+        await asyncio.sleep(0)
+        await run("b")
+        assert await watch == {"job:b"}
+
+
 async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.storage.redis.wake.PING", 0.05)
     parts = urlsplit(valkey.url())

@@ -62,9 +62,12 @@ class Ear:
         return self._channels["job" if topic.startswith("job:") else ""]
 
     async def open(self) -> None:
-        """Listen to both, so that nothing spoken from now on is missed."""
-        soon = asyncio.get_running_loop().time() - IDLE + NEW
-        self._wanted = dict.fromkeys(self._channels.values(), soon)
+        """Listen to both, so that nothing spoken from now on is missed.
+
+        Of endings not for longer than until the first that nobody here waits for: a worker that began under a backlog
+        was told of all it had settled (a trip of 8 jobs: 7 % of the server's time, and one more turn of the loop)."""
+        idle = asyncio.get_running_loop().time() - IDLE
+        self._wanted = {self._channels[""]: idle + NEW, self._channels["job"]: idle}
         self._task = asyncio.create_task(self._keep_listening())
         with contextlib.suppress(TimeoutError):  # then polling has to do, and the task goes on trying
             async with asyncio.timeout(CONNECT):
