@@ -128,7 +128,7 @@ async def test_what_an_older_version_stored_is_run(storage: RedisStorage) -> Non
     await storage._pool.command("SET", f"{storage._tag}:schema", 1)
     await storage.close()
     await storage.open()
-    assert await storage.read("GET", "schema") == b"2"
+    assert await storage.read("GET", "schema") == b"3"
     await storage.set_limits([Limit("one", slots=1)])
     old = [job("a", limits=(("one", 1),)), job("b", lane="x"), job("c", limits=(("one", 1),))]
     await storage.call("store", "", "", *(word for each in old for word in (each.id, job_bytes(each, False))))

@@ -163,7 +163,10 @@ async def walk(
 ) -> AsyncIterator[Record]:
     while True:
         at, id = ("", "") if spot is None else (repr(spot[0]), spot[1])
-        answer = await db.call("walk", index, "1" if backwards else "", size, at, id)
+        if index == "ended":
+            answer = await db.call("ended", size, at, id)
+        else:
+            answer = await db.call("walk", index, "1" if backwards else "", size, at, id)
         for n in range(0, len(answer), 4):
             if answer[n + 2]:
                 yield record(answer[n + 2], answer[n + 3])

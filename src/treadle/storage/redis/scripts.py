@@ -34,13 +34,17 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "sweep": (),
     "look": (),
     "walk": (),
+    "ended": (),
     "tally": (),
 }
 # Several in one script, one after the other. Their answers are joined, each after its length: for every list in an
 # answer the server sets 16 KB aside, for which glibc's allocator tidies up all that it has.
 FUSED: Final = {"settle_claim": ("settle", "claim")}
 HANDS: Final = ("enqueue",)  # may make a claim for a worker that waits, and needs for it what a claim needs
-BEFORE: Final = {"enqueue": "part", "store": "part", "walk": "spot", "tally": "spot"}  # what the verb begins with
+BEFORE: Final[dict[str, tuple[str, ...]]] = {  # what the verb begins with
+    "enqueue": ("part",), "store": ("part",), "walk": ("spot",), "tally": ("spot",), "ended": ("spot", "packs"),
+    "prune": ("packs",),
+}  # fmt: skip
 
 
 class Script(Struct, frozen=True):
@@ -81,7 +85,7 @@ def _slowly(pieces: tuple[str, ...]) -> str:
 
 
 def _text(verb: str) -> str:
-    return (_read(BEFORE[verb]) if verb in BEFORE else "") + _read(verb)
+    return "".join(map(_read, (*BEFORE.get(verb, ()), verb)))
 
 
 def _read(name: str) -> str:

@@ -51,7 +51,9 @@ from treadle.storage.redis.scripts import Script, load
 from treadle.storage.redis.wake import Box, Ear
 from treadle.storage.rules import rank
 
-SCHEMA: Final = 2  # 1: jobs with limits or a lane had a row from the start; they are read as they are
+# 1: jobs with limits or a lane had a row from the start; they are read as they are. 2: every ended job stood alone in
+# the lists of endings, as it still may. A version that knows no packs would never prune what is in them.
+SCHEMA: Final = 3
 HOME, LATE = b"\1", b"\2"  # what storing jobs in a shard may answer instead
 GROUP: Final = 1_000  # plain jobs of one queue and priority the script stores at once
 

@@ -3,7 +3,7 @@
 -- Moves in the sorted sets of moments, and in the sets of tickets, are gathered and made list by list (`flush`), for each
 -- command costs a script about as much as what it does.
 B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {},
-            new = {}, made = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {} }
+            new = {}, made = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {}, gone = {} }
 
 -- --- counters, and lists by rank
 
@@ -129,7 +129,10 @@ function B.flush()
     many('SREM', key, drop)
   end
   for list, words in pairs(B.sweeps) do B.list_swept(words[1], words[2], words[3], list) end
-  B.zsets, B.sets, B.sweeps = {}, {}, {}
+  for _, list in ipairs(#B.gone > 0 and { OLD, ENDED, MADE, DUE } or NOTHING) do many('ZREM', list, B.gone) end
+  many('HDEL', JOB, B.gone)
+  many('HDEL', ROW, B.gone)
+  B.zsets, B.sets, B.sweeps, B.gone = {}, {}, {}, {}
 end
 
 local function cost_of(j, key)
@@ -221,17 +224,11 @@ function B.put(r)
   B.dirty[id] = true
 end
 
--- Out of all views, and gone.
+-- Out of all views, and gone with the next `flush`.
 function B.forget(r)
-  local v, id = r.v, r.id
-  call('ZREM', OLD, id)
-  call('ZREM', ENDED, id)
-  call('ZREM', MADE, id)
-  call('ZREM', DUE, id)
-  call('HDEL', JOB, id)
-  call('HDEL', ROW, id)
-  if SPREAD and r.j.root then call('SREM', ns .. ':tree:' .. r.j.root, id) end
-  B.rows[id], B.dirty[id] = false, nil
+  B.gone[#B.gone + 1] = r.id
+  if SPREAD and r.j.root then call('SREM', ns .. ':tree:' .. r.j.root, r.id) end
+  B.rows[r.id], B.dirty[r.id] = false, nil
 end
 
 -- --- joining the line

@@ -32,6 +32,7 @@ for k, id in ipairs(ids) do
   call('SREM', PARENTS, id)
   made[2 * k - 1], made[2 * k] = id, num(now)
 end
+B.flush()
 many('HSET', LEFT, made, 2)
 call('HSET', ns .. ':leaving', root, cmsgpack.pack({ ARGV[3], all }))
 return { ARGV[3], all }

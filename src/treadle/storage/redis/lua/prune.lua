@@ -9,22 +9,60 @@ if ARGV[4] == '1' then
   B.finish()
 end
 local limit, past = tonumber(ARGV[2]), tonumber(ARGV[3])
-local ids = call('ZRANGEBYSCORE', OLD, '-inf', num(now), 'LIMIT', past, LOOK)
 local went, stay = 0, 0
 
-local function needed(r)
-  if call('HEXISTS', ns .. ':needs', r.id) == 1 then return true end
-  local root = r.j.root
-  root = root and root ~= '' and root or r.id
-  if call('HEXISTS', ns .. ':roots', root) == 1 then return true end
-  local first = root ~= r.id and B.get(root)
-  return first and first.state < SUCCEEDED and (not first.j.root or first.j.root == '')
+-- those that stand alone, and those of packs: the first of both, as if they were one list
+local all, alone, packs = gathered(), {}, {}
+local found = call('ZRANGEBYSCORE', OLD, '-inf', num(now), 'WITHSCORES', 'LIMIT', past, LOOK)
+for k = 1, #found, 2 do
+  gather(all, tonumber(found[k + 1]), found[k])
+  alone[found[k]] = true
+end
+do
+  local enough, moment = all.n + LOOK, nil
+  unpacked(PACKS_OLD, 0,
+    function(score) return score <= now and (all.n < enough or score == moment) end,
+    function(score, ids, name)
+      packs[#packs + 1], moment = { name = name, ids = ids }, score
+      for _, id in ipairs(ids) do gather(all, score, id) end
+    end)
+end
+local ids, scores = first_of(all, LOOK)
+
+-- Their rows. One that is plain and has no tail has no key, waits for nobody and belongs to no workflow but its own: of such
+-- a one the job is not read.
+local rows, raws, whole, nothing = {}, fetch(ROW, ids), {}, {}
+for k, id in ipairs(ids) do
+  local raw = raws[k]
+  if raw and byte(raw) >= SUCCEEDED and byte(raw, 2) == PLAIN then
+    local ended, expires = struct.unpack('>dd', raw, 99)
+    rows[id] = { id = id, j = nothing, after = nothing, ended_at = ended, expires_at = expires }
+  else
+    whole[#whole + 1] = id
+  end
+end
+B.load(whole)
+for _, id in ipairs(whole) do rows[id] = B.get(id) end
+
+-- which of them an unfinished row needs: by name, or as its workflow
+local needed = {}
+do
+  local roots = {}
+  for k, id in ipairs(ids) do
+    local root = rows[id] and rows[id].j.root
+    roots[k] = root and root ~= '' and root or id
+  end
+  local named, unfinished = fetch(ns .. ':needs', ids), fetch(ns .. ':roots', roots)
+  for k, id in ipairs(ids) do
+    local first = roots[k] ~= id and B.get(roots[k])
+    needed[id] = named[k] or unfinished[k] or (first and first.state < SUCCEEDED and (first.j.root or '') == '')
+  end
 end
 
 local function forget(r)
   E.drop_key(r)
   for _, up in ipairs(r.after) do E.drop_edge(up, r.id) end
-  for _, up in ipairs(r.ups or {}) do E.drop_edge(up, r.id) end
+  for _, up in ipairs(r.ups or nothing) do E.drop_edge(up, r.id) end
   if r.j.key then
     local behind = call('HGET', ns .. ':behind', r.id)
     if behind then
@@ -35,17 +73,44 @@ local function forget(r)
   B.forget(r)
 end
 
-B.load(ids)
-for _, id in ipairs(ids) do
+local looked = {}
+for k, id in ipairs(ids) do
   if went == limit then break end
-  local r = B.get(id)
+  local r = rows[id]
+  looked[id] = true
   if not r then
-    call('ZREM', OLD, id)
-  elseif needed(r) then
-    stay = stay + 1
-  else
-    forget(r)
-    went = went + 1
+    if alone[id] then call('ZREM', OLD, id) end
+  elseif alone[id] or r.expires_at == scores[k] then    -- else it stands elsewhere, if at all
+    if needed[id] then
+      if not alone[id] then call('ZADD', OLD, num(scores[k]), id) end
+      stay = stay + 1
+    else
+      forget(r)
+      rows[id] = nil
+      went = went + 1
+    end
+  end
+end
+B.flush()
+
+-- what a pack says of those that are gone, or stand alone from now on, is over
+for _, pack in ipairs(packs) do
+  local ended, rest, apart = struct.unpack('>d', pack.name), {}, {}
+  for _, id in ipairs(pack.ids) do
+    local r = rows[id]
+    if not looked[id] then
+      rest[#rest + 1] = id
+    elseif r and r.ended_at == ended then
+      apart[#apart + 1], apart[#apart + 2] = num(-ended), id
+    end
+  end
+  many('ZADD', ENDED, apart, 2)
+  if #rest == 0 then
+    call('HDEL', PACKS, pack.name)
+    call('ZREM', PACKS_OLD, pack.name)
+    call('ZREM', PACKS_ENDED, pack.name)
+  elseif #rest < #pack.ids then
+    call('HSET', PACKS, pack.name, cmsgpack.pack(rest))
   end
 end
 return { went, stay, (#ids == LOOK and went < limit) and '1' or '' }

@@ -70,10 +70,29 @@ local function wording_of(word)
            keep = keep ~= NONE_BYTES and keep, failed = byte(word, 2) == FAILED }
 end
 
--- until when rows that are kept so many seconds are, as bytes and as a score
+-- until when rows that are kept so many seconds are, as bytes and as a score; and which of them
 local function until_of(keep)
   local moment = now + math.max(struct.unpack('>d', keep), 60)
-  return { struct.pack('>d', moment), num(moment) }
+  return { struct.pack('>d', moment), num(moment), {} }
+end
+
+-- Those of one ending and one end of retention are a pack (packs.lua). In two lists, an entry for each took 3 of the 11 us
+-- that a job cost the server while a million ended, and half of what the memory grew by.
+local function list(u, ending)
+  local ids = u[3]
+  if #ids > 1 then
+    local packs, name = ns .. ':packs', NOW_BYTES .. u[1]
+    if call('HSETNX', packs, name, cmsgpack.pack(ids)) == 0 then     -- a clock that stands still
+      local all = cmsgpack.unpack(call('HGET', packs, name))
+      for _, id in ipairs(ids) do all[#all + 1] = id end
+      call('HSET', packs, name, cmsgpack.pack(all))
+    end
+    call('ZADD', packs .. ':old', u[2], name)
+    call('ZADD', packs .. ':ended', ending, name)
+  else
+    call('ZADD', OLD, u[2], ids[1])
+    call('ZADD', ENDED, ending, ids[1])
+  end
 end
 
 -- slots are given back, limit by limit
@@ -95,7 +114,7 @@ end
 
 do
   local raws, parents = fetch(ROW, ids), awaited()
-  local set, due, old, ended, topics, n = {}, {}, {}, {}, {}, 0
+  local set, due, topics, n = {}, {}, {}, 0
   local wordings, untils, groups = {}, {}, {}
   local ending = num(-now)
   for k = 1, total do
@@ -124,15 +143,14 @@ do
         set[2 * n - 1], set[2 * n] = id, w.after .. sub(raw, 11, 14) .. w.attempt .. sub(raw, 19, 66) .. group.moments
           .. u[1] .. group.names .. w.tail
         due[n], topics[n] = id, 'job:' .. id
-        old[2 * n - 1], old[2 * n], ended[2 * n - 1], ended[2 * n] = u[2], id, ending, id
+        u[3][#u[3] + 1] = id
       end
     end
   end
   if n > 0 then
     many('HSET', ROW, set, 2)
     many('ZREM', DUE, due)
-    many('ZADD', OLD, old, 2)
-    many('ZADD', ENDED, ended, 2)
+    for _, u in pairs(untils) do list(u, ending) end
     give_back(groups)
     call('PUBLISH', ns .. ':ends', cmsgpack.pack(topics))
   end
