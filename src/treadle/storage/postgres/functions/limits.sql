@@ -112,6 +112,13 @@ BEGIN
     UPDATE gate SET spent = spent - gone + taken WHERE key = limited;
 END $$;
 
+-- Who waited for these gates, since t, starts no earlier than who was let through meanwhile, and swept the log.
+CREATE FUNCTION start_after(gates text[], t float8) RETURNS float8 LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN greatest(t, (SELECT max(m.at) FROM unnest(gates) AS k,
+        LATERAL (SELECT s.at FROM start s WHERE s.key = k ORDER BY s.at DESC LIMIT 1) AS m));
+END $$;
+
 -- --- those aside
 
 -- Of these limits those that somebody stands aside for, or that are to be looked at when their rate opens.

@@ -35,6 +35,8 @@ DECLARE
     back_rank smallint;         -- the first that came back
     back_place float8;
     gates text[];
+    whole boolean;              -- this line's first page is tried as a whole
+    in_turn boolean;
 BEGIN
     FOR turn IN
         SELECT q.line AS queue, CASE WHEN half = 0 THEN q.share ELSE most END AS share
@@ -51,31 +53,40 @@ BEGIN
         own := 'queue:' || line;
         shut := false;
         at_id := NULL;
+        whole := rooms IS NULL AND NOT named;
         WHILE left_over > 0 AND NOT unfinished LOOP
-            SELECT array_agg(p.id), array_agg(p.spot), array_agg(p.rank), array_agg(p.place), array_agg(p.wants)
-            INTO page, spots, ranks, places, wanted
-            FROM page_of(line, tasks, CASE WHEN named THEN ids END, shut, at_rank, at_place, at_id,
-                least(greatest(left_over, 8), 256)) AS p;
-            EXIT WHEN page IS NULL;
-            -- rules after the page: one that was set before a job of it was sent is seen
-            ruled := ruled OR EXISTS (SELECT 1 FROM rule);
-            of_queue := ruled AND (rule_of(own)).name IS NOT NULL;
-            -- gates before rows, all of a page and in their order: two claims do not lock each other out
-            IF ruled THEN
-                BEGIN
-                    gates := ARRAY(
-                        SELECT own WHERE of_queue
-                        UNION SELECT unnest(w.limits::text[]) FROM (SELECT DISTINCT unnest(wanted)) AS w (limits));
-                    PERFORM lock_gates(gates);
-                    -- who waited for them starts no earlier than who was let through meanwhile, and swept the log
-                    t := greatest(t, (SELECT max(m.at) FROM unnest(gates) AS k, LATERAL
-                        (SELECT s.at FROM start s WHERE s.key = k ORDER BY s.at DESC LIMIT 1) AS m));
-                EXCEPTION WHEN lock_not_available THEN
-                    EXIT;       -- somebody counts for long: the rest of this line has to wait
-                END;
+            in_turn := true;
+            IF whole THEN
+                whole := false;
+                SELECT * INTO met FROM together(line, tasks, holds, left_over, t);
+                EXIT WHEN met.busy;
+                t := met.moment;
+                in_turn := met.taken IS NULL;
             END IF;
-            SELECT * INTO met FROM meet(page, spots, left_over, CASE WHEN of_queue THEN own END, ruled, shut OR named,
-                tasks, room, ARRAY(SELECT unnest(holds) INTERSECT SELECT unnest(page)), most_aside - aside, until, t);
+            IF in_turn THEN
+                SELECT array_agg(p.id), array_agg(p.spot), array_agg(p.rank), array_agg(p.place), array_agg(p.wants)
+                INTO page, spots, ranks, places, wanted
+                FROM page_of(line, tasks, CASE WHEN named THEN ids END, shut, at_rank, at_place, at_id,
+                    least(greatest(left_over, 8), 256)) AS p;
+                EXIT WHEN page IS NULL;
+                -- rules after the page: one that was set before a job of it was sent is seen
+                ruled := ruled OR EXISTS (SELECT 1 FROM rule);
+                of_queue := ruled AND (rule_of(own)).name IS NOT NULL;
+                -- gates before rows, all of a page and in their order: two claims do not lock each other out
+                IF ruled THEN
+                    BEGIN
+                        gates := ARRAY(
+                            SELECT own WHERE of_queue
+                            UNION SELECT unnest(w.limits::text[]) FROM (SELECT DISTINCT unnest(wanted)) AS w (limits));
+                        PERFORM lock_gates(gates);
+                        t := start_after(gates, t);
+                    EXCEPTION WHEN lock_not_available THEN
+                        EXIT;       -- somebody counts for long: the rest of this line has to wait
+                    END;
+                END IF;
+                SELECT * INTO met FROM meet(page, spots, left_over, CASE WHEN of_queue THEN own END, ruled, shut OR named,
+                    tasks, room, ARRAY(SELECT unnest(holds) INTERSECT SELECT unnest(page)), most_aside - aside, until, t);
+            END IF;
             IF cardinality(met.taken) > 0 THEN
                 -- they run now, and hold the slots they name
                 RETURN QUERY WITH begun AS (
@@ -130,6 +141,79 @@ BEGIN
     due_at := next_moment(lines, ids, t, true, false);
     created_at := t;
     RETURN NEXT;
+END $$;
+
+-- The first of a line, if all of them may start: then nobody has to be asked by himself. What each limit has left is held
+-- against what they cost together, and they are locked as they are read, as in a line without limits. Otherwise the answer
+-- is NULL, and they are asked in turn: one who has had a turn before, or was let back in line, goes by other rules.
+-- -> as `meet` answers, but `last`: what is left of the line is looked at from its head; the moment they start; whether
+-- somebody counts for so long that this line has to wait.
+CREATE FUNCTION together(line text, tasks text[], holds text[], share int, t float8, OUT taken text[], OUT spots tid[],
+    OUT room_left int[], OUT aside int, OUT last int, OUT closed boolean, OUT freed text, OUT late boolean,
+    OUT moment float8, OUT busy boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    special boolean;
+    keys text[];                -- the limits they name, what for, and how many of them so
+    costs int[];
+    counts int[];
+    limited text;
+    state record;
+    asked bigint;               -- what they cost together, and what of it the rate is charged
+    starts bigint;
+    rated text[] := '{}';
+    due bigint[] := '{}';
+BEGIN
+    moment := t;
+    busy := false;
+    aside := 0;
+    closed := false;
+    late := false;
+    WITH page AS (
+        SELECT j.ctid AS spot, j.id, j.limits, j.costs, j.ran OR j.started_at IS NOT NULL OR j.parked IS NOT NULL AS special
+        FROM job j
+        WHERE j.queue = line AND j.place IS NOT NULL AND (tasks IS NULL OR j.task = ANY (tasks))
+            AND j.id NOT IN (SELECT unnest(holds))
+        ORDER BY j.rank DESC, j.place, j.id LIMIT least(share, 256)
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), alike AS (
+        SELECT p.limits, p.costs, count(*) AS n FROM page p WHERE p.limits IS NOT NULL GROUP BY p.limits, p.costs
+    )
+    SELECT p.ids, p.spots, p.special, a.keys, a.costs, a.counts INTO taken, spots, special, keys, costs, counts
+    FROM (SELECT array_agg(id) AS ids, array_agg(spot) AS spots, bool_or(page.special) AS special FROM page) AS p,
+        (SELECT array_agg(u.key) AS keys, array_agg(u.cost) AS costs, array_agg(n) AS counts
+            FROM alike, unnest(alike.limits, alike.costs) AS u (key, cost)) AS a;
+    -- rules after the page: one that was set before a job of it was sent is seen
+    IF special OR (rule_of('queue:' || line)).name IS NOT NULL THEN
+        taken := NULL;
+    END IF;
+    IF taken IS NULL OR keys IS NULL OR NOT EXISTS (SELECT 1 FROM rule) THEN
+        RETURN;
+    END IF;
+    BEGIN
+        PERFORM lock_gates(keys);
+        moment := start_after(keys, t);
+    EXCEPTION WHEN lock_not_available THEN
+        busy := true;
+        RETURN;
+    END;
+    FOR limited IN SELECT DISTINCT k FROM unnest(keys) AS k LOOP
+        SELECT * INTO state FROM state_of(limited, moment);
+        SELECT sum(p.cost * p.n), sum(least(p.cost, state.cap) * p.n) INTO asked, starts
+        FROM unnest(keys, costs, counts) AS p (key, cost, n) WHERE p.key = limited;
+        IF state.level < starts - 1e-9 OR (state.slots IS NOT NULL AND state.used + asked > state.slots) THEN
+            taken := NULL;
+            RETURN;
+        END IF;
+        IF state.cap IS NOT NULL THEN
+            rated := rated || limited;
+            due := due || starts;
+        END IF;
+    END LOOP;
+    FOR n IN 1 .. cardinality(rated) LOOP
+        PERFORM spend(rated[n], rule_of(rated[n]), due[n]::int, moment);
+    END LOOP;
+    PERFORM set_opening(k, moment) FROM unnest(looked_for(rated)) AS k;
 END $$;
 
 -- Ask the jobs of a page in turn, whose gates are held: each is let through, steps aside, or is passed over. What was
