@@ -262,10 +262,14 @@ CREATE FUNCTION free_slots(ids text[], named text[], gates text[], t float8) RET
 DECLARE
     limited text;
 BEGIN
-    DELETE FROM slot
-    USING (SELECT n.id, unnest(n.limits::text[]) AS key FROM unnest(ids, named) AS n (id, limits)) AS h
-    CROSS JOIN LATERAL (SELECT s.ctid AS spot FROM slot s WHERE s.key = h.key AND s.id = h.id OFFSET 0) AS k
-    WHERE slot.ctid = k.spot;
+    IF cardinality(gates) <= 4 THEN
+        DELETE FROM slot WHERE key = ANY (gates) AND id = ANY (ids);
+    ELSE
+        DELETE FROM slot
+        USING (SELECT n.id, unnest(n.limits::text[]) AS key FROM unnest(ids, named) AS n (id, limits)) AS h
+        CROSS JOIN LATERAL (SELECT s.ctid AS spot FROM slot s WHERE s.key = h.key AND s.id = h.id OFFSET 0) AS k
+        WHERE slot.ctid = k.spot;
+    END IF;
     FOREACH limited IN ARRAY looked_for(gates) LOOP
         PERFORM call_in_for(limited, t);
     END LOOP;

@@ -100,7 +100,12 @@ BEGIN
                         CASE WHEN NOT is_bare(job) THEN more(job) END AS more
                 ), held AS (
                     INSERT INTO slot (key, id, cost, live)
-                    SELECT unnest(b.limits), b.id, unnest(b.costs), NOT b.ran FROM begun b WHERE b.limits IS NOT NULL
+                    SELECT unnest(b.limits), b.id, unnest(b.costs), true FROM begun b
+                    WHERE NOT in_turn AND b.limits IS NOT NULL
+                ), kept AS (        -- who has begun before may hold them already
+                    INSERT INTO slot (key, id, cost, live)
+                    SELECT unnest(b.limits), b.id, unnest(b.costs), NOT b.ran FROM begun b
+                    WHERE in_turn AND b.limits IS NOT NULL
                     ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live
                 )
                 SELECT b.spec, b.state, b.version, b.attempt, b.lost, b.worker, b.place, b.joined_at, b.due_at,
