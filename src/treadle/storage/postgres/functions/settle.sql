@@ -17,6 +17,7 @@ DECLARE
     held text[];                -- those of them that name limits
     named text[];               -- ... which stand here, as texts: arrays of unlike lengths make no array
     gates text[];               -- each of these limits
+    alone boolean;              -- nothing else moves in this call
     pos int;
     o record;
     found record;
@@ -55,20 +56,27 @@ BEGIN
                 ORDER BY id FOR NO KEY UPDATE
             ) AS locked;
         END IF;
+        alone := awaited IS NULL AND cardinality(done) = told;
         IF held IS NOT NULL THEN
             gates := ARRAY(SELECT DISTINCT unnest(n.named::text[]) FROM (SELECT DISTINCT unnest(named)) AS n (named));
+            -- freed before the gates, which all who count wait for: they count these as taken until we are done, and who
+            -- stands aside because of that stands there when we look
+            IF alone THEN
+                PERFORM free_slots(held, named, gates);
+            END IF;
             PERFORM lock_gates(gates);
         END IF;
     EXCEPTION WHEN lock_not_available THEN
+        alone := false;
         done := NULL;           -- somebody's open transaction is in the way of one of them: each by itself
         PERFORM set_config('lock_timeout', '10ms', true);
     END;
     -- many endings as one hint
     PERFORM pg_notify(channel('ends'), CASE WHEN octet_length(said) < 7900 THEN said ELSE '["job:*"]' END)
     FROM (SELECT json_agg('job:' || id)::text AS said FROM unnest(done) AS id) AS topics WHERE said IS NOT NULL;
-    IF awaited IS NULL AND cardinality(done) = told THEN
+    IF alone THEN
         IF held IS NOT NULL THEN
-            PERFORM free_slots(held, named, gates, t);
+            PERFORM call_in_all(gates, t);
         END IF;
         RETURN;
     END IF;
@@ -82,7 +90,8 @@ BEGIN
         IF o.fast AND o.id = ANY (done) THEN
             IF o.id = ANY (held) THEN
                 pos := array_position(held, o.id);
-                PERFORM free_slots(held[pos : pos], named[pos : pos], named[pos]::text[], t);
+                PERFORM free_slots(held[pos : pos], named[pos : pos], named[pos]::text[]);
+                PERFORM call_in_all(named[pos]::text[], t);
             END IF;
             IF o.id = ANY (awaited) THEN
                 PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
