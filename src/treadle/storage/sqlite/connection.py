@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from treadle import clock
 from treadle.errors import KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownJob
+from treadle.storage.sqlite.asks import Asks
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.eager import Callers, begin
@@ -92,6 +93,8 @@ class Database:
             raise found from error
         self._db, self.look, self.search = opened.db, opened.look, opened.search
         self._lock, self.read_only = opened.lock, opened.lock is None or opened.read_only
+        if self._lock is not None:
+            self.asks = Asks(self._lock)
         self._loop, self._closing = loop, False
         self._checkpoints = Checkpoints(self.path, self._synchronous)
 

@@ -1,7 +1,8 @@
 """The lock beside the database, taken before each write transaction: waiting in line instead of polling for SQLite's.
 
 Without it two busy processes share the writes 11 to 89, and one of them waits half a second (measured); and two
-connections could write and checkpoint at once, which SQLite before 3.51.3 does not always survive.
+connections could write and checkpoint at once, which SQLite before 3.51.3 does not always survive. Its holder may leave
+a note in it for the next ones (asks.py).
 """
 
 from __future__ import annotations
@@ -62,6 +63,17 @@ class LockFile:
 
         def unlock(self) -> None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def note(self, most: int) -> bytes:
+        """What a holder has noted; b"" where the system knows no such reading."""
+        return os.pread(self._fd, most, 0) if hasattr(os, "pread") else b""
+
+    def set_note(self, text: bytes) -> None:
+        """Over the last one, or its beginning; it is not made durable. Where there is no room, nothing is noted."""
+        try:
+            os.pwrite(self._fd, text, 0)
+        except OSError:
+            os.ftruncate(self._fd, 0)
 
     def close(self) -> None:
         """Lets go of it too."""

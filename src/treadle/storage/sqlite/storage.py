@@ -29,13 +29,13 @@ from treadle.model import (
 from treadle.storage.carrying import Carried, Load, Mark
 from treadle.storage.hints import Hub
 from treadle.storage.sqlite import carry, look
-from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.connection import Database
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.faults import translated
 from treadle.storage.sqlite.limits import set_limits
 from treadle.storage.sqlite.own import OwnTransaction
+from treadle.storage.sqlite.posts import Box, Posts
 from treadle.storage.sqlite.prune import prune
 from treadle.storage.sqlite.rows import is_plain
 from treadle.storage.sqlite.settle import heartbeat, settle
@@ -67,6 +67,7 @@ class SqliteStorage:
         self._hub = Hub()
         self._file = Database(path, now, synchronous, _merged, self._committed, shared)
         self._bell = Bell(self._file.path, self._hub, self._file.foreign_version)
+        self._posts = Posts(self._file, self._bell)
 
     @property
     def path(self) -> str:
@@ -93,7 +94,10 @@ class SqliteStorage:
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         if not jobs:
             return []
-        if all(map(is_plain, jobs)):
+        plain = all(map(is_plain, jobs))
+        if len(jobs) == 1:
+            found = self._file.submit(lambda desk: self._posts.store(desk, jobs[0]), 1, jobs if plain else None)
+        elif plain:
             found = self._file.submit(lambda desk: add_plain(desk, jobs), len(jobs), jobs)
         else:
             found = self._file.submit(lambda desk: enqueue(desk, jobs), len(jobs))
@@ -102,7 +106,7 @@ class SqliteStorage:
 
     async def claim(self, ask: Claim) -> Claimed:
         while True:  # each step is a transaction, and others have theirs in between
-            claimed: Claimed | None = await self._file.submit(lambda desk: claim(desk, ask), ask.limit)
+            claimed: Claimed | None = await self._file.submit(lambda desk: self._posts.claim(desk, ask), ask.limit)
             if claimed is not None:
                 return claimed
 
@@ -120,7 +124,7 @@ class SqliteStorage:
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         work = max(len(outcomes), ask.limit)
-        found = self._file.submit(lambda desk: _settle_claim(desk, outcomes, ask), work)
+        found = self._file.submit(lambda desk: _settle_claim(desk, outcomes, ask, self._posts), work)
         settled, claimed = await found
         return settled, claimed if claimed is not None else await self.claim(ask)
 
@@ -174,6 +178,10 @@ class SqliteStorage:
         with self._bell.listening():
             return await self._hub.wait(topics, timeout)
 
+    def post(self, take: Callable[[str, Record], None]) -> Box | None:
+        """Where a worker is handed jobs. None on Windows, where it cannot be known whether anybody hears."""
+        return self._posts.open(take)
+
     # --- moving house
 
     async def read_mark(self) -> Mark | None:
@@ -224,7 +232,7 @@ def _merged(desk: Desk, calls: Sequence[Sequence[NewJob]]) -> Generator[None, No
 
 
 def _settle_claim(
-    desk: Desk, outcomes: Sequence[Outcome], ask: Claim
+    desk: Desk, outcomes: Sequence[Outcome], ask: Claim, posts: Posts
 ) -> Generator[None, None, tuple[list[Settled], Claimed | None]]:
     settled = (yield from settle(desk, outcomes)) if outcomes else []
     if len(outcomes) > INLINE:
@@ -232,7 +240,7 @@ def _settle_claim(
     desk = desk.again()
     if outcomes and desk.shut():
         return settled, Claimed()
-    return settled, (yield from claim(desk, ask))
+    return settled, (yield from posts.claim(desk, ask))
 
 
 async def _turn() -> None:

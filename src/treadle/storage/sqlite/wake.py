@@ -23,14 +23,18 @@ MANY: Final = 50  # topics in a datagram; beyond, a kind of topics is spoken as 
 NET: Final = 0.2  # s between two looks whether others have committed
 LONGEST: Final = 102  # bytes of a unix socket's path (the kernel's limit is 108, or 104)
 KINDS: Final = ("queue:*", "job:*", "worker:*")
+HAND: Final = "hand:"  # how the address begins of one who is handed jobs: a word for his process alone
 UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
 
 
 class Bell:
     """One receiver per storage object, in a folder beside the file; whoever has a receiver there is told."""
 
+    knows_who_hears: Final = UNIX  # a port may belong to another process by now
+
     def __init__(self, path: str, hub: Hub, foreign_version: Callable[[], int | None]) -> None:
         self._hub, self._foreign_version = hub, foreign_version
+        self.handed: Callable[[str], None] = lambda word: None  # what becomes of a word for an address here
         self._folder = _folder_for(path)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._socket: socket.socket | None = None
@@ -51,6 +55,11 @@ class Bell:
 
     def ring(self, topics: set[str]) -> None:
         """Tell the others. Never waits, never fails."""
+        words = [topic for topic in topics if topic.startswith(HAND)]
+        for word in words:
+            self._hand(word)
+        if len(words) == len(topics):
+            return
         try:
             changed = os.stat(self._folder).st_mtime_ns
         except OSError:
@@ -60,33 +69,55 @@ class Bell:
             self._seen = changed
         if not self._others:
             return
-        if self._sender is None:
-            self._sender = _new_socket()
         message = msgspec.json.encode(_few(topics))
         for name in list(self._others):
             self._tell(name, message)
 
+    def _hand(self, word: str) -> None:
+        """To him alone: at once where it is another process, else as the loop gets to it."""
+        name = _receiver_of(word)
+        if name == self._name:
+            asyncio.get_running_loop().call_soon(self.handed, word)
+        else:
+            self._tell(name, msgspec.json.encode([word]))
+
     def _tell(self, name: str, message: bytes) -> None:
-        assert self._sender is not None
+        if self._sender is None:
+            self._sender = _new_socket()
         address = os.path.join(self._folder, name)
         try:
             self._sender.sendto(message, address if UNIX else _port_of(address))
         except BlockingIOError:
             pass  # it has enough to read
         except (ConnectionRefusedError, FileNotFoundError, ValueError):
-            self._others.remove(name)  # its process is gone
+            if name in self._others:
+                self._others.remove(name)  # its process is gone
             with contextlib.suppress(OSError):
                 os.unlink(address)
         except OSError:
             pass
 
+    def hears(self, address: str) -> bool:
+        """Whether a process listens where this address is."""
+        name = _receiver_of(address)
+        if name == self._name:
+            return self._socket is not None
+        with contextlib.suppress(OSError), _new_socket() as probe:
+            probe.connect(os.path.join(self._folder, name))
+            return True
+        return False
+
     # --- hearing
+
+    def address(self, number: int) -> str:
+        """One of those at this receiver."""
+        return f"{HAND}{self._name}:{number}"
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """While somebody waits: the receiver is there, and the net is spread."""
         self._listeners += 1
-        self._register()
+        self.register()
         if self._net is None:
             self._net = asyncio.get_running_loop().call_later(NET, self._look)
         try:
@@ -97,9 +128,10 @@ class Bell:
                 self._net.cancel()
                 self._net = None
 
-    def _register(self) -> None:
+    def register(self) -> bool:
+        """From now on there is a receiver. False: it cannot be."""
         if self._socket is not None:
-            return
+            return True
         receiver = None
         try:
             os.makedirs(self._folder, mode=0o777, exist_ok=True)
@@ -116,8 +148,9 @@ class Bell:
         except (OSError, NotImplementedError):
             if receiver is not None:  # the net has to do
                 receiver.close()
-            return
+            return False
         self._socket, self._loop = receiver, loop
+        return True
 
     def _receive(self) -> None:
         assert self._socket is not None
@@ -130,6 +163,9 @@ class Bell:
             except (OSError, msgspec.MsgspecError):
                 continue
         self._heard = True
+        for topic in topics:
+            if topic.startswith(HAND):
+                self.handed(topic)
         self._hub.speak(topics)
 
     def _look(self) -> None:
@@ -170,8 +206,13 @@ def _folder_for(path: str) -> str:
     return os.path.join(tempfile.gettempdir(), f"treadle-{name}")
 
 
+def _receiver_of(address: str) -> str:
+    return address.split(":")[1]
+
+
 def _few(topics: set[str]) -> list[str]:
     """The topics, or the kinds they are of where they are many: a datagram has an end."""
+    topics = {topic for topic in topics if not topic.startswith(HAND)}
     if len(topics) <= MANY:
         return list(topics)
     kept: list[str] = []

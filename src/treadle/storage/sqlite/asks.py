@@ -1,0 +1,69 @@
+"""Who waits in vain for a job, as a note in the lock file: read and written only by who holds the lock.
+
+Without it a job could not be claimed for a worker by who stores it. In a table, each claim in vain would have to
+be committed: a sync, while others wait for the lock. A note may be lost at any time; no row depends on it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from treadle.storage.sqlite.lockfile import LockFile
+
+MOST: Final = 65_536  # bytes of a note; of more asks the last
+HEAD: Final = 8  # bytes before them: how many, and their checksum
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Ask(Struct, frozen=True, array_like=True):
+    """One worker's, under its last ticket, until `until`. `claim`: what it asked, as msgpack."""
+
+    address: str
+    until: float
+    queues: tuple[str, ...]
+    claim: bytes
+
+
+_decode = msgspec.msgpack.Decoder(list[Ask]).decode
+
+
+class Asks:
+    """Each method is one step of who holds the lock. Who asked last stands last."""
+
+    def __init__(self, lock: LockFile) -> None:
+        self._lock = lock
+
+    def all(self) -> list[Ask]:
+        """What is noted. A note cut short by a kill, or that is none, says nothing."""
+        found = self._lock.note(HEAD + MOST)
+        size, sum = int.from_bytes(found[:4]), int.from_bytes(found[4:HEAD])
+        words = found[HEAD : HEAD + size]
+        if not size or zlib.crc32(words) != sum:
+            return []
+        try:
+            return _decode(words)
+        except msgspec.MsgspecError:
+            return []
+
+    def drop(self, address: str) -> None:
+        asks = self.all()
+        kept = [ask for ask in asks if ask.address != address]
+        if len(kept) < len(asks):
+            self._write(kept)
+
+    def add(self, new: Ask, now: float) -> None:
+        """In the place of any other at its address; those that are over go."""
+        self._write([*(ask for ask in self.all() if ask.until > now and ask.address != new.address), new])
+
+    def _write(self, asks: Sequence[Ask]) -> None:
+        words = _encode(asks) if asks else b""
+        while len(words) > MOST:
+            asks = asks[1:]
+            words = _encode(asks) if asks else b""
+        self._lock.set_note(len(words).to_bytes(4) + zlib.crc32(words).to_bytes(4) + words)

@@ -1,0 +1,158 @@
+"""Jobs handed to a worker that waits: who stores one makes that worker's claim in the same transaction.
+
+Without it a new job would take two commits to an idle worker, its own and the claim's, each with a sync. Being told is
+not what makes the job the worker's: the row is, and a claim repeated under its ticket answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator
+from itertools import count
+
+import msgspec
+from msgspec.structs import replace
+
+from treadle.errors import StorageError
+from treadle.model import Claim, Claimed, NewJob, Record, State
+from treadle.storage.sqlite import look
+from treadle.storage.sqlite.asks import Ask
+from treadle.storage.sqlite.claim import claim
+from treadle.storage.sqlite.connection import Database
+from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.enqueue import add_plain, enqueue
+from treadle.storage.sqlite.rows import encode, is_plain
+from treadle.storage.sqlite.statements import load
+from treadle.storage.sqlite.wake import Bell
+
+QUICK = load("posts")["quick"]
+
+_decode = msgspec.msgpack.Decoder(Claim).decode
+
+Take = Callable[[str, Record], None]
+
+
+class Box:
+    """See `treadle.storage.contract.Post`. `asks`: an ask of it may be noted."""
+
+    def __init__(self, address: str, take: Take, left: Callable[[Box], None]) -> None:
+        self.address, self.take, self._left = address, take, left
+        self.asks = False
+
+    def close(self) -> None:
+        self._left(self)
+
+
+class Posts:
+    """The addresses of this storage object, and what is handed to all."""
+
+    def __init__(self, file: Database, bell: Bell) -> None:
+        self._file, self._bell = file, bell
+        bell.handed = self._told
+        self._boxes: dict[str, Box] = {}
+        self._numbers = count()
+
+    def open(self, take: Take) -> Box | None:
+        """A new address. None where it could not be known whether a process that is told still lives."""
+        if not self._bell.knows_who_hears or not self._bell.register():
+            return None
+        box = Box(self._bell.address(next(self._numbers)), take, self._leave)
+        self._boxes[box.address] = box
+        return box
+
+    def _leave(self, box: Box) -> None:
+        if self._boxes.pop(box.address, None) is not None and box.asks:
+            with contextlib.suppress(StorageError):  # closed; then nobody listens here either
+                self._file.submit(lambda desk: self._withdrawn(box)).add_done_callback(_heard)
+
+    def _withdrawn(self, box: Box) -> Generator[None, None, None]:
+        yield from ()
+        self._withdraw(box)
+
+    def _withdraw(self, box: Box) -> None:
+        box.asks = False
+        self._file.asks.drop(box.address)
+
+    # --- asking
+
+    def claim(self, desk: Desk, ask: Claim) -> Generator[None, None, Claimed | None]:
+        """One step of a claim, as `claim.claim`; the ask at its address ends, and where nothing is found it is a new
+        one. Also when this transaction is undone: the claim is repeated then, and finds what its ask was handed."""
+        box = self._boxes.get(ask.hand[0]) if ask.hand is not None else None
+        if box is None or ask.hand is None:
+            return (yield from claim(desk, ask))
+        if box.asks:
+            self._withdraw(box)
+        claimed = yield from claim(desk, ask)
+        wait = ask.hand[1]
+        if claimed is not None and not claimed.records and wait > 0:
+            box.asks = True
+            # Not all that it had room for: a burst is faster by hint and claim, and who is frozen holds back one.
+            words = encode(replace(ask, limit=1, hand=None))
+            queues = tuple(queue for queue, _ in ask.queues)
+            self._file.asks.add(Ask(box.address, desk.now + wait, queues, words), desk.now)
+        return claimed
+
+    # --- handing
+
+    def store(self, desk: Desk, job: NewJob) -> Generator[None, None, list[Record]]:
+        """Store one job, and claim it for who has asked."""
+        line = f"queue:{job.queue}"
+        grown = line in desk.topics
+        stored = yield from (add_plain if is_plain(job) else enqueue)(desk, [job])
+        [row] = stored
+        if row.place is not None:
+            handed = yield from self._hand(desk, row.job)
+            if handed == row.job.id and not grown:
+                desk.topics.discard(line)
+        return stored
+
+    def _hand(self, desk: Desk, job: NewJob) -> Generator[None, None, str | None]:
+        """Make the claim of who asked last and would take this job -> the id of the one handed over, the first in his
+        turn. Only where that is quick: who stores is not to wait for rules and for what is due."""
+        asks = self._file.asks.all() if self._bell.knows_who_hears else ()
+        for ask in reversed(asks):
+            if ask.until <= desk.now or job.queue not in ask.queues:
+                continue
+            wanted = _decode(ask.claim)
+            if not _takes(wanted, job) or not self._bell.hears(ask.address):
+                continue
+            if not desk.ex(QUICK, (desk.now,)).fetchone()[0]:
+                return None
+            claimed = yield from claim(desk.quiet(), wanted)
+            if claimed is None or not claimed.records:
+                return None
+            self._file.asks.drop(ask.address)
+            id = claimed.records[0].job.id
+            desk.topics.add(f"{ask.address}/{id}")
+            return id
+        return None
+
+    def _told(self, word: str) -> None:
+        """A job is said to be handed to an address of ours. The row says under which ticket, if it still is."""
+        address, _, id = word.partition("/")
+        box = self._boxes.get(address)
+        if box is None:
+            return
+        try:
+            [row] = look.by_ids(self._file.look, [id])
+        except Exception:
+            return  # the worker's next claim will find it, or say what is wrong
+        if row is not None and row.state is State.RUNNING and row.worker is not None:
+            box.take(row.worker, row)
+
+
+def _takes(asked: Claim, job: NewJob) -> bool:
+    """Whether he would take it, were it the first in line."""
+    return (
+        (asked.tasks is None or job.task in asked.tasks)
+        and job.id not in asked.holds
+        and (not asked.ids or job.id in asked.ids)
+    )
+
+
+def _heard(future: asyncio.Future[None]) -> None:
+    """Whatever became of it: the ask ends by itself."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,201 @@
+"""Workers that are handed jobs, on any storage that can: how many at once, who hears nothing, who stops and pauses.
+
+A module of tests gives the fixtures `storage` and `asks`, and takes all that is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tests.engine.kit import Spy
+from treadle import App, Worker
+from treadle.model import Record, State
+from treadle.storage.contract import Post, Storage
+
+LONG = 3600.0  # s; nobody polls
+
+Waits = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+def spy(storage: Storage) -> Spy:
+    return Spy(storage)
+
+
+@pytest.fixture
+async def app(spy: Spy) -> AsyncIterator[App]:
+    async with App(storage=spy) as app:
+        yield app
+
+
+async def until(met: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(10):
+        while not await met():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def waits(asks: Callable[[], Awaitable[int]]) -> Waits:
+    """Until so many asks stand whose address is listened to."""
+
+    async def wait(workers: int = 1) -> None:
+        async def all_do() -> bool:
+            return await asks() == workers
+
+        await until(all_do)
+
+    return wait
+
+
+async def test_an_idle_worker_begins_without_asking(app: App, spy: Spy, storage: Storage, waits: Waits) -> None:
+    claims: list[int] = []
+
+    @app.task
+    async def t() -> None:
+        claims.append(spy.calls["claim"])
+
+    async with Worker(app, poll=LONG):
+        for _ in range(20):
+            await waits()
+            before = spy.calls["claim"]
+            await (await t.enqueue()).result(timeout=10)
+            assert claims.pop() == before
+
+
+async def test_never_more_than_its_slots(app: App, storage: Storage) -> None:
+    """However jobs come: handed over, claimed, by either pump."""
+    running, most, ran = [0, 0], [0, 0], list[int]()
+
+    def task_of(worker: int) -> Callable[[int], Awaitable[None]]:
+        async def t(n: int) -> None:
+            running[worker] += 1
+            most[worker] = max(most[worker], running[worker])
+            for _ in range(n % 4):
+                await asyncio.sleep(0)
+            running[worker] -= 1
+            ran.append(n)
+
+        return t
+
+    other = App(storage=storage)
+    first, second = app.task(task_of(0), name="t"), other.task(task_of(1), name="t")
+    assert first.name == second.name
+    async with other, Worker(app, concurrency=2), Worker(other, concurrency=1):
+
+        async def send(who: int) -> None:
+            for n in range(who, 400, 4):
+                await first.enqueue(n)
+                await asyncio.sleep(0.001 * (n % 3))
+
+        await asyncio.gather(*map(send, range(4)))
+
+        async def all_ran() -> bool:
+            return len(ran) >= 400
+
+        await until(all_ran)
+    assert sorted(ran) == list(range(400))
+    assert most[0] <= 2
+    assert most[1] <= 1
+
+
+async def test_a_slot_is_kept_for_what_may_be_handed(app: App, spy: Spy, storage: Storage, waits: Waits) -> None:
+    """A worker of one slot that runs a job has no ask: the next job waits for whoever is free."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def t() -> None:
+        begun.set()
+        await go.wait()
+
+    async with Worker(app, concurrency=1, poll=LONG):
+        await waits()
+        first = await t.enqueue()
+        await asyncio.wait_for(begun.wait(), 10)
+        second = await t.enqueue()
+        [row] = await storage.get([second.id])
+        assert row is not None
+        assert row.state is State.READY
+        go.set()
+        await first.result(timeout=10)
+        await second.result(timeout=10)
+
+
+class Unheard(Spy):
+    """A storage from which nothing arrives that is said at an address."""
+
+    def post(self, take: Callable[[str, Record], None]) -> Post | None:
+        return super().post(lambda ticket, row: None)
+
+
+async def test_what_was_said_and_not_heard_is_found_by_asking(storage: Storage, waits: Waits) -> None:
+    async with App(storage=Unheard(storage)) as app:
+
+        @app.task
+        async def t() -> str:
+            return "ran"
+
+        async with Worker(app, poll=0.05, lease=LONG):
+            for _ in range(5):
+                await waits()
+                job = await t.enqueue()
+                assert await job.result(timeout=10) == "ran"
+                [row] = await storage.get([job.id])
+                assert row is not None
+                assert (row.attempt, row.lost) == (1, 0)
+
+
+async def test_a_worker_that_stops_withdraws_its_ask(app: App, storage: Storage, waits: Waits) -> None:
+    @app.task
+    async def t() -> None: ...
+
+    for _ in range(5):
+        async with Worker(app, poll=LONG):
+            await waits()
+        job = await t.enqueue()
+        [row] = await storage.get([job.id])
+        assert row is not None
+        assert (row.state, row.version) == (State.READY, 0)
+        assert await app.jobs.cancel(job)
+
+
+async def test_what_comes_while_a_worker_stops_is_run_or_left(app: App, storage: Storage, waits: Waits) -> None:
+    ran: list[str] = []
+
+    @app.task
+    async def t(n: str) -> None:
+        ran.append(n)
+
+    for n in range(30):
+        worker = Worker(app, poll=LONG)
+        await worker.start()
+        await waits()
+        job, _ = await asyncio.gather(t.enqueue(str(n)), worker.stop())
+        [row] = await storage.get([job.id])
+        assert row is not None
+        assert row.state is (State.SUCCEEDED if str(n) in ran else State.READY)
+        assert (row.lost, row.attempt) == (0, int(str(n) in ran))
+        if row.state is State.READY:
+            assert await app.jobs.cancel(job)
+
+
+async def test_a_pause_of_the_throttle_withdraws_it(app: App, storage: Storage, waits: Waits) -> None:
+    pause, asked = 0.0, asyncio.Event()
+
+    async def throttle() -> float:
+        asked.set()
+        return pause
+
+    @app.task
+    async def t() -> None: ...
+
+    async with Worker(app, poll=LONG, throttle=throttle):
+        await waits()
+        pause = 60.0
+        await waits(0)
+        job = await t.enqueue()
+        [row] = await storage.get([job.id])
+        assert row is not None
+        assert row.state is State.READY

@@ -1,0 +1,222 @@
+"""Workers that are handed jobs at a file: what all such storages are held to, other processes, and who was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage.handing_kit import *  # noqa: F403
+from tests.storage.handing_kit import LONG, Spy, Waits, until
+from tests.storage.sqlite.support import ask, child, done, job, line, opened, size, sql, swept, tell
+from treadle import App, Worker
+from treadle.errors import StorageUnavailable
+from treadle.model import Claim, Record, State
+from treadle.storage.sqlite import SqliteStorage
+
+ASKER = """
+    post = storage.post(lambda ticket, row: say(ticket, row.job.id))
+    await storage.claim(Claim(worker="asker#1", hand=(post.address, 3600.0)))
+    say("asks")
+    await asyncio.to_thread(sys.stdin.readline)
+"""
+SENDER = """
+    while sys.stdin.readline():
+        [row] = await storage.enqueue([NewJob(id=f"j{time.monotonic_ns()}", task="t", queue="q")])
+        say(row.job.id)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+async def storage(path: Path) -> AsyncIterator[SqliteStorage]:
+    async with opened(path) as storage:
+        yield storage
+
+
+@pytest.fixture
+def asks(storage: SqliteStorage) -> Callable[[], Awaitable[int]]:
+    async def standing() -> int:
+        return len(storage._file.asks.all())
+
+    return standing
+
+
+def posted(storage: SqliteStorage) -> tuple[str, asyncio.Queue[tuple[str, Record]]]:
+    """An address, and what it was handed."""
+    got: asyncio.Queue[tuple[str, Record]] = asyncio.Queue()
+    post = storage.post(lambda ticket, row: got.put_nowait((ticket, row)))
+    assert post is not None
+    return post.address, got
+
+
+async def in_vain(storage: SqliteStorage, ticket: str, address: str) -> None:
+    assert (await storage.claim(Claim(worker=ticket, hand=(address, LONG)))).records == ()
+
+
+async def state(storage: SqliteStorage, id: str) -> State:
+    [row] = await storage.get([id])
+    assert row is not None
+    return row.state
+
+
+async def test_a_worker_is_handed_the_jobs_of_another_process(storage: SqliteStorage, path: Path, waits: Waits) -> None:
+    ran: asyncio.Queue[str] = asyncio.Queue()
+    spy = Spy(storage)
+    async with App(storage=spy) as app:
+
+        @app.task(name="t", queue="q")
+        async def t() -> None:
+            ran.put_nowait(f"{spy.calls['claim']}")
+
+        with child(path, SENDER) as sender:
+            async with Worker(app, poll=LONG):
+                for _ in range(20):
+                    await waits()
+                    before = spy.calls["claim"]
+                    tell(sender)
+                    assert await asyncio.wait_for(ran.get(), 10) == f"{before}"
+                    assert line(sender)
+
+
+async def test_nothing_is_handed_to_a_process_that_was_killed(storage: SqliteStorage, path: Path) -> None:
+    with child(path, ASKER) as asker:
+        assert line(asker) == "asks"
+        await storage.enqueue([job("a")])
+        assert line(asker) == "asker#1 a"
+    with child(path, ASKER) as asker:
+        assert line(asker) == "asks"
+        asker.kill()
+        asker.wait()
+        await storage.enqueue([job("b")])
+        assert await state(storage, "b") is State.READY
+
+
+async def test_what_a_killed_sender_has_not_said_is_found(storage: SqliteStorage, path: Path, waits: Waits) -> None:
+    """It died between its commit and the word."""
+    ran = asyncio.Event()
+    async with App(storage=storage) as app:
+
+        @app.task(name="t")
+        async def t() -> None:
+            ran.set()
+
+        async with Worker(app, poll=LONG):
+            await waits()
+            body = """
+                storage._bell.ring = lambda topics: os.kill(os.getpid(), signal.SIGKILL)
+                await storage.enqueue([NewJob(id="a", task="t")])
+            """
+            with child(path, body) as sender:
+                assert await asyncio.to_thread(sender.wait) == -9
+            await asyncio.wait_for(ran.wait(), 10)
+            [row] = await storage.get(["a"])
+            assert row is not None
+            assert (row.lost, row.attempt) == (0, 1)
+
+
+async def test_who_asks_in_vain_writes_nothing_to_the_disk(storage: SqliteStorage, path: Path) -> None:
+    address, _ = posted(storage)
+    before = size(f"{path}-wal"), sql(path, "PRAGMA data_version")
+    for _ in range(5):
+        await in_vain(storage, "w#1", address)
+    withdrawal = Claim(worker="w#1", queues=(), limit=0, hand=(address, 0.0))
+    assert (await storage.claim(withdrawal)).records == ()
+    assert (size(f"{path}-wal"), sql(path, "PRAGMA data_version")) == before
+
+
+@pytest.mark.parametrize("spoilt", [b"\0" * 400, b"\xff" * 400, b"\0\0\0\x05garbage, and more of it"])
+async def test_a_note_cut_short_says_nothing(storage: SqliteStorage, spoilt: bytes) -> None:
+    """As a kill in the middle of it, or a failure of power, may leave it."""
+    address, _ = posted(storage)
+    await in_vain(storage, "w#1", address)
+    lock = storage._file.asks._lock
+    lock.set_note(spoilt)
+    await storage.enqueue([job("a")])
+    assert await state(storage, "a") is State.READY
+    [row] = (await storage.claim(Claim(worker="w#2", hand=(address, LONG)))).records
+    await storage.settle([done(row)])
+    await in_vain(storage, "w#3", address)
+    note = lock.note(1_000)
+    note = note[: 8 + int.from_bytes(note[:4])]
+    for length in range(len(note)):
+        lock.set_note(note[:length] + bytes(255 - byte for byte in note[length:]))
+        assert storage._file.asks.all() == []
+    lock.set_note(note)
+    assert len(storage._file.asks.all()) == 1
+
+
+async def test_what_was_not_stored_is_not_handed(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commit failed: the ask has gone with it, and whoever left it finds the job by a hint."""
+    address, got = posted(storage)
+    await in_vain(storage, "w#1", address)
+
+    def refuse() -> float:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage._file, "_commit", refuse)
+        with pytest.raises(StorageUnavailable):
+            await storage.enqueue([job("a")])
+    assert await storage.get(["a"]) == [None]
+    hint = asyncio.ensure_future(storage.watch(["queue:default"], 10))
+    await asyncio.sleep(0)
+    await storage.enqueue([job("a")])
+    assert await hint == {"queue:default"}
+    assert got.empty()
+    [row] = (await storage.claim(Claim(worker="w#1", hand=(address, LONG)))).records
+    assert row.job.id == "a"
+
+
+async def test_nothing_is_handed_where_nobody_can_be_told(storage: SqliteStorage, path: Path) -> None:
+    """The folder of the receivers was swept away."""
+    async with opened(path) as other:
+        address, _ = posted(other)
+        await in_vain(other, "w#1", address)
+        swept(other._bell._folder)
+        await storage.enqueue([job("a")])
+        assert await state(storage, "a") is State.READY
+
+
+async def test_who_leaves_takes_his_ask_along(storage: SqliteStorage, asks: Callable[[], Awaitable[int]]) -> None:
+    post = storage.post(lambda ticket, row: None)
+    assert post is not None
+    await in_vain(storage, "w#1", post.address)
+    assert await asks() == 1
+    post.close()
+
+    async def gone() -> bool:
+        return await asks() == 0
+
+    await until(gone)
+    post.close()
+
+
+async def test_asks_that_are_over_go(storage: SqliteStorage, asks: Callable[[], Awaitable[int]]) -> None:
+    """Of workers that never came back."""
+    for n in range(20):
+        address, _ = posted(storage)
+        hand = address, 1e-9 if n % 2 else LONG
+        await storage.claim(Claim(worker=f"w{n}#1", hand=hand))
+    assert await asks() == 11
+
+
+async def test_a_job_that_was_in_line_before_is_handed_first(storage: SqliteStorage) -> None:
+    """And whoever waits for a hint hears that the line has grown."""
+    address, got = posted(storage)
+    await in_vain(storage, "w#1", address)
+    await storage.enqueue([job("a"), job("b")])
+    hint = asyncio.ensure_future(storage.watch(["queue:default"], 10))
+    await asyncio.sleep(0)
+    await storage.enqueue([job("c")])
+    assert await hint == {"queue:default"}
+    ticket, row = await asyncio.wait_for(got.get(), 10)
+    assert (ticket, row.job.id) == ("w#1", "a")
+    assert [row.job.id for row in (await storage.claim(ask(2))).records] == ["b", "c"]
