@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -159,7 +158,7 @@ async def test_what_was_not_stored_is_not_handed(storage: SqliteStorage, monkeyp
     await in_vain(storage, "w#1", address)
 
     def refuse() -> float:
-        raise sqlite3.OperationalError("disk I/O error")
+        raise StorageUnavailable("the disk is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(storage._file, "_commit", refuse)
