@@ -1,7 +1,8 @@
 """The ask that a worker leaves with the storage while its line is empty, and the job it is handed for that.
 
 Without it an idle worker would be told that there is a job, and would have to ask for it: a trip more, 0.3 of 1.3 ms on
-Redis. It concerns storages that can do so (`Handing`) and the first pump; for all else there is no address here.
+Redis, and a sync more on SQLite. It concerns storages that can do so (`Handing`) and the first pump; for all else there
+is no address here.
 """
 
 from __future__ import annotations

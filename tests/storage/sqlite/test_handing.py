@@ -219,3 +219,13 @@ async def test_a_job_that_was_in_line_before_is_handed_first(storage: SqliteStor
     ticket, row = await asyncio.wait_for(got.get(), 10)
     assert (ticket, row.job.id) == ("w#1", "a")
     assert [row.job.id for row in (await storage.claim(ask(2))).records] == ["b", "c"]
+
+
+async def test_a_word_that_comes_while_the_file_is_closed_is_left(path: Path) -> None:
+    for n in range(20):
+        async with opened(path) as storage:
+            address, _ = posted(storage)
+            await storage.claim(Claim(worker=f"w{n}#1", queues=((f"q{n}", 1),), hand=(address, LONG)))
+            await storage.enqueue([job(f"j{n}", queue=f"q{n}")])  # the word may have been said, and not yet heard
+        async with opened(path) as storage:
+            assert await state(storage, f"j{n}") is State.RUNNING

@@ -136,6 +136,7 @@ class Posts:
         if box is None:
             return
         try:
+            self._file.check_process()  # or a thread may be closing it
             [row] = look.by_ids(self._file.look, [id])
         except Exception:
             return  # the worker's next claim will find it, or say what is wrong
