@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from treadle.model import Claim, NewJob
 from treadle.storage.sqlite.lockfile import LockFile
 
 MOST: Final = 65_536  # bytes of a note; of more asks the last
@@ -21,13 +22,27 @@ HEAD: Final = 8  # bytes before them: how many, and their checksum
 _encode = msgspec.msgpack.Encoder().encode
 
 
+_claim = msgspec.msgpack.Decoder(Claim).decode
+
+
 class Ask(Struct, frozen=True, array_like=True):
-    """One worker's, under its last ticket, until `until`. `claim`: what it asked, as msgpack."""
+    """One worker's, under its last ticket, until `until`. `words`: its claim as msgpack, read if its queue fits."""
 
     address: str
     until: float
     queues: tuple[str, ...]
-    claim: bytes
+    words: bytes
+
+    def claim_for(self, job: NewJob) -> Claim | None:
+        """The claim, if this job may be for it, were it the first in line."""
+        if job.queue not in self.queues:
+            return None
+        try:
+            asked = _claim(self.words)
+        except msgspec.MsgspecError:
+            return None  # of another version of Treadle
+        named = (asked.tasks is None or job.task in asked.tasks) and (not asked.ids or job.id in asked.ids)
+        return asked if named and job.id not in asked.holds else None
 
 
 _decode = msgspec.msgpack.Decoder(list[Ask]).decode

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Callable, Generator
 from itertools import count
 
-import msgspec
 from msgspec.structs import replace
 
 from treadle.errors import StorageError
@@ -27,8 +26,6 @@ from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.wake import Bell
 
 QUICK = load("posts")["quick"]
-
-_decode = msgspec.msgpack.Decoder(Claim).decode
 
 Take = Callable[[str, Record], None]
 
@@ -113,10 +110,8 @@ class Posts:
         turn. Only where that is quick: who stores is not to wait for rules and for what is due."""
         asks = self._file.asks.all() if self._bell.knows_who_hears else ()
         for ask in reversed(asks):
-            if ask.until <= desk.now or job.queue not in ask.queues:
-                continue
-            wanted = _decode(ask.claim)
-            if not _takes(wanted, job) or not self._bell.hears(ask.address):
+            wanted = ask.claim_for(job) if ask.until > desk.now else None
+            if wanted is None or not self._hears(ask.address):
                 continue
             if not desk.ex(QUICK, (desk.now,)).fetchone()[0]:
                 return None
@@ -128,6 +123,9 @@ class Posts:
             desk.topics.add(f"{ask.address}/{id}")
             return id
         return None
+
+    def _hears(self, address: str) -> bool:
+        return address in self._boxes if self._bell.is_here(address) else self._bell.hears(address)
 
     def _told(self, word: str) -> None:
         """A job is said to be handed to an address of ours. The row says under which ticket, if it still is."""
@@ -142,15 +140,6 @@ class Posts:
             return  # the worker's next claim will find it, or say what is wrong
         if row is not None and row.state is State.RUNNING and row.worker is not None:
             box.take(row.worker, row)
-
-
-def _takes(asked: Claim, job: NewJob) -> bool:
-    """Whether he would take it, were it the first in line."""
-    return (
-        (asked.tasks is None or job.task in asked.tasks)
-        and job.id not in asked.holds
-        and (not asked.ids or job.id in asked.ids)
-    )
 
 
 def _heard(future: asyncio.Future[None]) -> None:

@@ -75,11 +75,10 @@ class Bell:
 
     def _hand(self, word: str) -> None:
         """To him alone: at once where it is another process, else as the loop gets to it."""
-        name = _receiver_of(word)
-        if name == self._name:
+        if self.is_here(word):
             asyncio.get_running_loop().call_soon(self.handed, word)
         else:
-            self._tell(name, msgspec.json.encode([word]))
+            self._tell(_receiver_of(word), msgspec.json.encode([word]))
 
     def _tell(self, name: str, message: bytes) -> None:
         if self._sender is None:
@@ -98,14 +97,14 @@ class Bell:
             pass
 
     def hears(self, address: str) -> bool:
-        """Whether a process listens where this address is."""
-        name = _receiver_of(address)
-        if name == self._name:
-            return self._socket is not None
+        """Whether another process listens where this address is."""
         with contextlib.suppress(OSError), _new_socket() as probe:
-            probe.connect(os.path.join(self._folder, name))
+            probe.connect(os.path.join(self._folder, _receiver_of(address)))
             return True
         return False
+
+    def is_here(self, address: str) -> bool:
+        return _receiver_of(address) == self._name
 
     # --- hearing
 
