@@ -7,7 +7,7 @@ and each verb would have an idea of its own of what may be repeated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 import hiredis
@@ -65,9 +65,9 @@ class Pool:
         while self._free:
             await self._free.pop().closed()
 
-    async def run(self, *calls: Call) -> list[Any]:
+    def run(self, *calls: Call) -> Coroutine[Any, Any, list[Any]]:
         """Several scripts in one trip; the answers in order."""
-        return await self._repeated(calls, b"".join(map(_packed, calls)), len(calls))
+        return self._repeated(calls, b"".join(map(_packed, calls)), len(calls))
 
     async def command(self, *words: Any) -> Any:
         """One plain command, which changes nothing when it is repeated."""

@@ -81,7 +81,7 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
 
 def _slowly(pieces: tuple[str, ...]) -> str:
     shared = "".join(map(_read, pieces))
-    return f"local R, B, A, E, T, O, C\nlocal function slowly()\npay()\n{_read('words')}{shared}end\n"
+    return f"local R, B, A, E, T, O, C\nlocal function slowly()\npay()\nquiet = nil\n{_read('words')}{shared}end\n"
 
 
 def _text(verb: str) -> str:

@@ -41,6 +41,7 @@ from treadle.storage.redis.rows import (
     handed,
     is_plain,
     job_bytes,
+    moment_of,
     new_record,
     outcome_bytes,
     pairs,
@@ -76,6 +77,10 @@ class RedisStorage:
             raise BadUrl(f"ns: expected letters, digits, . _ : or -, found {ns!r}")
         self._now, self._ns, self._shards = now, ns, shards
         self._tag = f"{{treadle:{ns}/{shard}}}" if shard else f"{{treadle:{ns}}}"
+        # The second key is there for a cluster that moves our slot: one of the two is missing wherever one asks then,
+        # and the script is refused before it runs, where it would otherwise see half of the keys.
+        keys = (self._tag, f"{self._tag}:schema", f"{self._tag}:left")[: 2 if shards == 1 else 3]
+        self._keys = (len(keys), *keys)
         self._scripts = load()
         self._hub = hub or Hub()
         self._place = place_of(url, self._tag)
@@ -120,10 +125,7 @@ class RedisStorage:
 
     def _words(self, verb: str, words: Sequence[Any]) -> tuple[Script, Command]:
         now = "" if self._now is None else repr(self._now())
-        # The second key is there for a cluster that moves our slot: one of the two is missing wherever one asks then,
-        # and the script is refused before it runs, where it would otherwise see half of the keys.
-        keys = (self._tag, f"{self._tag}:schema", f"{self._tag}:left")[: 2 if self._shards == 1 else 3]
-        return self._scripts[verb], (len(keys), *keys, now, *words)
+        return self._scripts[verb], (*self._keys, now, *words)
 
     async def call(self, verb: str, *words: Any) -> Any:
         """Run a script."""
@@ -370,4 +372,4 @@ def _claimed(answer: list[Any], ask: Claim) -> Claimed | None:
         return None
     if again == 1:
         rows = look.repeated_order(rows, ask.queues)
-    return Claimed(tuple(rows), max(0.0, float(moment) - float(now)) if moment else None)
+    return Claimed(tuple(rows), max(0.0, moment_of(moment) - moment_of(now)) if moment else None)

@@ -10,9 +10,10 @@ end
 local NOW_BYTES = struct.pack('>d', now)
 
 -- A move of house (storage/carrying.py) keeps a verb from doing what it always does, unless the mark begins with `but`.
-local mark                               -- asked for once, also by two verbs in one script
+local MOVE, mark = ns .. ':move', nil     -- asked for once, also by two verbs in one script
+local quiet                              -- nothing is there that a settle or a claim makes way for, as mostly
 local function away(but)
-  if mark == nil then mark = call('GET', ns .. ':move') end
+  if mark == nil then mark = not quiet and call('GET', MOVE) end
   if mark and byte(mark) ~= 97 and byte(mark) ~= but then return { '\0', mark } end
 end
 local CLOSING = 99

@@ -1,7 +1,8 @@
 -- ARGV: now, ..., the ask as msgpack, or with what else a claim over several shards says: `tended` already, `more` than what
--- it has got.   Answers { now, next moment or '', again, body, row, ... };
+-- it has got.   Answers { now, next moment or '', again, body, row, ... }, the moments as 8 bytes;
 -- again: 1 if this ticket was asked before, 2 if there is more to look at.
 do
+  if quiet == nil then quiet = call('EXISTS', MOVE, RULES, OPENS) == 0 end
   local mark = away()
   if mark then return mark end
 end
@@ -14,10 +15,9 @@ local bodies, rows, n = {}, {}, 0
 
 -- --- what is due, and when the next is
 
-local function first_score(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
-
-local limited = call('EXISTS', RULES, OPENS) > 0
-local due, opens = first_score(DUE), limited and first_score(OPENS) or nil
+local limited = not quiet and call('EXISTS', RULES, OPENS) > 0
+local due = tonumber(call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2])
+local opens = limited and tonumber(call('ZRANGE', OPENS, 0, 0, 'WITHSCORES')[2]) or nil
 local calm = (due or now + 1) > now and (opens or now + 1) > now
 local ruled = limited and call('EXISTS', RULES) == 1
 
@@ -72,7 +72,7 @@ end
 local function answer(again)
   local moment = least(due, opens)
   if B then moment = least(B.next_moment(), ruled and next_of_queues()) end
-  local list = { num(now), moment and num(moment) or '', again }
+  local list = { NOW_BYTES, moment and struct.pack('>d', moment) or '', again }
   for k = 1, n do list[2 * k + 2], list[2 * k + 3] = bodies[k], rows[k] end
   return list
 end

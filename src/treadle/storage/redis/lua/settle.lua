@@ -5,6 +5,7 @@
 -- Answers { number, status, what, other, ... } of those that were not simply applied; status 'left': it is in the first
 -- shard; 'cross': the workflow `what` has to be there for that.
 do
+  quiet = call('EXISTS', MOVE, PARENTS, RULES, OPENS) == 0
   local mark = away(CLOSING)
   if mark then return mark end
 end
@@ -32,7 +33,7 @@ local done = {}
 -- which of them others wait for
 local function awaited()
   local found = {}
-  if call('EXISTS', PARENTS) == 1 then
+  if not quiet and call('EXISTS', PARENTS) == 1 then
     for at = 1, total, STEP do
       local some = call('SMISMEMBER', PARENTS, unpack(ids, at, math.min(at + STEP - 1, total)))
       for k, is in ipairs(some) do found[at + k - 1] = is == 1 end
