@@ -18,7 +18,7 @@ from typing import Final
 
 from treadle.storage.sqlite.lockfile import LockFile
 
-EVERY: Final = 200  # commits
+EVERY: Final = 400  # commits
 LOOK: Final = 16  # commits between two looks at the size of the log
 LARGE: Final = 16 * 2**20  # bytes of log after which it is time, however few commits
 HUGE: Final = 256 * 2**20  # bytes after which readers are waited for, and the log is cut off

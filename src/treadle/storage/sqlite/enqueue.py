@@ -55,7 +55,10 @@ def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[
             if numbers.setdefault(job.id, seq) == seq:  # of two the first, though the other's kind may go in before
                 alike += (seq, job.id, job.priority)
             bodies += (seq, bytearray(encode(job)))
-        if sum(_insert(desk, ADD_PLAIN, alike, 3, (now, ROOM, *kind)) for kind, alike in kinds.items()) == len(part):
+        stored = 0
+        for kind, alike in kinds.items():
+            stored += _insert(desk, ADD_PLAIN, alike, 3, (now, ROOM, *kind))
+        if stored == len(part):
             _insert(desk, ADD_BODY, bodies, 2)
             answers += [
                 Record(job=job, version=0, state=READY, place=now, joined_at=now, created_at=now, updated_at=now)
@@ -70,6 +73,8 @@ def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[
 def _insert(desk: Desk, rows: Rows, params: list[Any], width: int, first: tuple[Any, ...] = ()) -> int:
     """All rows in few statements -> how many went in."""
     at, left, done = 0, len(params) // width, 0
+    if left == 1:
+        return desk.ex(rows[1], (*first, *params)).rowcount
     for size in Rows.SIZES:
         while left >= size:
             done += desk.ex(rows[size], (*first, *params[at : at + size * width])).rowcount

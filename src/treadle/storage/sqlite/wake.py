@@ -60,6 +60,8 @@ class Bell:
             self._hand(word)
         if len(words) == len(topics):
             return
+        if self._seen is None and not os.access(self._folder, os.F_OK):
+            return  # nobody has ever listened: 1.5 us less than the error of the next line
         try:
             changed = os.stat(self._folder).st_mtime_ns
         except OSError:
