@@ -65,6 +65,24 @@ async def test_not_a_database(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+async def test_not_a_database_and_short(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("milk")
+    await refused(path, NotADatabase, "not a SQLite database")
+    assert path.read_text() == "milk"
+
+
+async def test_opening_it_again_leaves_those_who_have_it_open_here_their_locks(tmp_path: Path) -> None:
+    """Or another process that closes it would take itself for the last, and throw away the log they write to."""
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage, opened(path):
+        with child(path, "") as other:
+            assert other.wait() == 0
+        await storage.enqueue([job("a")])
+        with child(path, "say(len([row for row in await storage.get(['a']) if row]))") as other:
+            assert line(other) == "1"
+
+
 async def test_somebody_elses_database(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     sql(path, "CREATE TABLE orders (id INTEGER)")

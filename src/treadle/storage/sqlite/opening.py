@@ -34,7 +34,6 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
         raise BadUrl("SQLite's :memory: cannot be shared by two connections; use memory://")
     if not os.path.isdir(folder):
         raise NotADatabase(f"the folder {folder} does not exist; make it, or name another file")
-    _check_header(path)
     try:
         lock = LockFile(path + "-lock")
     except OSError:
@@ -44,9 +43,13 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
     lock.lock()
     try:
         opened = _connect(path, synchronous, now, lock, shared)
-    except BaseException:
+    except BaseException as error:
         lock.unlock()
         lock.close()
+        # Left to SQLite to find out: to open the file here and close it would drop the locks of everybody who has it
+        # open in this process, and what they commit would be lost.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
+            raise NotADatabase(f"{path} is not a SQLite database, or it is encrypted; name another file") from error
         raise
     lock.unlock()
     return opened
@@ -104,16 +107,6 @@ def new_connection(path: str, kind: type[sqlite3.Connection] = Gathering) -> sql
         db.close()
         raise
     return db
-
-
-def _check_header(path: str) -> None:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(16)
-    except FileNotFoundError:
-        return
-    if head and head != b"SQLite format 3\0":
-        raise NotADatabase(f"{path} is not a SQLite database: it begins with {head!r}")
 
 
 def _sync_folder(folder: str) -> None:
