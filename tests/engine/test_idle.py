@@ -6,6 +6,8 @@ import asyncio
 import gc
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from tests.engine.kit import Spy, Told
 from treadle import App, Worker, defaults
 from treadle.model import Claim, Claimed, Record
@@ -45,6 +47,31 @@ class Holding(Spy):
             await self.held.wait()
 
 
+class Dear(Spy):
+    """A storage on which trips are dear: how many brought jobs while another was under way."""
+
+    one_trip_up_to = 8
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.under_way = self.most = 0
+
+    async def claim(self, ask: Claim) -> Claimed:
+        self.under_way += 1
+        try:
+            answer = await super().claim(ask)
+            for _ in range(5):
+                await asyncio.sleep(0)  # whoever else would ask has begun to
+            if answer.records:
+                self.most = max(self.most, self.under_way)
+            return answer
+        finally:
+            self.under_way -= 1
+
+    def post(self, take: Callable[[str, Record], None]) -> Post | None:
+        return None
+
+
 async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
     """Once when it was heard of, and once when it has ended; not by each pump, nor for each kind of queue."""
 
@@ -75,6 +102,23 @@ async def test_what_is_heard_of_while_a_claim_is_under_way_is_claimed_at_once(st
                 assert await (await t.enqueue()).result(timeout=10) == 1
             holding.let.set()
             assert await (await t.enqueue()).result(timeout=10) == 1
+
+
+@pytest.mark.parametrize(("concurrency", "trips"), [(8, 1), (9, 2)])
+async def test_a_worker_of_few_slots_makes_one_trip_at_a_time_where_they_are_dear(
+    storage: Storage, concurrency: int, trips: int
+) -> None:
+    dear = Dear(storage)
+    async with App(storage=dear) as app:
+
+        @app.task
+        async def t() -> None: ...
+
+        jobs = await app.enqueue([t.job() for _ in range(60)])
+        async with Worker(app, concurrency=concurrency, poll=3600):
+            for job in jobs:
+                await job.result(timeout=10)
+        assert dear.most == trips
 
 
 async def test_what_is_heard_of_while_the_only_claim_is_under_way_is_claimed_after_it(storage: Storage) -> None:

@@ -152,6 +152,15 @@ class OneByOne(Protocol):
     one_by_one: ClassVar[Literal[True]]
 
 
+@runtime_checkable
+class DearTrips(Protocol):
+    """A storage whose trips cost much however little they carry. While there is work, a worker with a concurrency up to
+    this makes one trip at a time, of twice the size: two that carry eight jobs each take half as much again of its
+    server for a job."""
+
+    one_trip_up_to: ClassVar[int]
+
+
 class Post(Protocol):
     """Where a worker of this process is handed jobs."""
 

@@ -21,7 +21,7 @@ from treadle.model import Claim, Presence, Record
 from treadle.options import Sizes
 from treadle.retry import Retry
 from treadle.runner import AnyTask, OwnTask, Runner
-from treadle.storage.contract import OneByOne, Storage
+from treadle.storage.contract import DearTrips, OneByOne, Storage
 from treadle.throttle import AIMD
 from treadle.worker.asks import Asks, Rooms
 from treadle.worker.backlog import Alarm, Backlog
@@ -108,13 +108,14 @@ class Running:
         )  # fmt: skip
         ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
         pumps = 1 if setup.concurrency == 1 or setup.ordered or isinstance(storage, OneByOne) else PUMPS
-        share = -(-setup.concurrency // pumps)
+        spare = isinstance(storage, DearTrips) and setup.concurrency <= storage.one_trip_up_to
+        share = setup.concurrency if spare else -(-setup.concurrency // pumps)
         self.keeper = Keeper(self.slots, storage, app.emitter, list(queues), setup.lease, self.tasks, outage.answered)
         home = DurableHome(self.slots, storage, self.keeper, app, pools.threads, outage)
         self.pumps = [
-            Pump(number, share, Hand(self.slots) if number else self.hand, self.slots, self.timers, storage, app.tasks,
-                 asks, runner, app.emitter, setup.poll, setup.accept, outage, app.results, app.own, self.keeper.lost,
-                 home, ender, self.batches)
+            Pump(number, share, spare, Hand(self.slots) if number else self.hand, self.slots, self.timers, storage,
+                 app.tasks, asks, runner, app.emitter, setup.poll, setup.accept, outage, app.results, app.own,
+                 self.keeper.lost, home, ender, self.batches)
             for number in range(pumps)
         ]  # fmt: skip
         self.loops: list[asyncio.Task[None]] = []

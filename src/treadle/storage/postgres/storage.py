@@ -7,7 +7,7 @@ Without it many machines could not share jobs where their data already is. What 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from treadle.errors import StorageError
 from treadle.storage.carrying import Load, Mark
@@ -49,6 +49,8 @@ class PostgresStorage(Verbs):
           listen= on, off, or host:port of the server itself
     now   a clock for tests; None: the server's own
     """
+
+    one_trip_up_to: ClassVar[int] = 32  # a commit and twenty statements a trip; measured in decisions/two-pumps.md
 
     def __init__(self, url: str, *, now: Callable[[], float] | None = None) -> None:
         self._address = urls.read(url)
