@@ -33,45 +33,141 @@ end
 -- who stores a job is not kept waiting by rules, and by what is due
 if asked and not (calm and not ruled) then return {} end
 
-local function go_slowly()
-  if B then return end
-  slowly()
-  A.some = ruled
-end
-
-if ruled or not calm then go_slowly() end
-
 local function least(a, b)
   if a and b then return math.min(a, b) end
   return a or b
 end
 
--- when a rate of its own lets the next of a line asked for start
-local function next_of_queues()
-  local queues, moment = {}, nil
-  for _, each in ipairs(ask.queues) do queues[each[1]] = true end
-  if #ask.ids > 0 then
-    queues = {}
-    B.load(ask.ids)
-    for _, id in ipairs(ask.ids) do
-      local r = B.get(id)
-      if r then queues[r.j.queue] = true end
-    end
-  end
-  for queue in pairs(queues) do
-    local key = 'queue:' .. queue
-    local rule = A.rule(key)
-    if rule and rule.rate and call('EXISTS', ns .. ':lines:' .. queue) == 1 then
-      moment = least(moment, A.opens_at(rule, key, 1))
-    end
-  end
-  return moment
+local room, holds, limit = {}, {}, asked and 1 or ask.limit
+local tasks = ask.tasks
+
+local function wanted(id, task)
+  return not holds[id] and (not tasks or tasks[task]) and (room[task] or 1) > 0
 end
+
+local function lease_of(task) return tasks and tasks[task][2] or ask.lease end
+
+-- --- what only the slow road needs is made when it is taken
+
+local S
+local function go_slowly()
+  if B then return end
+  slowly()
+  A.some, S = ruled, {}
+
+  -- when a rate of its own lets the next of a line asked for start
+  function S.next_of_queues()
+    local queues, moment = {}, nil
+    for _, each in ipairs(ask.queues) do queues[each[1]] = true end
+    if #ask.ids > 0 then
+      queues = {}
+      B.load(ask.ids)
+      for _, id in ipairs(ask.ids) do
+        local r = B.get(id)
+        if r then queues[r.j.queue] = true end
+      end
+    end
+    for queue in pairs(queues) do
+      local key = 'queue:' .. queue
+      local rule = A.rule(key)
+      if rule and rule.rate and call('EXISTS', ns .. ':lines:' .. queue) == 1 then
+        moment = least(moment, A.opens_at(rule, key, 1))
+      end
+    end
+    return moment
+  end
+
+  -- past the limit of its queue and its own; a job its own limits hold back steps aside
+  function S.admit(r)
+    if r.ran then return true end
+    local j, kept, shut = r.j, r.started_at ~= nil, nil
+    if not A.fits('queue:' .. j.queue, 1, kept) then return false end
+    for _, cost in ipairs(j.limits) do
+      if not A.fits(cost[1], cost[2], kept) then shut = cost[1] break end
+    end
+    if not shut then
+      A.spend('queue:' .. j.queue, 1)
+      for _, cost in ipairs(j.limits) do A.spend(cost[1], cost[2]) end
+      return true
+    end
+    local before = r.parked
+    r.place, r.parked, r.due_at = nil, shut, r.deadline_at
+    B.put(r)
+    A.set_opening(shut)
+    aside = aside + 1
+    if before and before ~= shut then A.call_in_for(before) end
+    return false
+  end
+
+  function S.lease(r, body)
+    r.version, r.state, r.place, r.parked, r.worker = r.version + 1, RUNNING, nil, nil, ask.worker
+    local own = r.j.lease
+    if own == 0 then own = nil end
+    r.due_at, r.started_at, r.updated_at = now + (own or lease_of(r.j.task)), now, now
+    B.put(r)
+    if r.j.started and not E.keeps_key(r) then E.drop_key(r) end
+    n = n + 1
+    bodies[n], rows[n] = body or false, r
+    if room[r.j.task] then room[r.j.task] = room[r.j.task] - 1 end
+  end
+
+  function S.lets_in(limits)
+    for k = 1, #limits do
+      if not A.fits(limits[k][1], limits[k][2], false) then return false end
+    end
+    for k = 1, #limits do
+      A.spend(limits[k][1], limits[k][2])
+      count(limits[k][1], limits[k][2])
+    end
+    return true
+  end
+
+  -- how many of a list stand up to a spot
+  function S.offset_behind(list, score, id)
+    local added = call('ZADD', list, 'NX', num(score), id)
+    local rank = call('ZRANK', list, id)
+    if added == 1 then
+      call('ZREM', list, id)
+      return rank
+    end
+    return rank + 1
+  end
+
+  -- these jobs and no others, wherever they stand in line
+  function S.pick(ids)
+    B.load(ids)
+    local queues, named, seen = {}, {}, {}
+    for _, id in ipairs(ids) do
+      local r = B.get(id)
+      if r and not seen[id] then
+        seen[id] = true
+        local queue = r.j.queue
+        if not named[queue] then
+          named[queue] = {}
+          queues[#queues + 1] = queue
+        end
+        if r.place then table.insert(named[queue], r) end
+      end
+    end
+    for _, queue in ipairs(queues) do
+      table.sort(named[queue], function(a, b)
+        if a.j.rank ~= b.j.rank then return a.j.rank > b.j.rank end
+        if a.place ~= b.place then return a.place < b.place end
+        return a.id < b.id
+      end)
+      for _, r in ipairs(named[queue]) do
+        if n < limit and r.place and wanted(r.id, r.j.task) and S.admit(r) then S.lease(r) end
+      end
+    end
+  end
+end
+
+if ruled or not calm then go_slowly() end
 
 -- `due` and `opens` are as they were found, and `due` follows the plain jobs leased since; the others only B knows of
 local function answer(again)
   local moment = least(due, opens)
-  if B then moment = least(B.next_moment(), ruled and next_of_queues()) end
+  if B then moment = least(B.next_moment(), ruled and S.next_of_queues()) end
   local list = { NOW_BYTES, moment and struct.pack('>d', moment) or '', again }
   for k = 1, n do list[2 * k + 2], list[2 * k + 3] = bodies[k], rows[k] end
   return list
@@ -89,50 +185,8 @@ if not ask.tended and not calm then
   B.write()
 end
 
-local room, holds, limit = {}, {}, asked and 1 or ask.limit
-local tasks = ask.tasks
 for task, words in pairs(tasks or {}) do room[task] = words[1] end
 for _, id in ipairs(ask.holds) do holds[id] = true end
-
-local function wanted(id, task)
-  return not holds[id] and (not tasks or tasks[task]) and (room[task] or 1) > 0
-end
-
--- past the limit of its queue and its own; a job its own limits hold back steps aside
-local function admit(r)
-  if r.ran then return true end
-  local j, kept, shut = r.j, r.started_at ~= nil, nil
-  if not A.fits('queue:' .. j.queue, 1, kept) then return false end
-  for _, cost in ipairs(j.limits) do
-    if not A.fits(cost[1], cost[2], kept) then shut = cost[1] break end
-  end
-  if not shut then
-    A.spend('queue:' .. j.queue, 1)
-    for _, cost in ipairs(j.limits) do A.spend(cost[1], cost[2]) end
-    return true
-  end
-  local before = r.parked
-  r.place, r.parked, r.due_at = nil, shut, r.deadline_at
-  B.put(r)
-  A.set_opening(shut)
-  aside = aside + 1
-  if before and before ~= shut then A.call_in_for(before) end
-  return false
-end
-
-local function lease_of(task) return tasks and tasks[task][2] or ask.lease end
-
-local function lease(r, body)
-  r.version, r.state, r.place, r.parked, r.worker = r.version + 1, RUNNING, nil, nil, ask.worker
-  local own = r.j.lease
-  if own == 0 then own = nil end
-  r.due_at, r.started_at, r.updated_at = now + (own or lease_of(r.j.task)), now, now
-  B.put(r)
-  if r.j.started and not E.keeps_key(r) then E.drop_key(r) end
-  n = n + 1
-  bodies[n], rows[n] = body or false, r
-  if room[r.j.task] then room[r.j.task] = room[r.j.task] - 1 end
-end
 
 -- --- the many plain ones: bytes put together, nothing unpacked; what jobs have in common is read once for all of them
 
@@ -174,17 +228,6 @@ local function prepare(kind, queue, rank)
   kind.head = HEAD .. sub(kind.begin, 4, 19)
   kind.tail = m[1] .. sub(kind.begin, 2, 3) .. struct.pack('>HH', #ask.worker, #queue) .. ask.worker .. queue
     .. (#limits > 0 and cmsgpack.pack(limits) or '')
-end
-
-local function lets_in(limits)
-  for k = 1, #limits do
-    if not A.fits(limits[k][1], limits[k][2], false) then return false end
-  end
-  for k = 1, #limits do
-    A.spend(limits[k][1], limits[k][2])
-    count(limits[k][1], limits[k][2])
-  end
-  return true
 end
 
 local function is_new(raw) return byte(raw) == READY and byte(raw, 2) == PLAIN and sub(raw, 83, 90) == NONE_BYTES end
@@ -229,17 +272,6 @@ end
 
 -- --- walking the line
 
--- how many of a list stand up to a spot
-local function offset_behind(list, score, id)
-  local added = call('ZADD', list, 'NX', num(score), id)
-  local rank = call('ZRANK', list, id)
-  if added == 1 then
-    call('ZREM', list, id)
-    return rank
-  end
-  return rank + 1
-end
-
 local looked = 0
 
 local function walk_rank(queue, rank, share, rule)
@@ -248,7 +280,7 @@ local function walk_rank(queue, rank, share, rule)
     -- a queue that is shut is passed by those only that need nothing of it
     local which = rule and not A.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
     local list = ns .. ':' .. which .. ':' .. rank .. ':' .. queue
-    if spot and ((B and B.called) or which ~= from) then offset = offset_behind(list, spot, last) end
+    if spot and ((B and B.called) or which ~= from) then offset = S.offset_behind(list, spot, last) end
     from = which
     if B then B.called = false end
     local most = math.min(share, 500)
@@ -270,7 +302,7 @@ local function walk_rank(queue, rank, share, rule)
       else
         local plain = kind.plain and not rule and (not raw or is_new(raw)) and not (B and B.rows[id])
         if plain and not kind.tail then prepare(kind, queue, rank) end
-        if plain and (not ruled or lets_in(kind.limits)) then
+        if plain and (not ruled or S.lets_in(kind.limits)) then
           lease_plain(id, body, raw, kind)
           gone, share = gone + 1, share - 1
           taken[gone] = id
@@ -281,8 +313,8 @@ local function walk_rank(queue, rank, share, rule)
           if B.rows[id] == nil then B.rows[id] = R.read(id, body, raw) end
           local r = B.rows[id]
           spot, last = r.place, id
-          if admit(r) then
-            lease(r, body)
+          if S.admit(r) then
+            S.lease(r, body)
             share = share - 1
           elseif r.place then
             offset, looked = offset + 1, looked + 1
@@ -313,37 +345,9 @@ local function walk(queue, share)
   return share
 end
 
--- these jobs and no others, wherever they stand in line
-local function pick(ids)
-  go_slowly()
-  B.load(ids)
-  local queues, named, seen = {}, {}, {}
-  for _, id in ipairs(ids) do
-    local r = B.get(id)
-    if r and not seen[id] then
-      seen[id] = true
-      local queue = r.j.queue
-      if not named[queue] then
-        named[queue] = {}
-        queues[#queues + 1] = queue
-      end
-      if r.place then table.insert(named[queue], r) end
-    end
-  end
-  for _, queue in ipairs(queues) do
-    table.sort(named[queue], function(a, b)
-      if a.j.rank ~= b.j.rank then return a.j.rank > b.j.rank end
-      if a.place ~= b.place then return a.place < b.place end
-      return a.id < b.id
-    end)
-    for _, r in ipairs(named[queue]) do
-      if n < limit and r.place and wanted(r.id, r.j.task) and admit(r) then lease(r) end
-    end
-  end
-end
-
 if #ask.ids > 0 then
-  pick(ask.ids)
+  go_slowly()
+  S.pick(ask.ids)
 else
   local through = {}                     -- queues whose lines have nobody else; a slow step may bring some back
   for _, each in ipairs(ask.queues) do through[each[1]] = walk(each[1], each[2]) > 0 and looked < LOOK_MOST end
