@@ -75,3 +75,34 @@ async def test_asks_leave_nothing_behind(app: App, storage: RedisStorage, waits:
         for key in await storage._pool.command("KEYS", f"{storage._tag}:asking:*"):
             assert await storage._pool.command("ZCARD", key) <= 2
             assert await storage._pool.command("PTTL", key) > 0
+
+
+async def test_a_line_that_a_hand_has_emptied(storage: RedisStorage) -> None:
+    """Who comes behind joins it as ever; the next claim that finds it empty takes it away."""
+    post = storage.post(lambda ticket, row: None)
+    assert post is not None
+
+    async def listens() -> bool:
+        return bool((await storage._pool.command("PUBSUB", "NUMSUB", post.address))[1])
+
+    async def lines() -> list[bytes]:
+        found: list[bytes] = await storage._pool.command("KEYS", f"{storage._tag}:line*")
+        return found
+
+    async def claimed(ticket: str, *, asks: bool = False) -> list[str]:
+        hand = (post.address, 60.0) if asks else None
+        ask = Claim(worker=ticket, queues=(("default", 9),), limit=9, hand=hand)
+        return [row.job.id for row in (await storage.claim(ask)).records]
+
+    await until(listens)
+    assert await claimed("w#1", asks=True) == []
+    await storage.enqueue([NewJob(id="a", task="t")])
+    assert await claimed("w#1") == ["a"]  # it was handed
+    await storage.enqueue([NewJob(id="b", task="t"), NewJob(id="c", task="t")])
+    assert await claimed("w#2") == ["b", "c"]
+    assert await lines() == []
+    assert await claimed("w#3", asks=True) == []
+    await storage.enqueue([NewJob(id="d", task="t")])
+    assert await claimed("w#4") == []
+    assert await lines() == []
+    post.close()

@@ -254,10 +254,11 @@ local function lease_plain(id, body, raw, kind)
   if kind.lane then kind.gone[kind.taken] = id end
 end
 
--- those taken of one stretch of the line are out of it; `last`: nobody stood behind the stretch
+-- those taken of one stretch of the line are out of it; `last`: nobody stood behind the stretch. Who stores a job is not
+-- kept waiting by four commands more: the next claim finds that line empty.
 local function leave_line(queue, rank, list, taken, kinds, last)
   call('ZREM', list, unpack(taken))
-  if last then
+  if last and not asked then
     if B then B.list_swept('line', queue, rank, list) else swept('line', queue, rank, list) end
   end
   count('queue:' .. queue, #taken)
@@ -287,7 +288,10 @@ local function walk_rank(queue, rank, share, rule)
     local ids = call('ZRANGE', list, offset, offset + most)
     local more, cut = #ids > most, false
     ids[most + 1] = nil
-    if #ids == 0 then break end
+    if #ids == 0 then
+      if offset == 0 and which == 'line' and not B then swept('line', queue, rank, list) end
+      break
+    end
     local found, raws = fetch(JOB, ids), fetch(ROW, ids)
     local taken, gone, kinds, kind = {}, 0, {}, nil
     for k, id in ipairs(ids) do
