@@ -229,3 +229,28 @@ async def test_a_word_that_comes_while_the_file_is_closed_is_left(path: Path) ->
             await storage.enqueue([job(f"j{n}", queue=f"q{n}")])  # the word may have been said, and not yet heard
         async with opened(path) as storage:
             assert await state(storage, f"j{n}") is State.RUNNING
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("folder", ["short", "long" * 30])
+async def test_large_jobs_and_far_receivers(tmp_path: Path, folder: str, size: int) -> None:
+    """What does not fit into a datagram, or is not to be read in the folder for temporary files, is looked up."""
+    (tmp_path / folder).mkdir()
+    path = tmp_path / folder / "jobs.db"
+    async with opened(path) as worker, opened(path) as sender:
+        for n in range(3):
+            address, got = posted(worker)
+            await in_vain(worker, f"w#{n}", address)
+            await sender.enqueue([job(f"j{n}", payload="é\n" * size, headers=(("a", "b"),))])
+            ticket, row = await asyncio.wait_for(got.get(), 10)
+            assert ticket == f"w#{n}"
+            assert [row] == await worker.get([f"j{n}"])
+
+
+async def test_words_that_mean_nothing_are_passed_over(storage: SqliteStorage) -> None:
+    address, got = posted(storage)
+    await storage.enqueue([job("a")])
+    for said in ("", "{}", '"nobody"', '"a"', "{", "[1]"):
+        storage._posts._told(f"{address} {said}")
+        storage._posts._told(f"hand:nowhere:1 {said}")
+    assert got.empty()

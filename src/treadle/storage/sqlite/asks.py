@@ -70,13 +70,14 @@ class Asks:
         asks = self.all()
         kept = [ask for ask in asks if ask.address != address]
         if len(kept) < len(asks):
-            self._write(kept)
+            self.keep(kept)
 
     def add(self, new: Ask, now: float) -> None:
         """In the place of any other at its address; those that are over go."""
-        self._write([*(ask for ask in self.all() if ask.until > now and ask.address != new.address), new])
+        self.keep([*(ask for ask in self.all() if ask.until > now and ask.address != new.address), new])
 
-    def _write(self, asks: Sequence[Ask]) -> None:
+    def keep(self, asks: Sequence[Ask]) -> None:
+        """These and no others."""
         words = _encode(asks) if asks else b""
         while len(words) > MOST:
             asks = asks[1:]

@@ -36,6 +36,7 @@ class Bell:
         self._hub, self._foreign_version = hub, foreign_version
         self.handed: Callable[[str], None] = lambda word: None  # what becomes of a word for an address here
         self._folder = _folder_for(path)
+        self.beside = self._folder == _beside(path)  # who is told something there may read the file as well
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._socket: socket.socket | None = None
         self._sender: socket.socket | None = None
@@ -198,9 +199,13 @@ class Bell:
             self._sender = None
 
 
+def _beside(path: str) -> str:
+    return path + "-wake"
+
+
 def _folder_for(path: str) -> str:
     """Beside the file; where that is too long for a socket's path, a short one that every process finds."""
-    beside = path + "-wake"
+    beside = _beside(path)
     if not UNIX or len(os.fsencode(beside)) + 20 <= LONGEST:
         return beside
     name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest()
