@@ -56,10 +56,12 @@ class Asks:
 
     def all(self) -> list[Ask]:
         """What is noted. A note cut short by a kill, or that is none, says nothing."""
-        found = self._lock.note(HEAD + MOST)
-        size, sum = int.from_bytes(found[:4]), int.from_bytes(found[4:HEAD])
-        words = found[HEAD : HEAD + size]
-        if not size or zlib.crc32(words) != sum:
+        head = self._lock.note(HEAD)
+        size, sum = int.from_bytes(head[:4]), int.from_bytes(head[4:])
+        if not size:
+            return []
+        words = self._lock.note(HEAD + min(size, MOST))[HEAD:]
+        if zlib.crc32(words) != sum:
             return []
         try:
             return _decode(words)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from itertools import count
 from typing import Final
 
@@ -23,7 +23,7 @@ from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.connection import Database
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
-from treadle.storage.sqlite.rows import encode, is_plain, to_json
+from treadle.storage.sqlite.rows import encode, to_json
 from treadle.storage.sqlite.wake import Bell
 
 SAID: Final = 16_384  # bytes of a row that are told
@@ -96,22 +96,27 @@ class Posts:
 
     # --- handing
 
-    def store(self, desk: Desk, job: NewJob) -> Generator[None, None, list[Record]]:
-        """Store one job, and claim it for who has asked."""
-        line = f"queue:{job.queue}"
+    def store(self, desk: Desk, jobs: Sequence[NewJob], plain: bool) -> Generator[None, None, list[Record]]:
+        """Store one job, and claim it for who has asked. Where nobody has, nothing is added to storing it."""
+        asks = self._file.asks.all() if self._bell.knows_who_hears else []
+        stored = (add_plain if plain else enqueue)(desk, jobs)
+        return self._store_for(asks, desk, stored, f"queue:{jobs[0].queue}") if asks else stored
+
+    def _store_for(
+        self, asks: Sequence[Ask], desk: Desk, steps: Generator[None, None, list[Record]], line: str
+    ) -> Generator[None, None, list[Record]]:
         grown = line in desk.topics
-        stored = yield from (add_plain if is_plain(job) else enqueue)(desk, [job])
+        stored = yield from steps
         [row] = stored
         if row.place is not None:
-            handed = yield from self._hand(desk, row.job)
+            handed = yield from self._hand(asks, desk, row.job)
             if handed == row.job.id and not grown:
                 desk.topics.discard(line)
         return stored
 
-    def _hand(self, desk: Desk, job: NewJob) -> Generator[None, None, str | None]:
+    def _hand(self, asks: Sequence[Ask], desk: Desk, job: NewJob) -> Generator[None, None, str | None]:
         """Make the claim of who asked last and would take this job -> the id of the one handed over, the first in his
         turn. Only where that is quick: who stores is not to wait for rules and for what is due."""
-        asks = self._file.asks.all() if self._bell.knows_who_hears else ()
         for ask in reversed(asks):
             wanted = ask.claim_for(job) if ask.until > desk.now else None
             if wanted is None or not self._hears(ask.address):

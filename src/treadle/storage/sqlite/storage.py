@@ -96,7 +96,7 @@ class SqliteStorage:
             return []
         plain = all(map(is_plain, jobs))
         if len(jobs) == 1:
-            found = self._file.submit(lambda desk: self._posts.store(desk, jobs[0]), 1, jobs if plain else None)
+            found = self._file.submit(lambda desk: self._posts.store(desk, jobs, plain), 1, jobs if plain else None)
         elif plain:
             found = self._file.submit(lambda desk: add_plain(desk, jobs), len(jobs), jobs)
         else:
