@@ -1,0 +1,90 @@
+"""Limits where many jobs are taken or ended by one statement: a page whose jobs all fit, and one whose do not; law 8.
+
+Without these the road for a whole page, and that for few limits, would be held by random plays only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.storage.postgres import support
+from tests.storage.postgres.support import done, job
+from treadle.model import Claim, Limit, Outcome, Record, State
+from treadle.storage.postgres import PostgresStorage
+from treadle.testing import HandClock
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+async def storage(clock: HandClock) -> AsyncIterator[PostgresStorage]:
+    with support.a_schema() as schema:
+        made = PostgresStorage(support.url_of(schema), now=clock)
+        await made.open()
+        yield made
+        await made.close()
+
+
+async def claimed(storage: PostgresStorage, number: int, limit: int = 100) -> list[Record]:
+    ask = Claim(worker=f"w#{number}", queues=(("default", limit),), limit=limit)
+    return list((await storage.claim(ask)).records)
+
+
+def ids(rows: list[Record]) -> list[str]:
+    return [row.id for row in rows]
+
+
+@pytest.mark.parametrize("many", [1, 4, 5, 9])
+async def test_slots_of_what_ends_together_are_free_again(storage: PostgresStorage, many: int) -> None:
+    """However many limits they name between them, and each by itself two."""
+    names = [f"l{n}" for n in range(many)]
+    await storage.set_limits([Limit(name, slots=4) for name in names])
+    for turn in range(3):
+        new = [
+            job(f"{turn}-{n}", limits=tuple(dict.fromkeys([(names[n], 2), (names[(n + 1) % many], 2)])))
+            for n in range(many)
+        ]
+        await storage.enqueue(new)
+        rows = await claimed(storage, turn)
+        assert len(rows) == many
+        assert {each.status for each in await storage.settle([done(row) for row in rows])} == {"applied"}
+
+
+async def test_a_page_is_taken_whole_only_if_all_of_it_fit(storage: PostgresStorage) -> None:
+    await storage.set_limits([Limit("a", slots=10)])
+    await storage.enqueue([job("1", limits=(("a", 4),)), job("free"), job("2", limits=(("a", 4),))])
+    first = await claimed(storage, 1)
+    assert ids(first) == ["1", "2", "free"]
+    await storage.enqueue([job("3", limits=(("a", 2),)), job("4", limits=(("a", 1),)), job("other")])
+    second = await claimed(storage, 2)
+    assert ids(second) == ["3", "other"]
+    await storage.settle([done(row) for row in second])
+    assert ids(await claimed(storage, 3)) == ["4"]
+
+
+async def test_a_rate_is_charged_for_a_whole_page_at_once(storage: PostgresStorage, clock: HandClock) -> None:
+    await storage.set_limits([Limit("r", rate=5, per=10.0)])
+    await storage.enqueue([job(str(n), limits=(("r", 1),)) for n in range(3)])
+    assert len(await claimed(storage, 1)) == 3
+    await storage.enqueue([job(str(n), limits=(("r", 1),)) for n in range(3, 8)])
+    assert ids(await claimed(storage, 2)) == ["3", "4"]
+    clock.advance(9.9)
+    assert ids(await claimed(storage, 3)) == []
+    clock.advance(0.2)
+    assert ids(await claimed(storage, 4)) == ["5", "6", "7"]
+
+
+async def test_who_keeps_a_slot_over_a_retry_takes_no_second_one(storage: PostgresStorage) -> None:
+    await storage.set_limits([Limit("k", slots=1, hold="ended")])
+    await storage.enqueue([job("a", limits=(("k", 1),)), job("b", limits=(("k", 1),))])
+    [a] = await claimed(storage, 1)
+    await storage.settle([Outcome(id="a", version=a.version, state=State.READY, attempt=1, reason="retry")])
+    [again] = await claimed(storage, 2)
+    assert again.id == "a"
+    await storage.settle([done(again)])
+    assert ids(await claimed(storage, 3)) == ["b"]
