@@ -51,14 +51,14 @@ class Asks:
         if len(self._queues) > 1:
             self._turn = (self._turn + 1) % len(self._queues)
             order = self._queues[self._turn :] + self._queues[: self._turn]
-            queues = tuple((name, max(1, room * weight // self._total)) for name, weight in order)
+            queues = tuple([(name, max(1, room * weight // self._total)) for name, weight in order])
         else:
-            queues = tuple((name, room) for name, _ in self._queues)
+            queues = tuple([(name, room) for name, _ in self._queues])
         slots = self._slots  # our own is one more line to look at: not each time while jobs flow
         if self._always or slots.own or not slots.flowing or slots.behind_since is None or now >= self._own_at:
             queues, self._own_at, slots.own = self._own + queues, now + defaults.OWN_EVERY, False
         # Nor what another pump is settling: were that answer lost, it would find its job gone.
-        holds = (*self._slots.running, *(run.record.job.id for run in self._slots.unsettled(but=pump)))
+        holds = (*slots.running, *[run.record.job.id for run in slots.unsettled(but=pump)])
         tasks = self._tasks
         if self._gathered:
             # By one pump only: two claims under way at once would each fill the room there is.

@@ -150,7 +150,7 @@ class Pump:
         while True:
             # Said anew at each try: what we hold has changed meanwhile, and a job of ours must not come back to us.
             ask = self._ask(room, self._number, ticket) if room else self._hand.withdrawal() if stood else None
-            self._whole = ask is not None and any(queue == defaults.OWN_QUEUE for queue, _ in ask.queues[:1])
+            self._whole = ask is not None and ask.queues != () and ask.queues[0][0] == defaults.OWN_QUEUE
             try:
                 if self._fused is not None and ask is not None:
                     asked = True
