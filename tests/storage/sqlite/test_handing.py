@@ -100,12 +100,10 @@ async def test_nothing_is_handed_to_a_process_that_was_killed(storage: SqliteSto
 
 async def test_what_a_killed_sender_has_not_said_is_found(storage: SqliteStorage, path: Path, waits: Waits) -> None:
     """It died between its commit and the word."""
-    ran = asyncio.Event()
     async with App(storage=storage) as app:
 
         @app.task(name="t")
-        async def t() -> None:
-            ran.set()
+        async def t() -> None: ...
 
         async with Worker(app, poll=LONG):
             await waits()
@@ -115,7 +113,7 @@ async def test_what_a_killed_sender_has_not_said_is_found(storage: SqliteStorage
             """
             with child(path, body) as sender:
                 assert await asyncio.to_thread(sender.wait) == -9
-            await asyncio.wait_for(ran.wait(), 10)
+            await (await app.jobs.handle("a")).result(timeout=10)
             [row] = await storage.get(["a"])
             assert row is not None
             assert (row.lost, row.attempt) == (0, 1)
