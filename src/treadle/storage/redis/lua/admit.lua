@@ -184,7 +184,7 @@ end
 -- the queues of those who stand aside for a limit
 function A.queues(key)
   local queues = call('SMEMBERS', ns .. ':queues:' .. key)
-  table.sort(queues)
+  table.sort(queues, earlier)
   return queues
 end
 

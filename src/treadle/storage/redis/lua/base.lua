@@ -39,6 +39,17 @@ end
 -- tostring has 14 digits only
 local function num(x) return string.format('%.17g', x) end
 
+-- Whether one id stands before another: by bytes, as in sorted sets and on every storage. `<` goes by the server's language
+-- (`locale-collate`, or LC_COLLATE as it was started), which may take upper case for lower, and no notice of a hyphen.
+local function earlier(a, b)
+  if 'B' < 'a' then return a < b end
+  for k = 1, math.min(#a, #b) do
+    local x, y = byte(a, k), byte(b, k)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
 -- A call with any number of values: in steps, `width` values at a time stay together.
 local function many(verb, key, values, width)
   local n, step = #values, STEP * (width or 1)

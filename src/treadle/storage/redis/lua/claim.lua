@@ -153,7 +153,7 @@ local function go_slowly()
       table.sort(named[queue], function(a, b)
         if a.j.rank ~= b.j.rank then return a.j.rank > b.j.rank end
         if a.place ~= b.place then return a.place < b.place end
-        return a.id < b.id
+        return earlier(a.id, b.id)
       end)
       for _, r in ipairs(named[queue]) do
         if n < limit and r.place and wanted(r.id, r.j.task) and S.admit(r) then S.lease(r) end

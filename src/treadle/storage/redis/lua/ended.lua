@@ -10,7 +10,7 @@ local enough, moment = all.n + most, nil
 local function wanted(score) return (not last or score <= last) and (all.n < enough or score == moment) end
 local function take(score, ids)
   for _, id in ipairs(ids) do
-    if score ~= begin or id > behind then gather(all, score, id) end
+    if score ~= begin or earlier(behind, id) then gather(all, score, id) end
   end
   moment = score
 end

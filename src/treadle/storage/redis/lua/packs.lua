@@ -25,7 +25,7 @@ local function first_of(all, most)
   table.sort(all.scores)
   for _, score in ipairs(all.scores) do
     local there = all.at[score]
-    table.sort(there)
+    table.sort(there, earlier)
     for _, id in ipairs(there) do
       if n == most then return ids, scores end
       n = n + 1

@@ -5,7 +5,7 @@ local function standing(list, size, score, id)
     local mid = math.floor((low + high) / 2)
     local found = call('ZRANGE', list, mid, mid, 'WITHSCORES')
     local at = tonumber(found[2])
-    if at < score or (at == score and found[1] < id) then low = mid + 1 else high = mid end
+    if at < score or (at == score and earlier(found[1], id)) then low = mid + 1 else high = mid end
   end
   local found = call('ZRANGE', list, low, low, 'WITHSCORES')
   return low, found[1] == id and tonumber(found[2]) == score and 1 or 0
