@@ -127,9 +127,13 @@ class ValkeyPlace:
     def reset(self) -> None:
         self._client.execute_command("FLUSHALL", "SYNC")  # not beside what is measured next, which took half of it
         if self.durable:  # a small log again, and its rewriting over before we measure
+            self._wait_for_log()  # the server may have begun to rewrite it, and then refuses to
             self._client.bgrewriteaof()
-            while any(self._client.info("persistence")[f"aof_rewrite_{word}"] for word in ("in_progress", "scheduled")):
-                time.sleep(0.01)
+            self._wait_for_log()
+
+    def _wait_for_log(self) -> None:
+        while any(self._client.info("persistence")[f"aof_rewrite_{word}"] for word in ("in_progress", "scheduled")):
+            time.sleep(0.01)
 
     def cpu(self) -> float:
         info = self._client.info("cpu")
