@@ -199,23 +199,28 @@ BEGIN
     BEGIN
         PERFORM lock_gates(keys);
         moment := start_after(keys, t);
-    EXCEPTION WHEN lock_not_available THEN
-        busy := true;
-        RETURN;
-    END;
-    FOR limited IN SELECT DISTINCT k FROM unnest(keys) AS k LOOP
-        SELECT * INTO state FROM state_of(limited, moment);
-        SELECT sum(p.cost * p.n), sum(least(p.cost, state.cap) * p.n) INTO asked, starts
-        FROM unnest(keys, costs, counts) AS p (key, cost, n) WHERE p.key = limited;
-        IF state.level < starts - 1e-9 OR (state.slots IS NOT NULL AND state.used + asked > state.slots) THEN
+        FOR limited IN SELECT DISTINCT k FROM unnest(keys) AS k LOOP
+            SELECT * INTO state FROM state_of(limited, moment);
+            SELECT sum(p.cost * p.n), sum(least(p.cost, state.cap) * p.n) INTO asked, starts
+            FROM unnest(keys, costs, counts) AS p (key, cost, n) WHERE p.key = limited;
+            IF state.level < starts - 1e-9 OR (state.slots IS NOT NULL AND state.used + asked > state.slots) THEN
+                RAISE SQLSTATE 'TR002';
+            END IF;
+            IF state.cap IS NOT NULL THEN
+                rated := rated || limited;
+                due := due || starts;
+            END IF;
+        END LOOP;
+    EXCEPTION
+        WHEN SQLSTATE 'TR002' THEN
+            -- and lets go of the gates: those who are asked in turn may stand before these, and theirs come first
             taken := NULL;
+            moment := t;
             RETURN;
-        END IF;
-        IF state.cap IS NOT NULL THEN
-            rated := rated || limited;
-            due := due || starts;
-        END IF;
-    END LOOP;
+        WHEN lock_not_available THEN
+            busy := true;
+            RETURN;
+    END;
     FOR n IN 1 .. cardinality(rated) LOOP
         PERFORM spend(rated[n], rule_of(rated[n]), due[n]::int, moment);
     END LOOP;
