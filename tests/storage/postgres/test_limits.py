@@ -5,29 +5,12 @@ Without these the road for a whole page, and that for few limits, would be held 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
 from treadle.model import Claim, Limit, Outcome, Record, State
 from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-async def storage(clock: HandClock) -> AsyncIterator[PostgresStorage]:
-    with support.a_schema() as schema:
-        made = PostgresStorage(support.url_of(schema), now=clock)
-        await made.open()
-        yield made
-        await made.close()
 
 
 async def claimed(storage: PostgresStorage, number: int, limit: int = 100) -> list[Record]:

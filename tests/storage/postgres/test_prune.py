@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import psycopg
 import pytest
 
 from tests.servers import postgres
-from tests.storage.postgres.support import a_schema, done, job, url_of
+from tests.storage.postgres.support import done, job
 from treadle.model import Claim
 from treadle.storage.postgres import PostgresStorage, tend
 from treadle.testing.clock import HandClock
 
 
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-async def storage(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStorage]:
-    """To which one row is many."""
+@pytest.fixture(autouse=True)
+def one_row_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tend, "MANY", 1)
-    with a_schema() as schema:
-        made = PostgresStorage(url_of(schema), now=clock)
-        await made.open()
-        yield made
-        await made.close()
 
 
 async def end(storage: PostgresStorage, clock: HandClock, *ids: str) -> None:

@@ -20,8 +20,6 @@ MOST: Final = 65_536  # bytes of a note; of more asks the last
 HEAD: Final = 8  # bytes before them: how many, and their checksum
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
 _claim = msgspec.msgpack.Decoder(Claim).decode
 
 
