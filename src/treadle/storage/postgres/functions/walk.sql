@@ -36,7 +36,6 @@ DECLARE
     back_place float8;
     gates text[];
     whole boolean;              -- the next of this line are tried together
-    in_turn boolean;
 BEGIN
     FOR turn IN
         SELECT q.line AS queue, CASE WHEN half = 0 THEN q.share ELSE most END AS share
@@ -55,15 +54,13 @@ BEGIN
         at_id := NULL;
         whole := rooms IS NULL AND NOT named;
         WHILE left_over > 0 AND NOT unfinished LOOP
-            in_turn := true;
             IF whole THEN
                 SELECT * INTO met FROM together(line, tasks, holds, left_over, t);
                 EXIT WHEN met.busy OR met.spots IS NULL;
                 t := met.moment;
-                in_turn := met.taken IS NULL;
-                whole := cardinality(met.taken) = 256;
+                whole := met.taken IS NOT NULL;
             END IF;
-            IF in_turn THEN
+            IF NOT whole THEN
                 SELECT array_agg(p.id), array_agg(p.spot), array_agg(p.rank), array_agg(p.place), array_agg(p.wants)
                 INTO page, spots, ranks, places, wanted
                 FROM page_of(line, tasks, CASE WHEN named THEN ids END, shut, at_rank, at_place, at_id,
@@ -101,11 +98,11 @@ BEGIN
                 ), held AS (
                     INSERT INTO slot (key, id, cost, live)
                     SELECT unnest(b.limits), b.id, unnest(b.costs), true FROM begun b
-                    WHERE NOT in_turn AND b.limits IS NOT NULL
+                    WHERE whole AND b.limits IS NOT NULL
                 ), kept AS (        -- who has begun before may hold them already
                     INSERT INTO slot (key, id, cost, live)
                     SELECT unnest(b.limits), b.id, unnest(b.costs), NOT b.ran FROM begun b
-                    WHERE in_turn AND b.limits IS NOT NULL
+                    WHERE NOT whole AND b.limits IS NOT NULL
                     ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live
                 )
                 SELECT b.spec, b.state, b.version, b.attempt, b.lost, b.worker, b.place, b.joined_at, b.due_at,
@@ -114,6 +111,8 @@ BEGIN
                 got := got || met.taken;
                 left_over := left_over - cardinality(met.taken);
             END IF;
+            -- the rest is locked by others: to ask for their gates, with these held, would be to wait for each other
+            EXIT WHEN whole AND cardinality(met.taken) < 256;
             room := met.room_left;
             aside := aside + met.aside;
             unfinished := aside >= most_aside OR met.late;
