@@ -170,7 +170,8 @@ class Floor:
     def measure(self, turn: int) -> None:
         print(f"round {turn}: the floor, raw servers and loops", file=sys.stderr, flush=True)
         rounds = self.results.machine.setdefault("floor", {})
-        rounds[str(turn)] = probes.measured(self.places, self.storages, self.size, environments.python("", self.base))
+        found = probes.measured(self.places, self.storages, self.size, environments.python("", self.base))
+        rounds[str(turn)] = rounds.get(str(turn), {}) | found  # of other storages what was measured before stays
         self.results.machine["probes"] = probes.medians(list(rounds.values()))
         self.results.save()
 
