@@ -29,10 +29,18 @@ ABOUT = About(
     can=("results", "processes", "fanin"),
 )
 options: dict[str, Any] = {"results": ASK.results, "store_none": False}
+
+
+def on_redis() -> RedisHuey:
+    """With connections enough: by itself the driver has 100, and each of its threads needs one."""
+    from redis import ConnectionPool
+
+    pool = ConnectionPool.from_url(ASK.url or "redis://localhost", max_connections=1_000)
+    return RedisHuey("peer", connection_pool=pool, **options)
+
+
 queue = (
-    SqliteHuey("peer", filename=ASK.url.removeprefix("sqlite:///"), fsync=FSYNC, **options)
-    if SQLITE
-    else RedisHuey("peer", url=ASK.url or "redis://localhost", **options)
+    SqliteHuey("peer", filename=ASK.url.removeprefix("sqlite:///"), fsync=FSYNC, **options) if SQLITE else on_redis()
 )
 
 
