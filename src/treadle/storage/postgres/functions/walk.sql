@@ -11,6 +11,7 @@ RETURNS TABLE (
 #variable_conflict use_column
 DECLARE
     most_aside constant int := 1000;
+    wide constant int := 256;   -- of a page, at most
     until timestamptz := clock_timestamp() + interval '500 ms';
     got text[] := '{}';
     aside int := 0;
@@ -55,7 +56,7 @@ BEGIN
         whole := rooms IS NULL AND NOT named;
         WHILE left_over > 0 AND NOT unfinished LOOP
             IF whole THEN
-                SELECT * INTO met FROM together(line, tasks, holds, left_over, t);
+                SELECT * INTO met FROM together(line, tasks, holds, least(left_over, wide), t);
                 EXIT WHEN met.busy OR met.spots IS NULL;
                 t := met.moment;
                 whole := met.taken IS NOT NULL;
@@ -64,7 +65,7 @@ BEGIN
                 SELECT array_agg(p.id), array_agg(p.spot), array_agg(p.rank), array_agg(p.place), array_agg(p.wants)
                 INTO page, spots, ranks, places, wanted
                 FROM page_of(line, tasks, CASE WHEN named THEN ids END, shut, at_rank, at_place, at_id,
-                    least(greatest(left_over, 8), 256)) AS p;
+                    least(greatest(left_over, 8), wide)) AS p;
                 EXIT WHEN page IS NULL;
                 -- rules after the page: one that was set before a job of it was sent is seen
                 ruled := ruled OR EXISTS (SELECT 1 FROM rule);
@@ -112,7 +113,7 @@ BEGIN
                 left_over := left_over - cardinality(met.taken);
             END IF;
             -- the rest is locked by others: to ask for their gates, with these held, would be to wait for each other
-            EXIT WHEN whole AND cardinality(met.taken) < 256;
+            EXIT WHEN whole AND cardinality(met.taken) < wide;
             room := met.room_left;
             aside := aside + met.aside;
             unfinished := aside >= most_aside OR met.late;
@@ -179,7 +180,7 @@ BEGIN
         FROM job j
         WHERE j.queue = line AND j.place IS NOT NULL AND (tasks IS NULL OR j.task = ANY (tasks))
             AND j.id NOT IN (SELECT unnest(holds))
-        ORDER BY j.rank DESC, j.place, j.id LIMIT least(share, 256)
+        ORDER BY j.rank DESC, j.place, j.id LIMIT share
         FOR NO KEY UPDATE SKIP LOCKED
     ), alike AS (
         SELECT p.limits, p.costs, count(*) AS n FROM page p WHERE p.limits IS NOT NULL GROUP BY p.limits, p.costs
