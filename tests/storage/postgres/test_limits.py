@@ -50,6 +50,13 @@ async def test_a_page_is_taken_whole_only_if_all_of_it_fit(storage: PostgresStor
     assert ids(await claimed(storage, 3)) == ["4"]
 
 
+async def test_more_than_a_page_is_taken_by_one_claim(storage: PostgresStorage) -> None:
+    await storage.set_limits([Limit("a", slots=1_000)])
+    names = [f"{n:03}" for n in range(600)]
+    await storage.enqueue([job(name, limits=(("a", 1),)) for name in names])
+    assert ids(await claimed(storage, 1, 700)) == names
+
+
 async def test_a_rate_is_charged_for_a_whole_page_at_once(storage: PostgresStorage, clock: HandClock) -> None:
     await storage.set_limits([Limit("r", rate=5, per=10.0)])
     await storage.enqueue([job(str(n), limits=(("r", 1),)) for n in range(3)])
