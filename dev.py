@@ -17,7 +17,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -26,8 +26,17 @@ BIN, EXE = (VENV / "Scripts", ".exe") if sys.platform == "win32" else (VENV / "b
 PYTHON, UV = str(BIN / f"python{EXE}"), str(BIN / f"uv{EXE}")
 BASE = getattr(sys, "_base_executable", None) or sys.executable  # the interpreter itself, also when .venv runs us
 PIN = "pip compile --quiet --universal --python-version 3.11 --generate-hashes --only-binary :all: --no-emit-index-url"
-PIN += " --no-header --output-file requirements/dev.txt requirements/dev.in pyproject.toml"
-FEW = 5  # failed tests that are tried again by themselves
+PIN += " --no-header --output-file "
+PIN_DEV = PIN + "requirements/dev.txt requirements/dev.in pyproject.toml"
+PIN_IMAGE = PIN + "requirements/image.txt requirements/image.in pyproject.toml --constraints requirements/dev.txt"
+PIN_IMAGE += " --extra server --extra http --extra redis --extra postgres"
+FEW = 5  # failed tests that `--retry` runs once more
+WORKERS = "3"  # test processes for two cores: a third of their time they wait for servers and clocks
+KEEP = {"PATH", "HOME", "TERM", "LANG", "TMPDIR", "TREADLE_EXAMPLES"}  # what a step may see, besides KEEP_PREFIXES
+KEEP |= {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
+KEEP |= {f"{scheme}_PROXY" for scheme in ("HTTP", "HTTPS", "ALL", "NO")}
+KEEP |= {"SYSTEMROOT", "COMSPEC", "PATHEXT", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP", "TMP"}  # Windows
+KEEP_PREFIXES = ("TEST_", "PIP_", "UV_")
 DRAFT = ["--draft", "--version", "next"]
 Row = tuple[str, bool, str]  # name of the step, whether it went well, what the summary says of it
 
@@ -36,9 +45,22 @@ def tool(module: str, *args: str) -> list[str]:
     return [PYTHON, "-m", module, *args]
 
 
-def call(command: list[str], show: bool = True, keep: bool = False) -> tuple[int, str]:
-    """Run it -> exit code and, with `keep`, what it said. Ctrl-C reaches it by itself; the third one kills it."""
-    env = {**os.environ, "VIRTUAL_ENV": str(VENV), "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a step may see of the caller's environment: tests that need more of it pass on one machine only."""
+    return {
+        name: text
+        for name, text in environment.items()
+        if name.upper() in KEEP or name.upper().startswith(KEEP_PREFIXES)
+    }
+
+
+def call(command: list[str], show: bool = True, keep: bool = False, inherit: bool = False) -> tuple[int, str]:
+    """Run it -> exit code and, with `keep`, what it said. Ctrl-C reaches it by itself; the third one kills it.
+
+    The command gets a scrubbed environment, or with `inherit` the caller's whole one.
+    """
+    env = dict(os.environ) if inherit else scrubbed(os.environ)
+    env |= {"VIRTUAL_ENV": str(VENV), "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     out, err = (subprocess.PIPE, subprocess.STDOUT) if keep else (None, None)
     child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=err)
 
@@ -46,7 +68,7 @@ def call(command: list[str], show: bool = True, keep: bool = False) -> tuple[int
         child.terminate()
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, stop)
     said, interrupts = bytearray(), 0
     while child.returncode is None:
         try:
@@ -59,6 +81,9 @@ def call(command: list[str], show: bool = True, keep: bool = False) -> tuple[int
             interrupts += 1
             if interrupts == 3:
                 child.kill()
+    signal.signal(signal.SIGTERM, before)
+    if child.stdout:
+        child.stdout.close()
     if interrupts and child.returncode:
         raise KeyboardInterrupt
     return (child.returncode if child.returncode >= 0 else 128 - child.returncode), said.decode(errors="replace")
@@ -80,10 +105,11 @@ def must(why: str, name: str, command: list[str]) -> None:
         sys.exit(f"set-up failed: {why}")
 
 
-def summary(rows: list[Row]) -> int:
+def summary(rows: list[Row], more: str = "") -> int:
+    """The table of all steps; the last line says which ones failed, and `more`."""
     print("\n" + "\n".join(f"{'ok    ' if good else 'FAILED'}  {name:<18} {said}" for name, good, said in rows))
     failed = [name for name, good, _ in rows if not good]
-    print(f"failed: {', '.join(failed)}" if failed else "all passed", flush=True)
+    print((f"failed: {', '.join(failed)}" if failed else "all passed") + more, flush=True)
     return 1 if failed else 0
 
 
@@ -141,29 +167,41 @@ def checks() -> list[Row]:
     return [step(name, command) for name, command in steps.items()]
 
 
-def tests() -> Row:
-    command = tool("pytest", "-n", os.environ.get("TEST_WORKERS", "2"))
+def counted(said: str) -> str:
+    """The counts of a pytest run as its last line gives them; also those of the tests that showed nothing."""
+    found = dict.fromkeys(("passed", "skipped", "expected failures"), 0)
+    for count, what in re.findall(r"(\d+) ([a-z]+)", said.rstrip().rsplit("\n", 1)[-1].rsplit(" in ", 1)[0]):
+        found[{"xfailed": "expected failures", "error": "errors"}.get(what, what)] = int(count)
+    return ", ".join(f"{count} {what}" for what, count in found.items())
+
+
+def tests(retry: bool) -> tuple[Row, str]:
+    """All tests -> the row, and what the last line of the summary adds. A second try never turns a run green."""
+    command = tool("pytest", "-n", os.environ.get("TEST_WORKERS", WORKERS))
+    begun = time.perf_counter()
     code, said = call([*command, f"--color={'yes' if sys.stdout.isatty() else 'no'}"], keep=True)
-    plain = re.sub(r"\x1b\[[\d;]*m", "", said)
-    closing, failed = (
-        plain.rstrip().rsplit("\n", 1)[-1].strip(" ="),
-        re.findall(r"^(?:FAILED|ERROR) (\S+)", plain, re.M),
-    )
+    took, plain = f"{time.perf_counter() - begun:.1f} s", re.sub(r"\x1b\[[\d;]*m", "", said)
+    counts, failed = counted(plain), re.findall(r"^(?:FAILED|ERROR) (\S+)", plain, re.M)
     if code:
         print(f"-> exit code {code} from: {' '.join(command)}", flush=True)
-    if code == 1 and len(failed) <= FEW:  # real servers share this machine with all other tests: who was only too late?
-        print(f"-> tried again with nothing beside: {' '.join(failed)}", flush=True)
-        code, _ = call(tool("pytest", "-n0", "--last-failed", "--last-failed-no-failures=none"))
-        closing += (
-            f"; with nothing beside {'FAILED AGAIN' if code else 'passed, and is to be mended'}: {' '.join(failed)}"
-        )
-    return "tests", code == 0, closing
+    more = f" ({counts})"
+    if retry and code == 1 and len(failed) <= FEW:
+        print(f"-> --retry, one test at a time: {' '.join(failed)}", flush=True)
+        again, _ = call(tool("pytest", "-n0", "--last-failed", "--last-failed-no-failures=none"))
+        more += f"; --retry: {'FAILED AGAIN' if again else 'passed only at the second try'}: {' '.join(failed)}"
+    elif retry and code:
+        more += f"; --retry: not tried again, more than {FEW} tests failed or the run itself did"
+    return ("tests", code == 0, f"{took}, {counts}"), more
 
 
 def test(args: list[str]) -> int:
     if args[:1] == ["--servers"]:
         return call(tool("tools.servers", *args[1:]))[0]
-    return call(tool("pytest", *args))[0] if args else summary([*checks(), tests()])
+    if args not in ([], ["--retry"]):
+        return call(tool("pytest", *args))[0]
+    rows = checks()
+    row, more = tests(retry=bool(args))
+    return summary([*rows, row], more)
 
 
 def lint(args: list[str]) -> int:
@@ -175,16 +213,16 @@ def docs(args: list[str]) -> int:
 
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "demo": (lambda args: call([str(BIN / f"treadle{EXE}"), "demo", *args])[0], "show Treadle at work"),
+    "demo": (lambda args: call([str(BIN / f"treadle{EXE}"), "demo", *args], inherit=True)[0], "show Treadle at work"),
     "test": (
         test,
-        "style, types, layers, then all tests; with arguments: only pytest, with those",
+        "style, types, layers, all tests (`--retry`: failed ones once more); with other arguments: only pytest",
     ),
     "check": (lambda args: summary(checks()), "style, types and layers only"),
     "lint": (lint, "repair style and format in place"),
     "docs": (docs, "build the documentation into site/, with the reference from the docstrings"),
     "bench": (
-        lambda args: call(tool("benchmarks", *args))[0],
+        lambda args: call(tool("benchmarks", *args), inherit=True)[0],
         "measure Treadle beside its peers; `bench engine`: Treadle alone",
     ),
     "soak": (lambda args: call(tool("pytest", "-msoak", "-n0", "-s", "--timeout=0", *args))[0], "run the long tests"),
@@ -194,8 +232,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         "what changes/ adds to CHANGELOG.md",
     ),
     "pins": (
-        lambda args: call([UV, *PIN.split(), *args])[0],
-        "compile requirements/dev.txt anew; `--upgrade` for newer",
+        lambda args: call([UV, *PIN_DEV.split(), *args])[0] or call([UV, *PIN_IMAGE.split(), *args])[0],
+        "compile requirements/*.txt anew; `--upgrade` for newer",
     ),
 }
 

@@ -1,16 +1,28 @@
 """`python3 dev.py bench`: Treadle beside its peers (harness/run.py); with a name in front, one of the smaller ones.
 
 `bench engine` measures Treadle alone, `bench claim-cost` and `bench backlog` what very many stored jobs cost, `bench
-blocked` what those of one blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it asks
-for, `bench http` what requests cost a server, `bench lateness` how late delayed jobs are picked up, `bench plans` how
-PostgreSQL finds the next jobs, `bench churn` whether a database that was busy for an hour is slower than a new one.
+blocked` what those of one blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it
+asks for, `bench http` what requests cost a server, `bench lateness` how late delayed jobs are picked up, `bench
+plans` how PostgreSQL finds the next jobs, `bench churn` whether a database that was busy for an hour is slower than a
+new one, `bench fleet-limits` what limits cost a fleet of workers, `bench fleet-lines` what jobs of other tasks and
+batch tasks do, `bench acts` what a cancel or retry of many jobs takes, `bench starts` what the start of a worker
+costs beside a million jobs, `bench bulk` what many jobs in one call take, `bench singles` what hints cost, `bench
+readers` what a forgotten reader costs, `bench server-hostile` what ordinary callers notice of hostile connections.
 `bench envs [NAME ...] [--python 3.13]` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
 compiles their pins anew.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
+
+SMALLER = {
+    "engine": "engine", "claim-cost": "claim_cost", "backlog": "backlog", "blocked": "blocked", "roads": "roads",
+    "http": "over_http", "lateness": "lateness", "plans": "plans", "churn": "churn", "fleet-limits": "fleet_limits",
+    "acts": "acts", "starts": "starts", "bulk": "bulk", "singles": "singles", "readers": "readers",
+    "fleet-lines": "fleet_lines", "server-hostile": "hostile",
+}  # fmt: skip
 
 
 def main(words: list[str]) -> int:
@@ -23,14 +35,8 @@ def main(words: list[str]) -> int:
         from benchmarks.harness.environments import main as envs
 
         return envs(rest)
-    elif name in ("engine", "claim-cost", "backlog", "blocked", "roads", "http", "lateness", "plans", "churn"):
-        from benchmarks import backlog, blocked, churn, claim_cost, engine, lateness, over_http, plans, roads
-
-        smaller = {
-            "engine": engine, "claim-cost": claim_cost, "backlog": backlog, "blocked": blocked, "roads": roads,
-            "http": over_http, "lateness": lateness, "plans": plans, "churn": churn,
-        }  # fmt: skip
-        smaller[name].main(rest)
+    elif name in SMALLER:
+        importlib.import_module(f"benchmarks.{SMALLER[name]}").main(rest)
     else:
         from benchmarks.harness.run import main as run
 

@@ -37,7 +37,9 @@ CLAIM = {"worker": "r{}#1", "queues": [["bench", 1]], "wait": 20, "max_lost": 3}
 
 def request(path: str, body: object) -> bytes:
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    )
     return f"{head}\r\n\r\n".encode() + content
 
 
@@ -64,9 +66,9 @@ class Server:
 
 
 @contextmanager
-def serving(url: str) -> Iterator[Server]:
-    """A server on an empty storage, on the first core; this process moves to the others."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+def serving(url: str, pinned: bool = True) -> Iterator[Server]:
+    """A server on an empty storage. pinned: on the first core; this process moves to the others."""
+    cores = sorted(os.sched_getaffinity(0)) if pinned and hasattr(os, "sched_getaffinity") else []
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "treadle", "server", "--url", url, "--port", "0", "--quiet"]
         process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)

@@ -20,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import StreamingResponse
 
-from treadle import App, Job, JobUnknown, current
+from treadle import App, Job, UnknownJob, current
 
 app = App()
 
@@ -54,7 +54,7 @@ async def follow(id: str) -> StreamingResponse:
     """Server-sent events: one for each step heard of, the last with the result."""
     try:
         row = await app.jobs.get(id)
-    except JobUnknown:
+    except UnknownJob:
         raise HTTPException(404, f"there is no film {id}") from None
     return StreamingResponse(steps(app.jobs.job_of(row)), media_type="text/event-stream")
 

@@ -15,7 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.request import Request, urlopen
 
-from treadle import App, JobUnknown
+from treadle import App, UnknownJob
 
 app = App()
 
@@ -36,8 +36,8 @@ def place_order(order: int, address: str) -> dict[str, str]:
 def order_state(id: str) -> dict[str, str | None]:
     """A view that a browser asks now and then."""
     try:
-        row = app.sync.call(app.jobs.get(id))
-    except JobUnknown:
+        row = app.sync.jobs.get(id)
+    except UnknownJob:
         return {"state": "unknown", "result": None}
     return {"state": str(row.state), "result": row.result}
 

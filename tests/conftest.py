@@ -1,16 +1,21 @@
-"""What concerns the whole run: the event loop (`TEST_LOOP=uvloop`); the closing report also says which servers it was
-run against, and which code blocks of the documentation did not run."""
+"""What concerns the whole run: the event loop (`TEST_LOOP=uvloop`, `TEST_EAGER=1`) and the end of tests that hang; the
+closing report also says which servers it was run against, and which code blocks of the documentation did not run."""
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
 from tests.servers.process import VERSIONS
+
+HUNG = 240.0  # seconds after which a test's process is ended; twice `timeout`, whose error a tear-down may outlive
+_stderr = pytest.StashKey[int]()
 
 if os.environ.get("TEST_LOOP") == "uvloop":  # on which `treadle worker` runs where it is installed
 
@@ -18,6 +23,48 @@ if os.environ.get("TEST_LOOP") == "uvloop":  # on which `treadle worker` runs wh
         import uvloop
 
         return {"uvloop": uvloop.new_event_loop}
+
+elif os.environ.get("TEST_EAGER"):  # as programs have it that set `asyncio.eager_task_factory`: Python 3.12 or later
+
+    def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+        def new_event_loop() -> asyncio.AbstractEventLoop:
+            loop = asyncio.new_event_loop()
+            loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+            return loop
+
+        return {"eager": new_event_loop}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_stderr] = os.dup(2)  # not yet the file that captures what tests print
+
+
+def _watch(item: pytest.Item) -> None:
+    """End this process, with the stacks of all its threads, unless the test ends in time: nothing else in a process can
+    end a tear-down that waits for ever. The run reports which test it was, and goes on in a new process."""
+    if not item.get_closest_marker("soak"):
+        faulthandler.dump_traceback_later(HUNG, exit=True, file=item.config.stash[_stderr])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _watch(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    if isinstance(node, pytest.Item):
+        _watch(node)  # pytest's own plugin has just called it off
+
+
+def pytest_collection_finish() -> None:
+    """What collecting made stays until the end: a full collection in a test need not look at it, 0.2 s each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -35,7 +35,7 @@ def version(kind: str, place: str) -> str:
 
 def run(kind: str, place: str, more: list[str]) -> int:
     variable, tests = KINDS[kind]
-    workers = os.environ.get("TEST_WORKERS", "2")
+    workers = os.environ.get("TEST_WORKERS", "3")
     command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-k", tests, *FOLDERS, *more]
     return subprocess.run(command, env={**os.environ, variable: place}, check=False).returncode
 

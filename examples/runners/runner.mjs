@@ -39,6 +39,7 @@ async function call(verb, body) {
     try {
       const answer = await fetch(`${server}/v1/work/${verb}`, {
         method: "POST",
+        redirect: "error", // jobs and token are for this server
         headers: { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) },
         body: JSON.stringify(body),
       });

@@ -12,9 +12,14 @@ server=${TREADLE_SERVER:-http://127.0.0.1:7373}
 jobs=${1:-1000000}
 name="curl-$$"
 
+secrets() { # secrets BODY: token and body for curl on stdin; process lists show what stands on its command line
+    printf 'header = "Authorization: Bearer %s"\ndata = "%s"\n' "${TREADLE_TOKEN:-none}" \
+        "$(printf '%s' "$1" | sed 's/[\\"]/\\&/g')"
+}
+
 call() { # call VERB BODY: one request; tried again, after a pause, until the server answers
-    until curl --silent --fail-with-body --max-time 60 -H 'Content-Type: application/json' \
-        -H "Authorization: Bearer ${TREADLE_TOKEN:-none}" --data "$2" "$server/v1/work/$1"; do
+    until secrets "$2" | curl --config - --silent --fail-with-body --max-time 60 \
+        -H 'Content-Type: application/json' "$server/v1/work/$1"; do
         echo >&2 " ($1: trying again)"
         sleep 1
     done

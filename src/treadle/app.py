@@ -18,27 +18,26 @@ from treadle import clock as clocks
 from treadle import codec as codecs
 from treadle import config, defaults, judge, middleware
 from treadle import cron as crons
+from treadle.awaiting import Awaited, check_awaited
 from treadle.batch import BatchDecorator, BatchTask
 from treadle.client import Client
 from treadle.compose.reduce import Reducer
 from treadle.compose.sent import flatten, waiting
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
-from treadle.errors import (
-    BadOption,
-    BadTask,
-    NestedTransaction,
-    UnknownTask,
-)  # fmt: skip
+from treadle.errors import BadOption, BadTask, UnknownTask
 from treadle.events import Emitter, Event, Listener
 from treadle.ids import IdFactory, UuidV7
 from treadle.job import Continuation, Job, JobSpec, Value
 from treadle.judge import HOLD
+from treadle.lifecycle import Lifecycle
 from treadle.model import Limit
+from treadle.nested import guarded
 from treadle.operate.dead import Dead
 from treadle.operate.following import Following
 from treadle.operate.holds import Holds
 from treadle.operate.jobs import Jobs
 from treadle.operate.limits import Limits
+from treadle.operate.names import Names, without_rule
 from treadle.operate.orphans import Orphans
 from treadle.operate.queues import Queues
 from treadle.operate.schedules import Schedules
@@ -47,7 +46,8 @@ from treadle.options import HasId, Options, Seconds, Sizes, When, name_of
 from treadle.ports import name_of_space, three
 from treadle.retry import Retry
 from treadle.storage import compose, connect
-from treadle.storage.contract import Storage
+from treadle.storage.contract import Bound, Storage, confined
+from treadle.storage.sessions import bound_to
 from treadle.sync import Portal
 from treadle.task import Computed, Kind, Maker, Stub, Task, own_limit
 from treadle.worker.inline import Inline
@@ -67,7 +67,7 @@ V = TypeVar("V", bound=Value)
 Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 
-class App:
+class App(Awaited, call="app", more={"close": "app.sync.close()"}):
     """Tasks and where their jobs live.
 
     url       sqlite:///file.db, redis://, http:// ..., memory://, as `treadle.storage.connect` reads it; None:
@@ -97,7 +97,6 @@ class App:
         self._by_default = by_url and url is None
         self.now: clocks.Clock = clock or clocks.wall
         self._clock, self._token = clock, token or config.token()
-        self.storage: Storage = storage if storage is not None else self._connect()
         self.chance: Callable[[], float] = random or _random.random
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.emitter = Emitter()
@@ -106,23 +105,25 @@ class App:
         self._codec = codec
         if codec is not None:
             codecs.probe(codec)
-        self.client = Client(self._opened, self._at_hand, self.emitter, self.tasks)
-        self.client.layers = self.layers
         self._inline = Inline(self)
-        self.client.run_now = self._inline.run
+        self._life = self._new_life(storage)
+        self.client: Client = Client(self._opened, self._life.at_hand, self.bound, self.emitter, self.tasks)
+        self.client.layers = self.layers
+        self.client.run_now = self._run_inline
         self.retry = retry or Retry()
         self.new_id: IdFactory = ids or UuidV7()
         self._maker = Maker(self.client, self.new_id, self.now, self.retry, self.sizes)
         self.reducers: dict[str, Reducer] = self._maker.reducers
-        self._users, self._is_open, self._lazily = 0, False, False
-        self._opening: asyncio.Lock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self.sync = Portal(self)
-        self.jobs = Jobs(self.client, self._opened, self.tasks, self.now, self.sizes.step)
+        names = Names(self._opened, self.tasks)
+        self.client.names, self._maker.given = names, names.given
+        self.jobs = Jobs(self.client, self._opened, self.tasks, self.now, names, self.sizes.step)
         self.dead = Dead(self.jobs)
-        self.limits = Limits(self._opened)
+        self.limits = Limits(self._opened, names)
         self.queues = Queues(self._opened, self.limits)
-        self.schedules = Schedules(self._opened, self.client.send, self._new_id, self.jobs.job_of, self._tell_error)
+        self.schedules = Schedules(
+            self._opened, self.client.send, self._new_id, self.jobs.job_of, self._tell_error, self.client.prepared
+        )
         self.own = self.schedules.tasks
         self.own[HOLD] = Holds(self.limits).task
         self._orphans = Orphans(self._opened, self.emitter)
@@ -253,10 +254,13 @@ class App:
 
     def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
         if isinstance(function, Task):
-            raise BadTask(f"{function.name} is a task already")
+            raise BadTask(f"{function.name} is a task already; put @app.cron, @app.every and the like above @app.task")
         found = name or name_of_function(function)
-        if found in self.tasks:
-            raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
+        if (old := self.tasks.get(found)) is not None:
+            if not _is_redefined(old, function):
+                raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
+            self._maker.limited.discard(found)
+            self.limits.forget(own_limit(found))
         return found
 
     def batch(
@@ -334,7 +338,7 @@ class App:
         everywhere  those of all processes on this storage instead, told from their rows: about jobs only, the latest
                     state of each; of two changes between two looks, at most a second apart, the later one
         """
-        return Following(self._opened).stream() if everywhere else self.emitter.stream()
+        return Following(self._opened, self.now).stream() if everywhere else self.emitter.stream()
 
     def middleware(self, layer: Any) -> Any:
         """Add a Middleware (class or instance) inside those added before; answers what it was given."""
@@ -344,34 +348,42 @@ class App:
     # --- sending
 
     @overload
-    async def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
+    def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
         self, spec: Continuation[T, W], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> Job[T, W]: ...  # fmt: skip
+    ) -> Coroutine[Any, Any, Job[T, W]]: ...  # fmt: skip
     @overload
-    async def enqueue(
+    def enqueue(
         self, specs: Iterable[Continuation[T, W]], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> list[Job[T, W]]: ...  # fmt: skip
+    ) -> Coroutine[Any, Any, list[Job[T, W]]]: ...  # fmt: skip
     @overload
-    async def enqueue(
+    def enqueue(
         self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
         after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> list[Job[Any, Any]]: ...  # fmt: skip
-    async def enqueue(
+    ) -> Coroutine[Any, Any, list[Job[Any, Any]]]: ...  # fmt: skip
+    def enqueue(
         self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
         after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> Any:  # fmt: skip
+    ) -> Coroutine[Any, Any, Any]:  # fmt: skip
         """Store specs and flows, all or none, in one trip; durable when it returns. One answers one Job, else a list.
         A flow is answered by the job that ends when all of it has.
 
         after, when, wait_timeout  make all of them wait, as the options of these names do
         within                     your own open transaction on the storage's database: a connection or a session. The
                                    jobs are committed or rolled back with it (SQLite, PostgreSQL)
-        Raises UnknownJob, KeyHeld, BadOption, BadSession, Unsupported, StorageError; nothing is stored then.
+        Raises UnknownUpstream, KeyHeld, IdTaken, BadOption, BadSession, Unsupported, StorageError; nothing is stored
+        then.
         """
+        check_awaited("app.enqueue()", "app.sync.enqueue(...)")
+        return self._enqueue(specs, after, when, wait_timeout, within)
+
+    async def _enqueue(
+        self, specs: Sequence[Any], after: HasId | str | Iterable[HasId | str] | None, when: When | None,
+        wait_timeout: Seconds | None, within: Any,
+    ) -> Any:  # fmt: skip
         flat, single = self.flatten(specs, after, when, wait_timeout)
         jobs = await self.client.send(flat, within) if flat else []
         return jobs[0] if single else jobs
@@ -390,36 +402,36 @@ class App:
     # --- life
 
     async def open(self) -> Storage:
-        """Open the storage unless it is open; each open wants its own `release`."""
-        self._users += 1
-        try:
-            return await self._open()
-        except BaseException:
-            self._users -= 1
-            raise
+        """Open the storage unless it is open; each open wants its own `release`.
+
+        It belongs to the event loop that opens it first. On another loop every call goes there and back; code on that
+        loop must not block meanwhile. Raises StorageUnavailable, and EventLoopError where that loop stands still.
+        """
+        return await self._life.open()
 
     async def release(self) -> None:
         """Close the storage when nobody uses it any more."""
-        self._users = max(0, self._users - 1)
-        if self._users <= self._inline.users and not self._lazily:
-            await self.close()
+        await self._leave(even_if_lazily=False)
 
     async def close(self) -> None:
-        """Stop the inline worker and close the storage. Twice is once."""
-        await self._inline.stop()
-        if self._is_open:
-            self._is_open = self._lazily = False
-            self._users, self._opening = 0, None
-            await self.storage.close()
+        """Stop the inline worker and close the storage, whatever loop it is open on. Twice is once; where the caller
+        is cancelled, the closing goes on."""
+        await self._life.close()
 
-    def testing(self, clock: HandClock | None = None) -> Testing:
+    async def _leave(self, *, even_if_lazily: bool) -> None:
+        # The inline worker keeps the app open for nobody but itself, and lets go of it while the app is closed.
+        others = -1 if self._inline.stopping else self._inline.users
+        await self._life.leave(others, even_if_lazily=even_if_lazily)
+
+    def testing(self, clock: HandClock | None = None, *, within: Literal["commit", "at_once"] = "commit") -> Testing:
         """`async with app.testing() as t:` puts jobs into a fresh storage in memory, under a clock moved by hand.
 
-        Tasks, middleware and listeners stay; afterwards the app is what it was. See `treadle.testing`.
+        Tasks, middleware and listeners stay; afterwards the app is what it was. Jobs of `within=session` are stored
+        when the session commits ("at_once": before). Raises BadOption. See `treadle.testing`.
         """
         from treadle.testing.app import Testing
 
-        return Testing(self, clock)
+        return Testing(self, clock, within=within)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -428,14 +440,35 @@ class App:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._users = max(0, self._users - 1)
-        if self._users <= self._inline.users:  # a worker that still runs goes on, and closes
-            await self.close()
+        await self._leave(even_if_lazily=True)  # a worker that still runs goes on, and closes
 
     async def prepare(self) -> None:
-        """Store what is declared in code; every worker does so when it starts."""
-        await self.limits.store()
-        await self.schedules.store()
+        """Store what is declared in code; every worker does so when it starts. The limits and the mark come last."""
+        only = confined(self.storage)
+        if only and self._declares():
+            log.warning(
+                "the token is bound to %s: the schedules and limits that code declares are not stored; a worker with a "
+                "token of every queue, or one on the storage itself, stores them", ", ".join(only),
+            )  # fmt: skip
+        if only:
+            return
+        if self._declares():
+            await self.schedules.store()
+            await self.limits.store()
+        if any(task.constants.get("limits") for task in self.tasks.values()):
+            rules = frozenset(use.key for use in await self.limits.list(use=False))
+            for name, limit, guess in without_rule(self.tasks, rules):
+                log.warning("task %s: its limit %r has no rule and limits nothing%s", name, limit, guess)
+
+    async def prepare_again(self) -> bool:
+        """Store it once more if the storage has lost it, such as a server that came back empty. Whether it had."""
+        if not self._declares() or await self.limits.is_stored():
+            return False
+        await self.prepare()
+        return True
+
+    def _declares(self) -> bool:
+        return self.limits.declares or self.schedules.declares
 
     def _new_id(self) -> str:
         return self._maker.new_id()
@@ -445,41 +478,45 @@ class App:
             self.emitter.emit(Event(name="worker.error", error=error))
 
     async def _opened(self) -> Storage:
-        """The storage, opened at its first use; such an app stays open until `close`."""
-        storage = self._at_hand()
-        if storage is None:
-            self._lazily = True
-            storage = await self._open()
-        return storage
+        """The storage, opened at its first use; such an app stays open until `close`, or until its loop ends."""
+        return guarded(await self._life.opened())
 
-    def _at_hand(self) -> Storage | None:
-        """The storage, if it is open on the loop that runs here."""
-        return self.storage if self._is_open and self._loop is asyncio.get_running_loop() else None
+    @property
+    def storage(self) -> Storage:
+        """Where the jobs live, as the code that runs here may use it."""
+        return self._life.seen_from_here()
+
+    def bound(self, within: Any) -> Bound:
+        """The storage's verbs inside a transaction of the user's. The app need not be open: to open it could mean to
+        wait for that very transaction."""
+        return bound_to(self.storage, within)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop the app is open on; None while it is closed."""
-        return self._loop if self._is_open else None
+        return self._life.loop
 
-    async def _open(self) -> Storage:
-        here = asyncio.get_running_loop()
-        if self._is_open and self._loop is not here:
-            if self._loop is not None and not self._loop.is_closed():
-                raise NestedTransaction("this app is open on another event loop; from other threads use app.sync")
-            # The loop it was opened on is gone, as after a first asyncio.run(): what belonged to it is gone too.
-            self._is_open, self._opening = False, None
-            self._inline.forget()
-            if self.url is not None or self._ports is not None:
-                self.storage = self._connect()
-        if self._opening is None:
-            self._opening = asyncio.Lock()
-        async with self._opening:
-            if not self._is_open:
-                await self.storage.open()
-                self._is_open, self._loop = True, here
-                if self._by_default:
-                    log.info("jobs live in %s", self.url)
-        return self.storage
+    def _new_life(self, storage: Storage | None) -> Lifecycle:
+        alone = storage is not None or (self.url or "").startswith("memory:")  # its jobs are nowhere else
+        return Lifecycle(
+            storage or self._connect(), None if alone else self._connect, self.url is not None, self._stop_inline,
+            self._say_where, self._forget,
+        )  # fmt: skip
+
+    def _say_where(self) -> None:
+        if self._by_default:
+            log.info("jobs live in %s", self.url)
+
+    def _forget(self) -> None:
+        """In a forked child: what runs on event loops of the parent does not run here."""
+        self._inline.forget()
+        self.sync.forget()
+
+    async def _run_inline(self, ids: Sequence[str]) -> None:
+        await self._inline.run(ids)
+
+    async def _stop_inline(self) -> None:
+        await self._inline.stop()
 
     def _connect(self) -> Storage:
         if self._ports is not None:
@@ -489,3 +526,10 @@ class App:
     async def results(self, ids: Sequence[str]) -> list[Any]:
         """What became of these jobs, in order: the result, or the exception that says why there is none."""
         return await self.client.results(ids)
+
+
+def _is_redefined(old: Task[..., Any, Any], function: Callable[..., Any]) -> bool:
+    """Whether this is the function of `old`, defined again: a notebook's cell run twice, or `importlib.reload`. Two
+    functions that are made within functions may have the same name and be different."""
+    name = getattr(function, "__qualname__", "<")
+    return "<" not in name and (old.__module__, old.__qualname__) == (function.__module__, name)

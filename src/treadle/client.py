@@ -11,17 +11,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from treadle import context, defaults, middleware
+from treadle import context, defaults, middleware, nested
 from treadle.compose.check import acyclic
 from treadle.compose.fold import decode_of
 from treadle.ending import failure_of
-from treadle.errors import BadOption, JobNotDone, JobUnknown, KeyHeld, StorageError, TreadleError
+from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, TreadleError, UnknownJob
 from treadle.events import Emitter, Event
 from treadle.job import Job, JobSpec, Progress, has_result
 from treadle.model import NewJob, Query, Record, State
 from treadle.retry import seconds
+from treadle.started import started
 from treadle.storage.contract import Bound, Storage
-from treadle.storage.sessions import bound_to
 
 log = logging.getLogger("treadle")
 
@@ -41,47 +41,70 @@ class Batcher(Generic[A, B]):
 
     def __init__(self, call: Callable[[list[A]], Awaitable[Sequence[B]]], most: int, *, at_once: bool = False) -> None:
         self._call, self._most, self._at_once = call, most, at_once
-        self._waiting: list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]] = []
-        self._task: asyncio.Task[None] | None = None
-        self._ahead = False  # somebody is under way by itself
+        self._turns: dict[asyncio.AbstractEventLoop, _Turns[A, B]] = {}
 
     async def __call__(self, items: Sequence[A]) -> Sequence[B]:
-        if self._at_once and not self._ahead and self._task is None:
+        loop = asyncio.get_running_loop()
+        turns = self._turns.get(loop) or self._new(loop)
+        if self._at_once and not turns.ahead and not turns.draining:
             # Straight there: two turns of the loop less than by a task.
-            self._ahead = True
+            turns.ahead = True
             try:
                 return await self._call(list(items))
             finally:
-                self._ahead = False
-                if self._waiting:
-                    self._task = asyncio.create_task(self._drain())
-        future: asyncio.Future[Sequence[B]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((items, future))
-        if self._task is None and not self._ahead:
-            self._task = asyncio.create_task(self._drain())
+                turns.ahead = False
+                if turns.waiting:
+                    turns.drain(loop)
+        future: asyncio.Future[Sequence[B]] = loop.create_future()
+        turns.waiting.append((items, future))
+        if not turns.draining and not turns.ahead:
+            turns.drain(loop)
         return await future
+
+    def _new(self, loop: asyncio.AbstractEventLoop) -> _Turns[A, B]:
+        for other in list(self._turns):
+            if other.is_closed():
+                self._turns.pop(other, None)
+        self._turns[loop] = turns = _Turns(self._call, self._most)
+        return turns
+
+
+class _Turns(Generic[A, B]):
+    """The calls made on one event loop, and the task that takes them along."""
+
+    def __init__(self, call: Callable[[list[A]], Awaitable[Sequence[B]]], most: int) -> None:
+        self._call, self._most = call, most
+        self.waiting: list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]] = []
+        self.ahead = False  # a call is under way by itself
+        self.draining = False
+        self._task: asyncio.Task[None] | None = None  # kept, or it might be collected
+
+    def drain(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Send what waits, in a task of its own."""
+        self.draining = True
+        self._task = started(self._drain(), loop=loop)
 
     async def _drain(self) -> None:
         try:
-            while self._waiting:
+            while self.waiting:
                 if group := self._take():
                     await self._trip(group)
         finally:
-            self._task = None
-            left, self._waiting = self._waiting, []  # not empty only if we were cancelled
+            self.draining = False
+            left, self.waiting = self.waiting, []  # not empty only if this task was cancelled
             for _, future in left:
                 future.cancel()
 
     def _take(self) -> list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]]:
         """Those that go together; without callers that were cancelled before their trip began."""
-        self._waiting = [one for one in self._waiting if not one[1].done()]
+        self.waiting = [one for one in self.waiting if not one[1].done()]
         size, count = 0, 0
-        for items, _ in self._waiting:
+        for items, _ in self.waiting:
             size += len(items)
             if count and size > self._most:
                 break
             count += 1
-        group, self._waiting = self._waiting[:count], self._waiting[count:]
+        group, self.waiting = self.waiting[:count], self.waiting[count:]
         return group
 
     async def _trip(self, group: list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]]) -> None:
@@ -113,18 +136,27 @@ class Waited(Protocol):
     async def waited(self, id: str) -> None: ...
 
 
+class Names(Protocol):
+    """What is known of the names of tasks, queues and limits; see `treadle.operate.names`."""
+
+    fresh: set[tuple[str, str]]
+
+    async def sending(self, jobs: Sequence[NewJob]) -> None: ...
+
+
 class Client:
     """What tasks, specs and jobs send and wait through."""
 
     def __init__(
-        self, storage: Callable[[], Awaitable[Storage]], at_hand: Callable[[], Storage | None], emitter: Emitter,
-        tasks: Mapping[str, Any] | None = None,
+        self, storage: Callable[[], Awaitable[Storage]], at_hand: Callable[[], Storage | None],
+        bound: Callable[[Any], Bound], emitter: Emitter, tasks: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self._storage, self._at_hand, self._emitter = storage, at_hand, emitter
+        self._storage, self._at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
         self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows as tasks are declared
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.layers: list[middleware.Middleware] = []
+        self.names: Names | None = None  # checked where a call may use a new one
         self.orphans: Waited | None = None  # told who waits, where somebody listens for workflows nobody waits for
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # the app's way to run inline jobs
 
@@ -145,10 +177,16 @@ class Client:
         if within is not None:
             return self._send_within(specs, within)
         context.refuse_to_wait("enqueue")
+        if self.names is not None and self.names.fresh:
+            return self._send_named(self.names, specs)
         return self._through(self._send, specs)
 
+    async def _send_named(self, names: Names, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
+        await names.sending([spec.new for spec in specs])
+        return await self._through(self._send, specs)
+
     async def _send_within(self, specs: Sequence[JobSpec[Any]], within: Any) -> list[Job[Any, Any]]:
-        return await self.send_bound(specs, bound_to(await self._storage(), within))
+        return await self.send_bound(specs, self._bound(within))
 
     async def send_bound(self, specs: Sequence[JobSpec[Any]], bound: Bound) -> list[Job[Any, Any]]:
         """The same inside a transaction. Nobody is told "enqueued": whether it will be committed is not known."""
@@ -161,9 +199,12 @@ class Client:
 
         return await self._through(send, specs)
 
-    async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[Record]:
-        """As `send`, answering the rows as they were stored: whoever shows them needs no second trip."""
+    async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[tuple[Record, bool]]:
+        """As `send`, answering the rows as they were stored, and whether this call stored them: whoever shows them
+        needs no second trip."""
         rows: dict[str, Record] = {}
+        if self.names is not None:
+            await self.names.sending([spec.new for spec in specs])
 
         async def send(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
             found = await self._stored(specs, self._enqueue)
@@ -175,11 +216,15 @@ class Client:
         rows.update((row.job.id, row) for row in (await self.get(unknown) if unknown else ()) if row is not None)
         for job in jobs:
             if job.id not in rows:
-                raise JobUnknown(job.id)
-        return [rows[job.id] for job in jobs]
+                raise UnknownJob(job.id)
+        return [(rows[job.id], job.created) for job in jobs]
 
     def _through(self, send: middleware.Send, specs: Sequence[JobSpec[Any, Any]]) -> Awaitable[list[Job[Any, Any]]]:
         return middleware.around_enqueue(self.layers, send)(specs) if self.layers else send(specs)
+
+    async def prepared(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
+        """Jobs that are stored with an outcome, as the middleware of this app lets them through."""
+        return await middleware.prepared(self.layers, jobs, self) if self.layers and jobs else tuple(jobs)
 
     async def _send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
         jobs = self._jobs(specs, await self._stored(specs, self._enqueue))
@@ -196,8 +241,10 @@ class Client:
         """The jobs that these specs have become."""
         jobs: list[Job[Any, Any]] = []
         for spec, row in zip(specs, rows, strict=True):
-            spec.mark_sent()
-            jobs.append(Job(row.job.id, row.job.task, self, spec.decode))
+            job, new = row.job, spec.new
+            # The nonce is None on both sides unless the id was chosen; another call that chose it has another nonce.
+            created = spec.mark_sent() and job.id == new.id and job.nonce == new.nonce
+            jobs.append(Job(job.id, job.task, self, spec.decode, created))
         return jobs
 
     async def _stored(
@@ -236,8 +283,8 @@ class Client:
     def _tell_enqueued(self, jobs: Sequence[NewJob], rows: Sequence[Record]) -> None:
         """An event for each of these jobs that was stored, and not answered by another row."""
         for new, row in zip(jobs, rows, strict=True):
-            if row.job is new or row.job.id == new.id:
-                job = row.job
+            job = row.job
+            if job is new or (job.id == new.id and job.nonce == new.nonce):
                 self._emitter.emit(Event(name="enqueued", id=job.id, task=job.task, queue=job.queue, record=row))
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
@@ -261,7 +308,7 @@ class Client:
 
     async def _result(self, id: str, row: Record | None) -> Any:
         if row is None:
-            return JobUnknown(id)
+            return UnknownJob(id)
         if not has_result(row):
             return await self.failure(row)
         return None if row.result is None else self.decode(row, row.result)
@@ -271,7 +318,7 @@ class Client:
         return await failure_of(self.get, row)
 
     async def progress(self, id: str) -> Progress:
-        """Counts of a job and all that came of it, by state. Raises JobUnknown."""
+        """Counts of a job and all that came of it, by state. Raises UnknownJob."""
         row, storage = await self._look_at(id), await self._storage()
         counts = dict.fromkeys(State, 0)
         if row.job.root is None:
@@ -300,35 +347,59 @@ class Client:
         return Progress(sum(counts.values()), done, counts)
 
     async def ended(self, id: str, timeout: float | timedelta | None, own: bool = False) -> Record:
-        """The row of a job once it has ended; `own`: once its own result stands. Raises JobUnknown, and TimeoutError
+        """The row of a job once it has ended; `own`: once its own result stands. Raises UnknownJob, and TimeoutError
         after `timeout` seconds; with 0 it looks once."""
         limit = None if timeout is None else seconds(timeout, "timeout")
-        if limit == 0:
-            row = await self._look_at(id)
-            if not row.state.final and not (own and has_result(row)):
-                raise TimeoutError(f"{row.job.task} {id} has not ended: it is {row.state}")
+        if limit != 0:
+            try:
+                async with asyncio.timeout(limit) as within:
+                    return await self._heard(id, own)
+            except TimeoutError:
+                if not within.expired():
+                    raise
+        # A last look at the deadline: hints may be lost, and without them looks are a second apart.
+        row = await self._last_look(id, limit or 0.0)
+        if row.state.final or (own and has_result(row)):
             return row
-        async with asyncio.timeout(limit):
-            if self.orphans is not None and self.orphans.listening:
-                await self.orphans.waited(id)
-            while True:
-                storage = await self._storage()
-                # Listening first, then looking: an ending in between is heard.
-                heard = asyncio.ensure_future(_hint(storage, id))
-                try:
-                    await asyncio.sleep(0)
-                    row = await self._look_at(id)
-                    if row.state.final or (own and has_result(row)):
-                        return row
-                    await heard
-                finally:
-                    heard.cancel()
-                    await asyncio.wait([heard])  # nothing of ours is left behind
+        raise TimeoutError(
+            f"{row.job.task} {id} has not ended{f' in {limit:g} s' if limit else ''}: it is {row.state}, and goes on; "
+            f"`treadle jobs explain {id}` says why"
+        )
+
+    async def _heard(self, id: str, own: bool) -> Record:
+        """The row, as soon as it has ended."""
+        if self.orphans is not None and self.orphans.listening:
+            await self.orphans.waited(id)
+        while True:
+            storage = await self._storage()
+            # Listening first, then looking: an ending in between is heard.
+            heard = asyncio.ensure_future(_hint(storage, id))
+            try:
+                await asyncio.sleep(0)
+                row = await self._look_at(id)
+                if row.state.final or (own and has_result(row)):
+                    return row
+                if nested.is_alone():
+                    nested.refuse(f"waiting for job {id}")
+                await heard
+            finally:
+                heard.cancel()
+                await asyncio.wait([heard])  # nothing of ours is left behind
+
+    async def _last_look(self, id: str, waited: float) -> Record:
+        try:
+            async with asyncio.timeout(defaults.LAST_LOOK):
+                return await self._look_at(id)
+        except TimeoutError:
+            raise TimeoutError(
+                f"job {id} was not seen to end in {waited:g} s, and the storage did not answer within "
+                f"{defaults.LAST_LOOK:g} s more: `treadle doctor` says whether it can be reached"
+            ) from None
 
     async def _look_at(self, id: str) -> Record:
         [row] = await self._get([id])
         if row is None:
-            raise JobUnknown(id)
+            raise UnknownJob(id)
         return row
 
 

@@ -17,5 +17,13 @@ monotonic: Clock = time.monotonic
 
 
 def moment(seconds: float) -> datetime:
-    """Seconds since 1970 as an aware datetime in UTC."""
+    """Seconds since 1970 as an aware datetime in UTC. Raises ValueError, OverflowError or OSError beyond its years."""
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def moment_text(seconds: float) -> str:
+    """A moment for people. Of one that no calendar has, which a row may hold all the same, the seconds."""
+    try:
+        return f"{moment(seconds):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g} s after 1970"

@@ -31,6 +31,11 @@ def token(environment: Mapping[str, str] = os.environ) -> str | None:
     return environment.get("TREADLE_TOKEN") or None
 
 
+def store_token(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The right to use a store for blobs of another origin than its queue."""
+    return environment.get("TREADLE_STORE_TOKEN") or None
+
+
 def caller_file(depth: int = 2) -> str | None:
     """The file of the code that called our caller; None where there is none, as at a prompt."""
     frame = sys._getframe(depth)

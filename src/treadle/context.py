@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from treadle import defaults, ids
+from treadle import defaults, forks, ids, judge
 from treadle.clock import moment
 from treadle.durable import Durable, Home, Once
 from treadle.errors import BadOption, NestedTransaction, TreadleError
@@ -45,6 +46,15 @@ job something for the garbage collector: it took 4 us a job, and held the loop f
 _counting = threading.Lock()
 
 
+def _forked() -> None:
+    global _counting  # noqa: PLW0603 - a fork changes it
+    _counting = threading.Lock()  # a thread that the fork did not copy may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to make, a class of this width 0.35
     """The job that runs here. Reading it costs nothing; `progress` reaches the storage with the next heartbeat."""
 
@@ -64,6 +74,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
     _cancelled: threading.Event | None = None
     _stem: str = ""
     _numbers: count[int] | None = None  # made with the first job made here: 0.1 us for each that makes none
+    _process: str = ""  # the tag of the process that `_numbers` belongs to
 
     def __repr__(self) -> str:
         return f"<{self.task} {self.id}, attempt {self.attempt}>"
@@ -103,8 +114,8 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The ids it waited for."""
-        return self.record.job.after  # not what a wait inside its run waits for
+        """The ids of the jobs it waited for. Where an id was known or a key was held: of the job that answered."""
+        return judge.upstreams(self.record)
 
     @property
     def deadline(self) -> datetime | None:
@@ -238,12 +249,16 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
     def new_id(self) -> str:
         """The id of the next job made here: the same for the same run, another one for the next, and rising, so that
         jobs of one moment stand in line, and are folded, in the order they were made."""
-        if self._numbers is None:
+        numbers = self._numbers
+        if numbers is None or self._process is not forks.tag:
             with _counting:  # a function may have threads of its own
-                self._stem = ids.derived(self.id, self.version)
-                if self._numbers is None:
-                    self._numbers = count(1)
-        return f"{self._stem}-{next(self._numbers):06d}"
+                if self._numbers is None or self._process is not forks.tag:
+                    # Two processes of one run, as after a fork, count for themselves: their ids must differ.
+                    stem, tag = ids.derived(self.id, self.version), forks.tag
+                    self._stem = f"{stem}-{tag}" if tag else stem
+                    self._numbers, self._process = count(1), tag
+                numbers = self._numbers
+        return f"{self._stem}-{next(numbers):06d}"
 
     async def upstream(self) -> list[Any]:
         """The results of the jobs it waited for, in the order of `after`. In the place of one that did not succeed
@@ -263,7 +278,8 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
         found: object = fraction
         if not isinstance(found, int | float) or not 0 <= fraction <= 1:
             raise BadOption("progress", f"expected 0 to 1, found {fraction!r}")
-        self.keep_note(msgspec.json.encode({"progress": float(fraction), "text": text}).decode())
+        shown = text.encode(errors="backslashreplace").decode()  # names of files may hold halves of characters
+        self.keep_note(msgspec.json.encode({"progress": float(fraction), "text": shown}).decode())
 
     def keep_note(self, note: str) -> None:
         """Have a note saved by the next heartbeat."""
@@ -337,7 +353,8 @@ def current_batch() -> tuple[Context, ...]:
 
 
 class JobFilter(logging.Filter):
-    """Adds job, task, attempt and worker to log records; "-" outside a job. `handler.addFilter(JobFilter())`."""
+    """Adds job, task, attempt and worker to log records; "-" outside a job. Values that a record brings
+    itself stay. `handler.addFilter(JobFilter())`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         here: Context | None = ids.running.get(None)
@@ -345,5 +362,5 @@ class JobFilter(logging.Filter):
         if here is not None:
             values = {"job": here.id, "task": here.task, "attempt": here.attempt, "worker": here.worker}
         for name, value in values.items():
-            setattr(record, name, value)
+            record.__dict__.setdefault(name, value)
         return True

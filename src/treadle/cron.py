@@ -5,6 +5,7 @@ Without it an hour that happens twice would send the nightly mail twice, and an 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -43,9 +44,9 @@ class Cron(Struct, frozen=True, tag="cron"):
     def after(self, at: float) -> Iterator[float]:
         """The moments after `at`, one by one."""
         zone, line = zone_of(self.tz), expanded(self.line)
-        if _at_fixed_times(line) and zone is not UTC:
-            return _by_the_wall(line, zone, at)
-        return (each.timestamp() for each in CronSim(line, moment(at).astimezone(zone)))
+        if zone is UTC:
+            return (each.timestamp() for each in CronSim(line, moment(at)))
+        return _by_the_wall(line, zone, at) if _at_fixed_hours(line) else _by_rhythm(line, zone, at)
 
     def __str__(self) -> str:
         return self.line if self.tz == "UTC" else f"{self.line} ({self.tz})"
@@ -121,6 +122,12 @@ def every(interval: object) -> Every:
     return Every(length)
 
 
+def check(timing: Timing) -> None:
+    """Raise BadOption for a stored interval that no public call would have stored."""
+    if isinstance(timing, Every) and not LEAST_EVERY <= timing.seconds <= defaults.MAX_DELAY:
+        raise BadOption("every", f"expected {LEAST_EVERY:g} s to a hundred years, found {timing.seconds!r:.60}")
+
+
 def zone_of(name: str) -> tzinfo:
     """The zone of that name. Raises BadOption."""
     if name == "UTC":
@@ -141,10 +148,11 @@ def expanded(line: str) -> str:
     return found
 
 
-def _at_fixed_times(line: str) -> bool:
-    """Whether it names times of day ("30 2 * * *"), which are the wall's, and not a rhythm ("*/5 * * * *")."""
+def _at_fixed_hours(line: str) -> bool:
+    """Whether it names hours of the day ("30 2 * * *", "*/20 2 * * *"), which are the wall's, and not a rhythm
+    ("30 * * * *", "0 */2 * * *")."""
     fields = line.split()
-    return not any(field.startswith("*") for field in fields[len(fields) - 5 : len(fields) - 3])
+    return len(fields) not in (5, 6) or not fields[-4].startswith("*")
 
 
 def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
@@ -159,6 +167,40 @@ def _by_the_wall(line: str, zone: tzinfo, at: float) -> Iterator[float]:
         if found > last:
             last = found
             yield found
+
+
+def _by_rhythm(line: str, zone: tzinfo, at: float) -> Iterator[float]:
+    """Every moment at which a clock on the wall shows such a time: an hour that comes twice counts twice, a time that
+    is skipped not at all. Walls are walked through with one offset until it changes."""
+    start = moment(at).astimezone(zone).replace(tzinfo=None)
+    while True:
+        offset = _offset(at, zone)
+        for wall in CronSim(line, start):
+            found = (wall - offset).replace(tzinfo=UTC).timestamp()
+            if _offset(found, zone) != offset:
+                at = _first_change(at, found, zone)
+                start = moment(at).astimezone(zone).replace(tzinfo=None) - timedelta(seconds=1)  # that moment counts
+                break
+            at = found
+            yield found
+        else:
+            return
+
+
+def _offset(at: float, zone: tzinfo) -> timedelta:
+    return moment(at).astimezone(zone).utcoffset() or timedelta()
+
+
+def _first_change(low: float, high: float, zone: tzinfo) -> float:
+    """The moment at which the offset of `low` ends, which `high` no longer has."""
+    before, at, end = _offset(low, zone), int(low), math.ceil(high)
+    while end - at > 1:
+        middle = (at + end) // 2
+        if _offset(middle, zone) == before:
+            at = middle
+        else:
+            end = middle
+    return float(end)
 
 
 def _end_of_gap(later: float, zone: tzinfo) -> float:

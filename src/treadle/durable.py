@@ -28,9 +28,19 @@ from treadle import defaults, judge
 from treadle.codec import Codec, Signature, TaggedCodec, decode_any
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.memo import Asked, Entry, Memo, running_step, valued
-from treadle.model import ASKED, NewJob, Outcome, Record, State
+from treadle.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
 from treadle.options import Sizes
-from treadle.promises import SEEN_AT_ONCE, mark, signal_id, signal_row, usable, winner
+from treadle.promises import (
+    ONCE,
+    SEEN_AT_ONCE,
+    check_place,
+    check_signal,
+    mark,
+    signal_id,
+    signal_row,
+    usable,
+    winner,
+)
 from treadle.retry import seconds, until
 
 if TYPE_CHECKING:
@@ -78,6 +88,7 @@ class Durable:
         self._marks: dict[str, Record] = {}
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
+        self.misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
 
     # --- steps
 
@@ -170,7 +181,12 @@ class Durable:
         if isinstance(entry.turn, int):
             self._waited[name] = entry.turn
         if entry.gave_up:
-            raise TimeoutError(f"nobody gave the signal {name!r} to {self.run.record.job.task} in time")
+            job = self.run.record.job
+            within = "in time" if timeout is None else f"within {seconds(timeout, 'timeout'):g} s"
+            raise TimeoutError(
+                f"nobody gave the signal {name!r} to {job.task} {job.id} {within}; "
+                f"`treadle jobs signal {job.id} {name}` gives it to a later wait"
+            )
         self._received.add(name)
         text = entry.result
         if text is None:
@@ -205,6 +221,8 @@ class Durable:
             turns = range(start, start + SEEN_AT_ONCE)
             rows = await self.home.get([signal_id(row.job.id, name, turn) for turn in turns])
             for turn, found in zip(turns, rows, strict=True):
+                if found is not None:
+                    check_signal(found, row)
                 if found is None or usable(found, row, timed):
                     return turn, found
             start += SEEN_AT_ONCE
@@ -228,10 +246,12 @@ class Durable:
             return
         self._on_loop(what)
         if self.run.place is not None and asyncio.current_task() is not self.run.place:
-            raise BadStep(
+            # Noted, because whoever awaits the branch may never look at its error: asyncio.wait does not raise it.
+            self.misused = BadStep(
                 what, "the whole function goes to sleep, so await it in the function itself, not in a task of gather, "
                 "wait_for or a TaskGroup"
             )  # fmt: skip
+            raise self.misused
 
     def _stay(self, step: str) -> None:
         """Raises BadStep in a function that should have been left."""
@@ -243,8 +263,17 @@ class Durable:
     async def win(self, key: str, keep: float | timedelta) -> bool:
         """Whether this job holds the mark."""
         job = self.run.record.job.id
-        id = f"treadle:once:{os.urandom(8).hex()}"
-        found = await self.home.store(mark(id, job, key, seconds(keep, "once.keep")))
+        row, id = self.run.record, f"{ONCE}{os.urandom(8).hex()}"
+        asked = mark(id, row, key, seconds(keep, "once.keep"))
+        found = await self.home.store(asked)
+        check_place(found, row.job.queue, None, None)
+        if found.job.id != id and found.deadline_at is not None and found.deadline_at <= self._moment():
+            # Its time is over, and no claim has ended it yet. Of two runs that do, one wins the next mark.
+            await self.home.settle([
+                Outcome(id=found.job.id, version=found.version, state=State.FAILED, reason=EXPIRED, error="over")
+            ])  # fmt: skip
+            found = await self.home.store(asked)
+            check_place(found, row.job.queue, None, None)
         if winner(found) != job:
             return False
         self._marks[key] = found

@@ -12,7 +12,7 @@ from typing import Any, Final
 from treadle import defaults, judge
 from treadle.compose.fold import causes, ending, failure, fatal
 from treadle.compose.plan import plan_of
-from treadle.errors import JobNotDone, StorageError, WorkflowFailed
+from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.job import not_done
 from treadle.model import ASKED, CHILDREN, Outcome, Record, State
 from treadle.storage.contract import Storage
@@ -24,8 +24,9 @@ Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
 
 
 async def rows_of(get: Get, ids: Sequence[str]) -> list[Record]:
-    """These rows, in order, without those that are gone."""
+    """These rows, each once and in order, without those that are gone."""
     found: list[Record] = []
+    ids = list(dict.fromkeys(ids))
     for start in range(0, len(ids), READ):
         found += [row for row in await get(ids[start : start + READ]) if row is not None]
     return found
@@ -47,24 +48,33 @@ class Ender:
         try:
             children = await rows_of(self._storage.get, record.after)
             if plan.guard:
-                await self._cancel([child for child in children if not child.state.final], record)
+                await self._cancel([child for child in children if _are_siblings(child, record)], record)
             elif plan.mark is None and not all(child.state.final for child in children):
                 return _waits_on(record)  # one of them was reopened meanwhile
+        except AnswerTooLarge as error:  # one row alone: waiting does not make it smaller
+            return failure(record, str(error))
         except StorageError:
             return judge.handed_back(record, defaults.POLL)
         return ending(record, children, self._tasks, self._reducers, self._most)
 
-    async def _cancel(self, rows: Sequence[Record], guard: Record) -> None:
-        """Cancel these and what came of them. One that ends meanwhile has ended."""
+    async def _cancel(self, found: Sequence[Record], guard: Record) -> None:
+        """Cancel these and what came of them, but no job of others that answered a key. One that ends meanwhile has
+        ended."""
+        rows = [row for row in found if not row.state.final]
         for row in rows:
             if row.ran:
                 children = await rows_of(self._storage.get, row.after)
-                await self._cancel([child for child in children if not child.state.final], guard)
+                await self._cancel([child for child in children if child.job.parent == row.job.id], guard)
         await self._storage.settle([
             Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, attempt=row.attempt, reason=ASKED,
                     result=row.result, error=f"another child of {guard.job.parent} failed")
             for row in rows
         ])  # fmt: skip
+
+
+def _are_siblings(child: Record, guard: Record) -> bool:
+    """Whether a guard may cancel this one. Jobs without a parent are children of nobody."""
+    return guard.job.parent is not None and child.job.parent == guard.job.parent
 
 
 def _waits_on(record: Record) -> Outcome:

@@ -7,12 +7,14 @@ Without this file nobody could tell a job that failed from a storage that is awa
     ├── BadOption (ValueError)       an option outside its range
     ├── BadResult                    a return value that cannot be stored
     ├── BadCodec (ValueError)        a codec that does not give back what it was given
+    ├── NotAwaited (RuntimeError)    a coroutine made where nothing can await it
     ├── BadTask (ValueError)         a function that cannot be a task, or a name taken twice
     ├── TooLarge (ValueError)        text beyond its size limit
     ├── UnknownTask (LookupError)    no such task in this app
     ├── UnknownSchedule (LookupError)  no schedule of that name is stored
-    ├── UnknownJob (LookupError)     `after` names a job nobody knows
     ├── KeyHeld                      an unfinished job holds the key
+    ├── IdTaken                      a job with this id is stored, of another task or with other arguments
+    ├── ForeignRow                   a row that Treadle derives was stored by another caller
     ├── MoveFailed                   `treadle move` cannot go on; nothing was lost
     ├── Stale                        the job moved on: somebody else settled or claimed it
     ├── BadStep (ValueError)         durable code used in a way that could not be remembered
@@ -25,17 +27,21 @@ Without this file nobody could tell a job that failed from a storage that is awa
     │   │   ├── JobExpired           its deadline passed
     │   │   └── WorkflowFailed       (ExceptionGroup) jobs that came of it did not succeed
     │   └── JobCancelled
-    ├── JobUnknown (LookupError)     no such job, or it was pruned
+    ├── UnknownJob (LookupError)     no such job, or it was pruned
+    │   └── UnknownUpstream          `after` names a job that is not stored
     └── StorageError                 the storage refused or is away
         ├── BadUrl (ValueError)
         ├── StorageUnavailable       cannot be reached; worth another try
+        │   └── AnswerTooLarge       more came than a client takes
         ├── StorageFull              no room, or read-only; nothing was stored
+        ├── StorageDenied            wrong credentials, or a user without the rights it needs
         ├── SchemaTooNew             written by a newer Treadle
         ├── NotADatabase             the file is something else, or has no folder
         ├── Unsupported              this kind of storage cannot do that
         ├── BadSession (ValueError)  a transaction of the user's that cannot be joined
         ├── StorageMoved             its jobs live elsewhere now
-        └── NestedTransaction        a call that would wait for its own caller
+        └── NestedTransaction        a call inside a transaction that would wait for its end
+            └── EventLoopError (RuntimeError)  the app is open on an event loop that cannot carry the call out
 """
 
 from __future__ import annotations
@@ -49,7 +55,13 @@ class TreadleError(Exception):
 
 
 class BadArgument(TreadleError, TypeError):
-    """A call does not fit the task: `parameter` is the one at fault, or None if it is the call as a whole."""
+    """A call does not fit the task: `parameter` is the one at fault, or None if it is the call as a whole.
+
+    `permanent` is true for the arguments of a stored job that no later attempt of this program can read: the job fails
+    at once.
+    """
+
+    permanent = False
 
     def __init__(self, task: str, parameter: str | None, problem: str) -> None:
         self.task, self.parameter, self.problem = task, parameter, problem
@@ -63,6 +75,17 @@ class BadOption(TreadleError, ValueError):
     def __init__(self, option: str, problem: str) -> None:
         self.option, self.problem = option, problem
         super().__init__(f"option {option!r}: {problem}")
+
+
+class NotAwaited(TreadleError, RuntimeError):
+    """A call that must be awaited was made where no event loop runs: nothing would ever carry it out."""
+
+    def __init__(self, call: str, instead: str) -> None:
+        self.call, self.instead = call, instead
+        super().__init__(
+            f"{call} returns a coroutine, and no event loop runs here to carry it out: write {instead}, or `await` it "
+            "in a coroutine"
+        )
 
 
 class BadResult(TreadleError):
@@ -108,20 +131,67 @@ class UnknownSchedule(TreadleError, LookupError):
 
 
 class UnknownJob(TreadleError, LookupError):
-    """`after` names a job nobody knows. With `wait_timeout` it would be waited for."""
+    """There is no such job: it never was, or its row was pruned after its retention."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(f"no job {id!r} is stored: never enqueued here, or pruned after its retention")
+
+
+class UnknownUpstream(UnknownJob):
+    """`after` names a job that is not stored, or that the caller's token does not see. With `wait_timeout` a job waits
+    for one that is not stored yet; jobs of a token that is bound to queues do not."""
 
     def __init__(self, id: str, waiting: str | None = None) -> None:
         self.id, self.waiting = id, waiting
-        who = f"job {waiting} waits for" if waiting else "somebody waits for"
-        super().__init__(f"{who} {id!r}, which nobody knows; enqueue it first or give wait_timeout=")
+        first = f"job {waiting}" if waiting else "a job"
+        advice = "enqueue that first, or give wait_timeout= if your token is not bound to queues"
+        TreadleError.__init__(self, f"{first} waits for unknown job {id!r}; {advice}")
 
 
 class KeyHeld(TreadleError):
-    """An unfinished job holds the key; nothing was stored."""
+    """An unfinished job holds the key; nothing was stored. `id` is empty where the caller has no right to that job."""
 
     def __init__(self, key: str, id: str) -> None:
         self.key, self.id = key, id
-        super().__init__(f"key {key!r} is held by job {id}")
+        holder = f"job {id}" if id else "a job of a queue that this call has no right to; choose another key"
+        super().__init__(f"key {key!r} is held by {holder}")
+
+
+class IdTaken(TreadleError):
+    """A job with the chosen id is stored, of another task or with other arguments; this call stored nothing.
+
+    task   the task of the stored job; None where the caller has no right to that job, or the id is one of Treadle's own
+    asked  the task of the job that was asked for
+    other  whether the stored arguments, as the codec's text, differ from those asked for
+    """
+
+    def __init__(self, id: str, task: str | None, asked: str, other: bool) -> None:
+        self.id, self.task, self.asked, self.other = id, task, asked, other
+        if task is None:
+            super().__init__(
+                f"id {id!r} is taken by a job that this call has no right to see, or that belongs elsewhere; choose "
+                "another id"
+            )
+            return
+        found = f"a job of {task}" if task else "a promise"
+        expected = f"{asked} with the same arguments" if task == asked else asked or "a promise"
+        super().__init__(
+            f"id {id!r} is taken by {found}{' with other arguments' if other else ''}, expected {expected}; "
+            "choose another id, or repeat the call with the task and arguments of the stored job"
+        )
+
+
+class ForeignRow(TreadleError):
+    """A row that Treadle derives, such as a signal or a mark, was stored by another caller. It is not used."""
+
+    def __init__(self, id: str, found: str, expected: str) -> None:
+        self.id, self.found, self.expected = id, found, expected
+        super().__init__(
+            f"row {id} is in queue {found!r} and not where this job looks for it, in queue {expected!r} and in its "
+            "workflow: another caller has stored it. Find out which, and cancel that row. If jobs of two queues share "
+            "a key of once(), give each queue a key of its own"
+        )
 
 
 class Stale(TreadleError):
@@ -194,13 +264,32 @@ class ProcessDied(TreadleError):
         super().__init__(f"{task}: the process {how} before the function returned")
 
 
+def error_line(text: str | None) -> str:
+    """A stored error in one line: the type of the exception and the first line of its message. "" for None.
+
+    Treadle stores that line first, then the traceback. A runner in another language may store a bare Python traceback:
+    there it is the first line that is not indented, behind the frames.
+    """
+    lines = (text or "").strip().splitlines()
+    if not lines or not lines[0].startswith(("Traceback (most recent call last)", "+ Exception Group Traceback")):
+        return lines[0].strip() if lines else ""
+    frames = [number for number, line in enumerate(lines) if line.lstrip(" |").startswith("File ")]
+    behind = lines[(frames[-1] if frames else 0) + 1 :]
+    return next((line for line in behind if line and not line[0].isspace()), lines[-1].strip())
+
+
+def traceback_of(text: str | None) -> str | None:
+    """The traceback in a stored error; None if it has none."""
+    start = (text or "").find("Traceback (most recent call last)")
+    return None if start < 0 or text is None else text[text.rfind("\n", 0, start) + 1 :]
+
+
 class JobNotDone(TreadleError):
     """What became of a job that did not succeed. `error` is the stored text, `reason` one word."""
 
     def __init__(self, id: str, task: str, reason: str | None, error: str | None) -> None:
         self.id, self.task, self.reason, self.error = id, task, reason, error
-        last = (error or "").strip().splitlines()
-        super().__init__(f"{task or 'promise'} {id} ({reason}): {last[-1] if last else 'no details'}")
+        super().__init__(f"{task or 'promise'} {id} ({reason}): {error_line(error) or 'no details'}")
 
 
 class JobFailed(JobNotDone):
@@ -238,14 +327,6 @@ class JobCancelled(JobNotDone):
     """The job was cancelled: asked for, superseded by another, or because of a job it waited for."""
 
 
-class JobUnknown(TreadleError, LookupError):
-    """There is no such job: it never was, or its row was pruned after its retention."""
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(f"no job {id!r} is stored: never enqueued here, or pruned after its retention")
-
-
 class StorageError(TreadleError):
     """The storage refused a call. Nothing of that call was stored."""
 
@@ -258,8 +339,25 @@ class StorageUnavailable(StorageError, ConnectionError):
     """The storage cannot be reached now. Whether the last call was applied is not known; repeating it is safe."""
 
 
+class AnswerTooLarge(StorageUnavailable):
+    """More came than a client takes: from a hostile server, or from a good one that was asked for too much at once.
+
+    `unit` is what was counted: bytes, values, arrays and objects, jobs, or pages.
+    """
+
+    def __init__(self, place: str, limit: int, unit: str = "bytes", advice: str = "") -> None:
+        self.place, self.limit, self.unit, self.advice = place, limit, unit, advice
+        super().__init__(
+            f"{place}: expected an answer of at most {limit:,} {unit}, found more{advice and f'; {advice}'}"
+        )
+
+
 class StorageFull(StorageError):
     """There is no room, or the storage is read-only. Nothing of the call was stored."""
+
+
+class StorageDenied(StorageError):
+    """The server refuses the user: the credentials are wrong, or the user lacks a right. Waiting does not help."""
 
 
 class SchemaTooNew(StorageError):
@@ -303,3 +401,13 @@ class StorageMoved(StorageError):
 
 class NestedTransaction(StorageError):
     """A call was made inside a transaction without it, and would wait for itself."""
+
+
+class EventLoopError(NestedTransaction, RuntimeError):
+    """The event loop the app is open on cannot carry out the call: nobody runs it, or it is the caller's own and would
+    wait for itself. It is a NestedTransaction for programs that were written before it had a name of its own."""
+
+
+class UnknownName(UserWarning):
+    """A call named a queue, limit, task, label or signal that nothing else uses, so it may be mistyped. The call is
+    done."""

@@ -14,19 +14,20 @@ from typing import Any, Final
 from msgspec import Struct
 
 from treadle.errors import BadOption
-from treadle.model import Record
+from treadle.model import LOST_BY, Record
 
 log = logging.getLogger("treadle")
 
 NAMES: Final = (
     "enqueued", "started", "succeeded", "failed", "retrying", "deferred", "expired", "cancelled", "lost", "waiting",
-    "workflow.ended", "workflow.orphaned",
+    "lease.expired", "workflow.ended", "workflow.orphaned",
     "worker.started", "worker.stopping", "worker.stopped", "worker.error", "worker.recovered",
 )  # fmt: skip
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """What happened, to which job or worker. `record` is the row as the teller knew it; `error` a text or exception."""
+    """What happened, to which job or worker. `record` is the row as the teller knew it; `error` a text or exception.
+    `worker` is the worker that emits the event; of "lease.expired" the one that held the lease."""
 
     name: str
     id: str = ""
@@ -38,6 +39,18 @@ class Event(Struct, frozen=True, kw_only=True):
     delay: float | None = None  # s until the next try: retrying, deferred
     record: Record | None = None
     states: dict[str, int] | None = None  # workflow.orphaned: how many of its jobs ended how
+
+
+def was_lost(record: Record) -> bool:
+    """Whether the last lease of this job ran out. Since then nothing was settled."""
+    return record.reason is not None and record.reason.startswith(LOST_BY)
+
+
+def lease_expired(record: Record) -> Event:
+    """The event of a job whose lease ran out; without the worker's name if the job was settled since."""
+    job, worker = record.job, (record.reason or "").removeprefix(LOST_BY) if was_lost(record) else ""
+    return Event(name="lease.expired", id=job.id, task=job.task, queue=job.queue, attempt=record.attempt + 1,
+                 worker=worker, record=record)  # fmt: skip
 
 
 Listener = Callable[[Event], Awaitable[None] | None]

@@ -21,6 +21,8 @@ IdFactory = Callable[[], str]
 
 VALID = re.compile(r"[A-Za-z0-9._:@-]{1,255}")
 RESERVED = ("cron:", "treadle:")
+_STEM = re.compile(r"treadle:[0-9a-f]{32}")
+_DERIVED = re.compile(_STEM.pattern + r"(-[0-9a-f]{12})?(-[0-9]{6,})?")  # the process that made it, the number
 
 _BLOCK = 64
 _LAST = tuple(f"-{0x80 | low:02x}" for low in range(_BLOCK))  # the variant, and 6 bits of the counter
@@ -78,10 +80,35 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def derived(*parts: str | int) -> str:
-    """The same 128-bit id for the same parts, as 32 hex digits: how a repeated settle recognises its children."""
+def digest(*parts: str | int) -> str:
+    """The same 32 hex digits for the same parts."""
     text = "\x1f".join(map(str, parts))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def derived(*parts: str | int) -> str:
+    """The same id for the same parts: how a repeated settle recognises its children. No user may choose such an id."""
+    return f"treadle:{digest(*parts)}"
+
+
+def stem(id: str) -> str | None:
+    """The part of an id that `derived` made, where the id has that form; None of any other."""
+    return id[:40] if _DERIVED.fullmatch(id) else None
+
+
+def is_derived(id: str) -> bool:
+    """Whether the id was made from others, by `derived`, by a run that numbers its jobs, or by a name of ours.
+
+    An id that goes on after a derived one (`f"{current().id}:mail"`) was chosen. `lua/endings.lua` says the same.
+    """
+    if not id.startswith("treadle:"):
+        return False
+    return _DERIVED.fullmatch(id) is not None or _STEM.match(id) is None
+
+
+def nonce() -> str:
+    """16 random hex digits: they tell a call that is repeated from another call."""
+    return os.urandom(8).hex()
 
 
 running: ContextVar[Any] = ContextVar("treadle_job")
@@ -93,6 +120,6 @@ def problem(id: object) -> str | None:
     if not isinstance(id, str) or not VALID.fullmatch(id):
         return f"expected 1-255 of A-Z a-z 0-9 . _ : @ -, found {id!r}"
     for prefix in RESERVED:
-        if id.startswith(prefix):
-            return f"ids beginning with {prefix!r} are Treadle's own, found {id!r}"
+        if id.startswith(prefix) and (is_derived(id) or prefix != "treadle:"):
+            return f"ids of the form {prefix}... are Treadle's own, found {id!r}; begin with a word of your own"
     return None

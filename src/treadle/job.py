@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Union, get_a
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.awaiting import Awaited
 from treadle.errors import JobCancelled, JobExpired, JobFailed, JobNotDone
 from treadle.model import CHILDREN, EXPIRED, NewJob, Record, State
 
@@ -97,29 +98,47 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
         """Whether it is stored: this one, or one it was changed to."""
         return self._sent if self._first is None else self._first._sent
 
-    def mark_sent(self) -> None:
-        """It is stored."""
-        (self if self._first is None else self._first)._sent = True
+    def mark_sent(self) -> bool:
+        """It is stored. Whether this was not known before."""
+        first = self if self._first is None else self._first
+        known, first._sent = first._sent, True
+        return not known
 
     def changed(self, **fields: Any) -> JobSpec[T_co, W_co]:
-        """The same spec with other fields of its row."""
+        """The same spec with other fields of its row. `headers` are those of all its rows: also of the jobs that a flow
+        or a chain is made of."""
+        first, others = self if self._first is None else self._first, self.others
+        if others and "headers" in fields:
+            others = tuple([replace(new, headers=fields["headers"]) for new in others])
+        return replace(self, new=replace(self.new, **fields), others=others, _first=first, _sent=False)
+
+    def with_headers(self, headers: Mapping[str, str]) -> JobSpec[T_co, W_co]:
+        """The same spec with these headers beside its own, also on the jobs that a flow or a chain is made of. A header
+        that is there already gets the new value."""
+
+        def merged(new: NewJob) -> NewJob:
+            return replace(new, headers=tuple({**dict(new.headers), **headers}.items()))
+
         first = self if self._first is None else self._first
-        return replace(self, new=replace(self.new, **fields), _first=first, _sent=False)
+        others = tuple([merged(new) for new in self.others])
+        return replace(self, new=merged(self.new), others=others, _first=first, _sent=False)
 
     def __repr__(self) -> str:
         return f"<spec {self.new.task} {self.new.id}>"
 
 
-class Job(Generic[T_co, W_co]):
+class Job(Awaited, Generic[T_co, W_co], call="job", more={"result": "app.sync.result(job)"}):
     """A job that was sent: its id, and the way to what becomes of it.
 
     Two handles are equal when they name the same job.
     """
 
-    __slots__ = ("_decode", "_sender", "id", "task")
+    __slots__ = ("_decode", "_sender", "created", "id", "task")
 
-    def __init__(self, id: str, task: str, sender: Sender, decode: Decode | None) -> None:
-        self.id, self.task = id, task
+    def __init__(self, id: str, task: str, sender: Sender, decode: Decode | None, created: bool = False) -> None:
+        """`created`: whether the call that returned this handle stored the job. It is False where a job that was stored
+        before has the id or holds the key, and for a handle from `app.jobs`."""
+        self.id, self.task, self.created = id, task, created
         self._sender, self._decode = sender, decode
 
     def __class_getitem__(cls, types: Any) -> Any:
@@ -130,7 +149,7 @@ class Job(Generic[T_co, W_co]):
         that returned `flow(...)` without a value of its own it is the workflow's, when all its children have ended.
 
         Raises JobFailed (WorkflowFailed because of a child), JobExpired or JobCancelled for the other endings,
-        JobUnknown for a job that is not stored (any more), TimeoutError when it has not ended in time; the job itself
+        UnknownJob for a job that is not stored (any more), TimeoutError when it has not ended in time; the job itself
         goes on.
         """
         row = await self._sender.ended(self.id, timeout, own=True)
@@ -140,7 +159,7 @@ class Job(Generic[T_co, W_co]):
         raise await self._sender.failure(row)
 
     async def ended(self, timeout: float | timedelta | None = None) -> Record:
-        """The row, once the job has ended, however. Raises JobUnknown, TimeoutError."""
+        """The row, once the job has ended, however. Raises UnknownJob, TimeoutError."""
         return await self._sender.ended(self.id, timeout)
 
     @property
@@ -176,7 +195,7 @@ class Progress(Struct, frozen=True):
         return self.done / self.total if self.total else 1.0
 
 
-class Workflow(Generic[V_co]):
+class Workflow(Awaited, Generic[V_co], call="job.workflow"):
     """A job and its children, their children, and so on: what became of all of it."""
 
     __slots__ = ("_job",)
@@ -199,7 +218,7 @@ class Workflow(Generic[V_co]):
         return value
 
     async def progress(self) -> Progress:
-        """Counts of its jobs by state. Raises JobUnknown."""
+        """Counts of its jobs by state. Raises UnknownJob."""
         return await self._job._sender.progress(self._job.id)
 
 

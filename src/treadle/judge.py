@@ -15,13 +15,15 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle import defaults, ids
-from treadle.errors import RemoteFailure
-from treadle.model import ABORTED, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
+from treadle.errors import BadArgument, RemoteFailure
+from treadle.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
 
+SUMMARY = 300  # characters of the line that sums up an error
 HOLD = "treadle.limit"  # the task of our own that shuts a limit for a while
 
 Verdict = RetryNow | Defer | Abort | None
+AFTER = "treadle:after"  # the memo entry with the answered ids of `after`, of a job that waits for others in its run
 FORGIVEN = "treadle:lost"  # the memo entry of that name: round and number of the leases lost that count no more
 
 OnError = Callable[[BaseException, "Failure"], Verdict]
@@ -74,11 +76,13 @@ def succeeded(record: Record, result: str, memo: Pairs = (), note: str | None = 
     )  # fmt: skip
 
 
-def handed_back(record: Record, delay: float = 0.0, memo: Pairs = (), note: str | None = None) -> Outcome:
+def handed_back(
+    record: Record, delay: float = 0.0, memo: Pairs = (), note: str | None = None, reason: str | None = None
+) -> Outcome:  # fmt: skip
     """Later, uncounted; with delay 0 it keeps its turn. The last error stays."""
     return Outcome(
         id=record.job.id, version=record.version, state=State.READY, delay=delay, attempt=record.attempt,
-        result=record.result, error=record.error, memo=memo, note=note,
+        result=record.result, error=record.error, reason=reason, memo=memo, note=note,
     )  # fmt: skip
 
 
@@ -101,8 +105,30 @@ def awaiting(record: Record, after: tuple[str, ...], then: tuple[NewJob, ...] = 
     """Again when these have ended, however; uncounted."""
     return Outcome(
         id=record.job.id, version=record.version, state=State.WAITING, attempt=record.attempt, error=record.error,
-        after=after, then=then, memo=_forgiving(record),
+        after=after, then=then, memo=(*_forgiving(record), *kept_upstreams(record)),
     )  # fmt: skip
+
+
+def upstreams(record: Record) -> tuple[str, ...]:
+    """The rows this job waited for before it ran, in the order of its `after`: of an id that was known, or a key that
+    was held, the row that answered."""
+    asked = record.job.after
+    if not asked:
+        return ()
+    noted = dict(record.memo).get(AFTER)
+    if noted is None:
+        return record.after
+    answers = msgspec.json.decode(noted, type=dict[str, str])
+    return tuple([answers.get(up, up) for up in asked])
+
+
+def kept_upstreams(record: Record) -> Pairs:
+    """The memo entry for an outcome that makes a job wait for others: its row names those from then on."""
+    asked = record.job.after
+    if not asked or AFTER in dict(record.memo):
+        return ()
+    answers = {up: row for up, row in zip(asked, record.after, strict=False) if up != row}
+    return ((AFTER, msgspec.json.encode(answers).decode()),)
 
 
 def _forgiving(record: Record) -> Pairs:
@@ -132,7 +158,8 @@ def failed(
     memo: Pairs = (), note: str | None = None,
 ) -> Outcome:  # fmt: skip
     """What becomes of a run that raised. `verdict` is what `on_error` said; Defer and Abort raised by the task win.
-    Anything else a classifier answers counts as nothing said.
+    Anything else a classifier answers counts as nothing said. Stored arguments that do not fit the task are not tried
+    again unless it asks for that.
 
     now     the storage's moment, to hold the next try against the deadline
     chance  0 to 1, for the jitter
@@ -148,6 +175,8 @@ def failed(
         # READY with delay 0 would keep its turn and be claimed again before everybody else, for ever.
         out = handed_back(record, max(delay, 0.001), memo, note)
         return out if said.limit is None or not delay else replace(out, then=(_hold(record, said.limit, delay),))
+    if isinstance(error, BadArgument) and error.permanent and not isinstance(said, RetryNow):
+        return ended(record, ARGUMENTS, text, memo, note)
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
         return ended(record, ERROR, text, memo, note)
@@ -163,7 +192,7 @@ def failed(
 def _hold(record: Record, limit: str, delay: float) -> NewJob:
     """The job that shuts a limit for so long; while one is under way, a newer one takes its place."""
     return NewJob(
-        id=f"treadle:hold:{ids.derived(record.job.id, record.version, limit)}", task=HOLD, queue=defaults.OWN_QUEUE,
+        id=f"treadle:hold:{ids.digest(record.job.id, record.version, limit)}", task=HOLD, queue=defaults.OWN_QUEUE,
         payload=msgspec.json.encode(Held(limit, delay)).decode(), key=f"{HOLD} {limit}", key_conflict="replace",
         lease=defaults.OWN_LEASE, keep=0.0, keep_failed=0.0,
     )  # fmt: skip
@@ -176,21 +205,43 @@ def _too_late(record: Record, moment: float) -> bool:
 def _aborted(said: Abort, error: BaseException, text: str) -> str:
     """The words of whoever aborted; with the traceback of what was behind it, if anything was."""
     if said is error:
-        return text if error.__cause__ is not None else cut(str(error))
-    return cut(f"{text}\n{said}") if str(said) != ABORT else text
+        return text if error.__cause__ is not None else cut(message_of(error))
+    words = message_of(said)
+    return cut(f"{words}; {text}") if words != ABORT else text
 
 
 def text_of(error: BaseException) -> str:
-    """An exception as the row keeps it: its traceback without Treadle's own lines, at most 10,000 characters."""
+    """An exception as the row keeps it: a line with its type and the first line of its message, then its traceback
+    without Treadle's own lines; at most 10,000 characters. `errors.error_line` reads the first line."""
     if isinstance(error, RemoteFailure):
         return cut(error.text)  # the process it was raised in has made it so
     try:
         found = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
         _without_ours(found)
-        text = "".join(found.format()).rstrip()
-    except Exception as broken:  # whatever an exception of the user's does when looked at must not lose the job
+        text = f"{_summary(error)}\n{''.join(found.format()).rstrip()}"
+    except BaseException as broken:  # an exception whose `__str__` exits must not end the worker
         text = f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
     return cut(text)
+
+
+def message_of(error: BaseException) -> str:
+    """What `str` says of an exception; empty if that raises."""
+    try:
+        return str(error)
+    except BaseException:  # also SystemExit
+        return ""
+
+
+def _summary(error: BaseException) -> str:
+    """Its type and the first line of its message; of a group, also the first exception in it."""
+    module, name = type(error).__module__, type(error).__qualname__
+    if module not in ("builtins", "__main__"):
+        name = f"{module}.{name}"
+    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    line = f"{name}: {message}" if message else name
+    if isinstance(error, BaseExceptionGroup):
+        line += f": {_summary(error.exceptions[0])}"
+    return line if len(line) <= SUMMARY else line[: SUMMARY - 3] + "..."
 
 
 def cut(text: str) -> str:

@@ -50,7 +50,7 @@ class Entry(Struct, omit_defaults=True):
         return bytes(self.value).decode()
 
 
-_read = msgspec.json.Decoder(Entry).decode
+read_entry = msgspec.json.Decoder(Entry).decode
 
 
 class Strand:
@@ -88,8 +88,8 @@ class Memo:
                 continue
             self._size += len(key.encode()) + len(text.encode())
             try:
-                self.entries[key] = _read(text)
-            except (msgspec.MsgspecError, ValueError) as error:
+                self.entries[key] = read_entry(text)
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 raise BadStep(key, f"what is stored of it cannot be read: {error}") from None
         self._next = {entry.after: key for key, entry in self.entries.items() if not entry.after.endswith("&")}
         self._counts: dict[str, int] = {}

@@ -10,7 +10,8 @@ from typing import Any
 
 from treadle.context import Context
 from treadle.errors import BadTask
-from treadle.job import JobSpec
+from treadle.job import Job, JobSpec, Sender
+from treadle.model import NewJob
 
 Specs = Sequence[JobSpec[Any]]
 Send = Callable[[Specs], Awaitable[Any]]
@@ -24,7 +25,11 @@ class Middleware:
     """
 
     async def enqueue(self, specs: Specs, proceed: Send) -> Any:
-        """Around one call of enqueue; hand on the same specs or changed ones (`spec.changed(...)`)."""
+        """Around one call of enqueue; pass on the same specs or changed ones (`spec.with_headers(...)`).
+
+        Jobs that a run returns, and the jobs of a schedule's ticks, pass here too, in the worker. `proceed` then
+        returns their handles, and they are stored with the outcome of the run.
+        """
         return await proceed(specs)
 
     async def run(self, context: Context, proceed: Run) -> Any:
@@ -51,6 +56,18 @@ def around_enqueue(layers: Sequence[Middleware], send: Send) -> Send:
     for layer in reversed(overrides(layers, "enqueue")):
         send = _bind_send(layer, send)
     return send
+
+
+async def prepared(layers: Sequence[Middleware], jobs: Sequence[NewJob], sender: Sender) -> tuple[NewJob, ...]:
+    """These jobs as all layers let them through, for a caller that stores them itself. Raises what a layer raises."""
+    passed: list[NewJob] = []
+
+    async def collect(specs: Specs) -> list[Job[Any, Any]]:
+        passed.extend(new for spec in specs for new in (*spec.others, spec.new))
+        return [Job(spec.id, spec.new.task, sender, spec.decode) for spec in specs]
+
+    await around_enqueue(layers, collect)([JobSpec(new) for new in jobs])
+    return tuple(passed)
 
 
 def _bind_send(layer: Middleware, inner: Send) -> Send:

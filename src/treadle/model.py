@@ -14,6 +14,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from treadle import defaults
+from treadle.words import Spelled
 
 
 class State(StrEnum):
@@ -37,10 +38,19 @@ for _state in State:
 
 Pairs = tuple[tuple[str, str], ...]
 
+# The memo entry with the nonce of the last act: an outcome that is settled from outside, by a person.
+ACT: Final = "treadle:act"
+
 # Why a job failed ...
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"
+ARGUMENTS: Final = "arguments"
 # ... and why it was cancelled.
 ASKED, UPSTREAM, SUPERSEDED = "asked", "upstream", "superseded"
+# ... and the first words of why a worker that had claimed it gave it back; then the worker's name.
+DECLINED: Final = "declined by "
+# ... and of why a job is back in line whose lease ran out; then the name of the worker that held it. It stays until the
+# job is settled, so the worker that claims it next knows.
+LOST_BY: Final = "lost by "
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -77,6 +87,8 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     root: str | None = None  # the workflow's first job; None: it is its own
     parent: str | None = None
     ran: bool = False  # the function has run (or there is none): only the ending is left
+    reach: tuple[str, ...] = ()  # the queues of the rows it may concern, see `treadle.storage.contract`; (): any
+    nonce: str | None = None  # of the call that chose the id: a row of this id must have the same task and payload
 
 
 class Record(Struct, frozen=True, gc=False, kw_only=True):
@@ -85,7 +97,7 @@ class Record(Struct, frozen=True, gc=False, kw_only=True):
     job: NewJob
     version: int  # rises at every claim and settle; (id, version) is the lease and the fence
     state: State
-    after: tuple[str, ...] = ()  # as asked, repeated jobs replaced by the rows that answered
+    after: tuple[str, ...] = ()  # as asked, each id that another row answered replaced by the id of that row
     pending: int = 0  # endings still needed
     slack: int | None = 0  # failures still tolerated
     ran: bool = False
@@ -122,6 +134,9 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
     WAITING      for `after` (need, slack as in NewJob), then `ran` says whether to call the function again.
                  With a `delay` it comes back in line after that long all the same.
     final states the ending; on a job that has ended in that state already, only `keep` is assigned.
+
+    An outcome whose memo has an `ACT` entry is an act: it raises the version also where it assigns only `keep`, and is
+    repeated by an outcome with the same entry alone, so that two people who act at once are told apart.
     """
 
     id: str
@@ -141,6 +156,7 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
     slack: int | None = None
     ran: bool = False
     keep: float | None = None  # s after the ending; None: as the job asked
+    reach: tuple[str, ...] = ()  # the queues its job and the jobs of `after` must be in; (): any
 
 
 class Settled(Struct, frozen=True, gc=False):
@@ -166,6 +182,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
             None: any task.
     ids     not empty: these jobs and no others
     holds   ids the worker still runs; never handed out again to it
+    reach   with `ids`: the queues these must be in; (): any
     hand    (address, s): where nothing is found, a job that comes within so many seconds may be handed to this address,
             see `treadle.storage.contract.Handing`; other storages do not look at it
     """
@@ -178,6 +195,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     ids: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
     hand: tuple[str, float] | None = None
+    reach: tuple[str, ...] = ()
 
 
 class Claimed(Struct, frozen=True, gc=False):
@@ -188,12 +206,28 @@ class Claimed(Struct, frozen=True, gc=False):
 
 
 class Hold(Struct, frozen=True, gc=False):
-    """A job somebody runs: its id, and the version his claim gave it. Memo is merged, note replaced."""
+    """A job somebody runs: its id, and the version his claim gave it. Memo is merged, note replaced.
+
+    reach  the queues the job must be in, or it counts as lost; (): any
+    """
 
     id: str
     version: int
     memo: Pairs = ()
     note: str | None = None
+    reach: tuple[str, ...] = ()
+
+
+class Held(Struct, frozen=True, gc=False):
+    """What became of the holds of a heartbeat, by id; of those it does not name, everything is stored.
+
+    lost     held no longer: another worker claimed the job, or it has ended
+    unsaved  still held, but the storage wrote neither lease, memo nor note, because another transaction has the row;
+             repeat the hold
+    """
+
+    lost: frozenset[str] = frozenset()
+    unsaved: frozenset[str] = frozenset()
 
 
 class Presence(Struct, frozen=True, gc=False, kw_only=True):
@@ -209,9 +243,12 @@ class Presence(Struct, frozen=True, gc=False, kw_only=True):
     uptime: float = 0.0  # s
     ttl: float = 90.0  # s after which silence means it is gone
     gone: bool = False
+    paused: float = 0.0  # s for which its throttle claims nothing, from this heartbeat on
+    gathering: tuple[tuple[str, float, float], ...] = ()  # batch task, s since its first item came, s until its call
+    age: float = 0.0  # s since this heartbeat, as the storage answers it; a worker sends 0
 
 
-class Limit(Struct, frozen=True, gc=False):
+class Limit(Spelled, frozen=True, gc=False):
     """A rule for the jobs that name it, or `name:partition` of it. A queue obeys "queue:<its name>" and "queue".
 
     slots   how many may run at once, per partition; 0 is a pause; None: any number
@@ -228,6 +265,47 @@ class Limit(Struct, frozen=True, gc=False):
     how: Literal["window", "bucket"] = "window"
     burst: int | None = None
     hold: Literal["running", "ended"] = "running"
+
+
+Why = Literal["paused", "held"]
+"""An operator paused the limit; or a job deferred with it, and it rests for a while."""
+
+
+class Declare(Struct, frozen=True, gc=False, tag="declare"):
+    """The rule that code states for a limit. It acts while no operator has set one."""
+
+    rule: Limit
+
+
+class Pause(Struct, frozen=True, gc=False, tag="pause"):
+    """A reason for which a limit lets no job start. It does not end by itself: `until` is when its author means to."""
+
+    name: str
+    why: Why = "paused"
+    until: float | None = None
+
+
+class Resume(Struct, frozen=True, gc=False, tag="resume"):
+    """Take one reason away. With `until`, only a pause meant to end by then: a later one stays. "paused" also removes a
+    rule of 0 slots."""
+
+    name: str
+    why: Why = "paused"
+    until: float | None = None
+
+
+LimitChange = Limit | Declare | Pause | Resume
+"""One change of the limits. A `Limit` is the operator's rule; with neither slots nor rate it removes the rule, and the
+declared one with it."""
+
+
+class LimitFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """All that is stored of one limit. The facts do not depend on each other: each change touches its own."""
+
+    name: str
+    set: Limit | None = None  # by an operator
+    declared: Limit | None = None  # by code
+    pauses: tuple[Pause, ...] = ()  # at most one for each reason
 
 
 class Query(Struct, frozen=True, gc=False, kw_only=True):
@@ -273,12 +351,17 @@ class Count(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
-    """One limit, or one partition of it that is in use."""
+    """One limit, or one partition of it that is in use. While it is paused its rule has 0 slots."""
 
     key: str
     rule: Limit
     used: int = 0  # slots taken, in cost
     parked: int = 0  # jobs standing aside for it
+    starts: int = 0  # starts that its rate counts now, in cost
+    next_start: float | None = None  # when a rate that is used up lets the next job start; None: it does now
+    pauses: tuple[Pause, ...] = ()
+    behind: Limit | None = None  # the rule that acts again when nothing pauses it any more
+    declared: bool = False  # code states this rule, and no operator has set another
 
 
 class Stats(Struct, frozen=True, gc=False, kw_only=True):

@@ -5,16 +5,19 @@ Without it a negative delay or a moment without a zone would be found by a stora
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypedDict, cast
+from typing import Any, Final, Literal, Protocol, TypedDict, cast
 
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from treadle import defaults, ids
 from treadle.errors import BadOption, TooLarge
+from treadle.ranges import CONTROL, OWN
 from treadle.retry import Policy, Retry, seconds, until
+from treadle.words import Spelled
 
 Seconds = float | timedelta
 
@@ -58,7 +61,7 @@ def at_least(n: int, of: Literal["succeeded", "done"] = "succeeded") -> When:
     return When(n, of)
 
 
-class Key(Struct, frozen=True):
+class Key(Spelled, frozen=True):
     """At most one unfinished job of a task per key.
 
     conflict  "keep" answers with the job that holds it; "replace" cancels that one, or waits for it if it is running;
@@ -106,11 +109,10 @@ class Options(TypedDict, total=False):
     within: Any  # a transaction of the user's; not of the job, but of the call that sends it
 
 
-OWN = "treadle."  # what tasks and limits of our own begin with
 NAMES = frozenset(Options.__annotations__)
 
 
-class Sizes(Struct, frozen=True):
+class Sizes(Spelled, frozen=True):
     """The largest texts an app accepts, in bytes. May be set lower than the defaults, never higher (BadOption).
 
     step   what one step of durable code remembers; `memo` what all steps of a job remember together
@@ -143,6 +145,13 @@ def name_of(value: object, option: str) -> str:
         return value
     shown = value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "..."
     raise BadOption(option, f"expected a name of 1-{defaults.MAX_NAME} printable characters, found {shown!r}")
+
+
+def _queue(value: object) -> str:
+    name = name_of(value, "queue")
+    if name == defaults.OWN_QUEUE:
+        raise BadOption("queue", f"{name!r} is the queue of Treadle's own jobs; choose another name")
+    return name
 
 
 def _priority(value: object) -> int:
@@ -187,18 +196,28 @@ def _headers(value: object, most: int) -> tuple[tuple[str, str], ...]:
     for name, text in value.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise BadOption("headers", f"expected text to text, found {name!r}: {text!r}")
+        name_of(name, "headers")
+        if CONTROL.search(text) is not None:
+            raise BadOption("headers", f"{name!r}: expected a text without control characters, found {text!r:.60}")
     size = sum(len(name.encode()) + len(text.encode()) for name, text in value.items())
     if size > most:
         raise TooLarge("headers", size, most)
     return tuple(value.items())
 
 
+def _cost(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= defaults.MAX_COUNT:
+        raise BadOption("cost", f"expected 1 to {defaults.MAX_COUNT:,}, found {value!r}")
+    return value
+
+
 def _limits(value: object, cost: object) -> tuple[tuple[str, int], ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise BadOption("limits", f"expected a list of limit names, found {value!r}")
-    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
-        raise BadOption("cost", f"expected 1 or more, found {cost!r}")
+    cost = _cost(cost)
     names = dict.fromkeys(name_of(name, "limits") for name in value)
+    if len(names) > defaults.MAX_LIMITS:
+        raise BadOption("limits", f"expected at most {defaults.MAX_LIMITS}, found {len(names)}")
     for name in names:
         if name.startswith(OWN):
             raise BadOption("limits", f"{name!r}: names beginning with {OWN!r} are Treadle's own")
@@ -218,9 +237,11 @@ def _lane(value: object) -> dict[str, Any]:
 def _key(value: object, task: str) -> dict[str, Any]:
     if value is None:
         return {}
-    key = Key(value) if isinstance(value, str) else value
-    if not isinstance(key, Key):
+    if isinstance(value, str):
+        return {"key": f"{task} {name_of(value, 'key')}"}
+    if not isinstance(value, Key):
         raise BadOption("key", f"expected a text or a Key, found {value!r}")
+    key = value
     if key.conflict not in ("keep", "replace", "raise") or key.until not in ("ended", "started"):
         raise BadOption(
             "key", f'expected conflict "keep", "replace" or "raise", until "ended" or "started", found {key!r}'
@@ -319,11 +340,28 @@ def check_names(options: Mapping[str, object]) -> None:
     """Raise BadOption for an option that does not exist."""
     for name in options:
         if name not in NAMES:
-            raise BadOption(name, f"there is no such option; there are {', '.join(sorted(NAMES))}")
+            raise BadOption(name, f"there is no such option{meant(name)}; there are {', '.join(sorted(NAMES))}")
+
+
+# What other job queues call an option, and how it is written here.
+ELSEWHERE: Final = {
+    "max_retries": "retry=Retry(attempts=...), which counts the first try too", "attempts": "retry=Retry(attempts=...)",
+    "retries": "retry=Retry(attempts=...), which counts the first try too", "countdown": "delay=", "eta": "run_at=",
+    "retry_backoff": "retry=Retry(base=..., factor=..., max=...)", "time_limit": "timeout=", "rate_limit": "limits=",
+    "soft_time_limit": "timeout=", "unique": "key=", "tags": "labels=", "ttl": "keep=", "result_ttl": "keep=",
+    "job_id": "id=", "task_id": "id=", "tenant": "lane=", "depends_on": "after=",
+}  # fmt: skip
+
+
+def meant(name: str) -> str:
+    """`; did you mean ...?` for an option that does not exist, or "" """
+    close = difflib.get_close_matches(name, NAMES, 1)
+    found = ELSEWHERE.get(name) or (f"{close[0]}=" if close else None)
+    return f"; did you mean {found}?" if found else ""
 
 
 _PLAIN: dict[str, Callable[[Any], Any]] = {
-    "queue": lambda value: name_of(value, "queue"),
+    "queue": _queue,
     "priority": _priority,
     "delay": lambda value: seconds(value, "delay"),
     "lease": _lease,

@@ -15,13 +15,18 @@ from itertools import count
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle import defaults
-from treadle.errors import BadOption, Signalled
+from treadle.errors import BadOption, ForeignRow, Signalled
 from treadle.model import EXPIRED, NewJob, Outcome, Record, State
 from treadle.storage.contract import Storage
 
+SIGNAL = "treadle:signal:"  # ids of such rows begin so
+ONCE_KEY = "treadle.once "  # what the keys of marks begin with
+ONCE = "treadle:once:"  # ids of marks begin so
 SEEN_AT_ONCE = 8  # turns looked at in one trip
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)  # of a payload that another program has stored
 
 
 class Wanted(Struct, frozen=True, omit_defaults=True):
@@ -46,7 +51,7 @@ _read_wanted = msgspec.json.Decoder(Wanted).decode
 
 def signal_id(job: str, name: str, turn: int) -> str:
     """Where the signal is found; no longer than an id may be, whatever the job's own is."""
-    return f"treadle:signal:{hashlib.sha256(f'{job} {name}'.encode()).hexdigest()[:40]}:{turn}"
+    return f"{SIGNAL}{hashlib.sha256(f'{job} {name}'.encode()).hexdigest()[:40]}:{turn}"
 
 
 def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool = False) -> NewJob:
@@ -58,11 +63,33 @@ def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool =
     )  # fmt: skip
 
 
+def check_place(found: Record, queue: str, root: str | None, parent: str | None) -> Record:
+    """The row, if it is where a row of ours with this id or key belongs. Raises ForeignRow if it is elsewhere."""
+    job = found.job
+    if job.task or job.queue != queue or job.root != root or job.parent != parent:
+        raise ForeignRow(job.id, job.queue, queue)
+    return found
+
+
+def check_signal(found: Record, row: Record) -> Record:
+    """The row of a signal to this job. Raises ForeignRow if another caller stored it."""
+    return check_place(found, row.job.queue, row.job.root or row.job.id, row.job.id)
+
+
 def signal_name(row: Record) -> str | None:
-    """Which signal this row stands for; None if it is no signal's."""
-    if row.job.task or not row.job.id.startswith("treadle:signal:"):
+    """Which signal this row stands for; None if it is no signal's, or does not say which."""
+    if row.job.task or not row.job.id.startswith(SIGNAL):
         return None
-    return _read_wanted(row.job.payload).signal
+    asked = _wanted(row)
+    return None if asked is None else asked.signal
+
+
+def _wanted(row: Record) -> Wanted | None:
+    """What a signal's row says; None where a program has stored something else."""
+    try:
+        return _read_wanted(row.job.payload)
+    except UNREADABLE:
+        return None
 
 
 def usable(found: Record, row: Record, timed: bool) -> bool:
@@ -70,24 +97,30 @@ def usable(found: Record, row: Record, timed: bool) -> bool:
     this very wait. Rows of an earlier round, or taken away by hand, are nobody's any more."""
     if not found.state.final or found.state is State.SUCCEEDED:
         return True
-    asked = _read_wanted(found.job.payload)
-    return timed and found.reason == EXPIRED and asked.round == row.round and not asked.given
+    asked = _wanted(found)
+    return asked is not None and timed and found.reason == EXPIRED and asked.round == row.round and not asked.given
 
 
-async def give(storage: Storage, row: Record, name: str, text: str, nonce: str) -> None:
+async def give(
+    storage: Storage, row: Record, name: str, text: str, nonce: str, reach: tuple[str, ...] = ()
+) -> None:  # fmt: skip
     """Settle the first row of this signal that is not used up, and make it first if the job does not wait yet.
 
-    Raises Signalled if it was given before.
+    reach  the queues that the caller has a right to; (): every queue
+    Raises Signalled if it was given before, ForeignRow if another caller has stored its row.
     """
     for start in count(1, SEEN_AT_ONCE):
         turns = range(start, start + SEEN_AT_ONCE)
         rows: Sequence[Record | None] = await storage.get([signal_id(row.job.id, name, turn) for turn in turns])
         for turn, found in zip(turns, rows, strict=True):
             if found is None:
-                [found] = await storage.enqueue([signal_row(row, name, turn, defaults.SIGNAL_GIVEN, given=True)])
+                new = replace(signal_row(row, name, turn, defaults.SIGNAL_GIVEN, given=True), reach=reach)
+                [found] = await storage.enqueue([new])
+            check_signal(found, row)
             while not found.state.final:
                 # `value` is compared when an outcome is repeated: two givers are never both told that they were first.
-                out = Outcome(id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce)
+                out = Outcome(id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce,
+                              reach=reach)  # fmt: skip
                 [answer] = await storage.settle([out])
                 if answer.status == "applied":
                     return
@@ -99,14 +132,20 @@ async def give(storage: Storage, row: Record, name: str, text: str, nonce: str) 
                 raise Signalled(row.job.id, name)
 
 
-def mark(id: str, job: str, key: object, keep: float) -> NewJob:
-    """The row by which `job` claims a key of `once`: unfinished while it holds, and over after `keep` seconds."""
+def mark(id: str, row: Record, key: object, keep: float) -> NewJob:
+    """The row by which a job claims a key of `once`: unfinished while it holds, and over after `keep` seconds."""
     if not isinstance(key, str) or not 0 < len(key) <= defaults.MAX_NAME or not key.isprintable():
         raise BadOption("once", f"expected a key of 1-{defaults.MAX_NAME} printable characters, found {key!r}")
-    payload = msgspec.json.encode(Won(job, key)).decode()
-    return NewJob(id=id, task="", key=f"treadle.once {key}", payload=payload, deadline=keep, keep=0.0, keep_failed=0.0)
+    payload = msgspec.json.encode(Won(row.job.id, key)).decode()
+    return NewJob(
+        id=id, task="", queue=row.job.queue, key=f"{ONCE_KEY}{key}", payload=payload, deadline=keep, keep=0.0,
+        keep_failed=0.0,
+    )  # fmt: skip
 
 
 def winner(found: Record) -> str:
-    """The job that has won the mark."""
-    return _read_won(found.job.payload).job
+    """The job that has won the mark; "" where the row does not say."""
+    try:
+        return _read_won(found.job.payload).job
+    except UNREADABLE:
+        return ""

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from treadle import defaults
 from treadle.errors import BadOption, TreadleError
+from treadle.words import Spelled, spelled
 
 
 def seconds(value: object, option: str) -> float:
@@ -43,7 +44,7 @@ class RetryNow(Struct, frozen=True):
     """A counted retry without delay; what `Retry.now()` answers."""
 
 
-class Retry(Struct, frozen=True, omit_defaults=True):
+class Retry(Spelled, frozen=True, omit_defaults=True):
     """When a failed attempt is tried again. A field not given is taken from the app's `retry`, then the default.
 
     attempts  tries in all, the first included (default 5); None: without end
@@ -117,6 +118,13 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     pass_result: bool | Literal["list"] = False
     marks: bool = False  # somebody waits for its run alone: if it goes on as other jobs, it leaves a mark
 
+    def __post_init__(self) -> None:
+        timeout, lost = self.timeout, self.max_lost
+        if isinstance(timeout, float | int) and not 0 < timeout <= defaults.MAX_DELAY:
+            raise BadOption("timeout", f"expected more than 0 s, or None for no limit, found {timeout!r:.60}")
+        if isinstance(lost, int) and not 0 <= lost <= defaults.MAX_COUNT:
+            raise BadOption("max_lost", f"expected 1 or more, or 0 for any number, found {lost!r:.60}")
+
     def text(self) -> str | None:
         """For the row; None where nothing differs."""
         return None if self == Policy() else msgspec.json.encode(self).decode()
@@ -131,10 +139,11 @@ def read_policy(text: str | None) -> Policy:
         return Policy()
     try:
         return _read(text)
-    except (msgspec.MsgspecError, BadOption):
+    except (msgspec.MsgspecError, BadOption, RecursionError):
         return Policy()
 
 
+@spelled
 class Defer(TreadleError):
     """Raise it (or return it from `on_error`): run again later; the attempt does not count.
 
@@ -164,6 +173,7 @@ class Defer(TreadleError):
 ABORT = "aborted"
 
 
+@spelled
 class Abort(TreadleError):
     """Raise it (or return it from `on_error`): the job has failed, now and for good."""
 

@@ -9,21 +9,22 @@ import asyncio
 import contextvars
 import functools
 import logging
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from treadle import defaults, judge, middleware
+from treadle import defaults, forks, judge, middleware
 from treadle.batch import BatchTask
 from treadle.codec import MISSING
 from treadle.compose.next import Next, next_of
 from treadle.compose.plan import concluded, continued
 from treadle.context import Context, enter
 from treadle.durable import SWALLOWED, Leave, left_by
-from treadle.errors import BadArgument, BadStep, JobNotDone, JobUnknown, StorageError, TooLarge
-from treadle.job import Continuation
-from treadle.model import EXPIRED, Outcome, Record
+from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
+from treadle.job import Continuation, Sender
+from treadle.model import EXPIRED, Outcome, Record, State
 from treadle.retry import Abort, Defer, Retry, RetryNow
 from treadle.task import Task
 
@@ -82,17 +83,22 @@ class Runner:
     def __init__(
         self, layers: Sequence[middleware.Middleware], on_error: judge.OnError | None, chance: Callable[[], float],
         now: Callable[[], float], result_limit: int, threads: Callable[[], Threads], processes: Callable[[], Processes],
-        batches: Batches,
+        batches: Batches, sender: Sender, troubles: dict[Context, BaseException | None],
     ) -> None:  # fmt: skip
         self._layers = middleware.overrides(layers, "run")
+        self._sending, self._sender = middleware.overrides(layers, "enqueue"), sender
         self._on_error, self._chance, self._now, self._result_limit = on_error, chance, now, result_limit
         self._threads, self._processes, self._batches = threads, processes, batches
+        self._troubles = troubles  # for the log: the runs that did not succeed, and what they raised
 
     async def run_own(self, task: OwnTask, context: Context, rules: judge.Rules) -> Outcome:
         """One run of a task of Treadle's own. Raises nothing of Exception's."""
         record, began = context.record, self._now()
         try:
-            return await task.decide(record, began if record.started_at is None else record.started_at)
+            outcome = await task.decide(record, began if record.started_at is None else record.started_at)
+            if outcome.state is State.FAILED:
+                self._troubles[context] = None
+            return outcome
         except StorageError as error:
             log.warning("%s %s could not be run now: %s", task.name, record.job.id, error)
             return judge.handed_back(record, defaults.POLL)
@@ -103,10 +109,11 @@ class Runner:
     async def run(self, task: AnyTask, context: Context, rules: judge.Rules) -> Outcome | None:
         """One attempt. None: the job is no longer ours, nothing may be written about it.
 
-        Raises nothing but KeyboardInterrupt.
+        Raises nothing. A KeyboardInterrupt is a failed attempt, and interrupts the loop too if Ctrl-C may have been it.
         """
         # The storage's clock decides; ours may be wrong, so only how far it has moved since the claim counts.
-        began = context.began = self._now()
+        began, process = self._now(), forks.tag
+        context.began = began
         enter(context)
         try:
             if self._layers or task.kind != "async" or rules.pass_result:
@@ -116,23 +123,44 @@ class Runner:
                 text = self._encode(task, await task.function(*args, **kwargs))
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
-        except asyncio.CancelledError as error:
-            return self._stopped(task, context, rules, error, began)
-        except KeyboardInterrupt:
-            raise
+            elif self._sending:
+                text = await self._passed_on(text)
         except BaseException as error:
-            if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort | Leave)):
-                return self._stopped(task, context, rules, error, began)
-            if context.leaving is not None:
-                return self._left(task, context, rules, error, began)
-            return self._failed(task, context, rules, error, began)
+            if forks.tag is not process:
+                forks.end(error)
+            return self._raised(task, context, rules, error, began)
+        if forks.tag is not process:
+            forks.end()
+        durable = context.durable
+        if durable is not None and durable.misused is not None and context.why not in FIRM:
+            return self._failed(task, context, rules, durable.misused, began)  # it has not waited, whatever it returned
         if context.why is not None and context.why in FIRM:
             return self._stopped(task, context, rules, None, began)
-        if context.leaving is not None:
+        if context.durable is not None and (context.leaving is not None or context.durable.misused is not None):
             return self._left(task, context, rules, None, began)
         if type(text) is Next:  # `isinstance` of a Struct takes 0.15 us
             return self._goes_on(text, context, rules, began)
         return judge.succeeded(context.record, text, note=context.note)
+
+    def _raised(
+        self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException, began: float
+    ) -> Outcome | None:
+        if isinstance(error, asyncio.CancelledError):
+            return self._stopped(task, context, rules, error, began)
+        # `asyncio.run` and `Worker.run` handle the signal: there only the function can have raised this.
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            asyncio.get_running_loop().call_soon(_interrupt)
+        if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort | Leave)):
+            return self._stopped(task, context, rules, error, began)
+        if context.leaving is not None:
+            return self._left(task, context, rules, error, began)
+        return self._failed(task, context, rules, error, began)
+
+    async def _passed_on(self, text: str | Next) -> str | Next:
+        """The jobs that a run returned, as the middleware lets them through."""
+        if isinstance(text, str) or not text.jobs:
+            return text
+        return replace(text, jobs=await middleware.prepared(self._sending, text.jobs, self._sender))
 
     def _goes_on(self, following: Next, context: Context, rules: judge.Rules, began: float) -> Outcome:
         record = context.record
@@ -223,8 +251,10 @@ class Runner:
             timed_out.__cause__ = error if isinstance(error, Exception) else None
             return self._failed(task, context, rules, timed_out, began)
         if why == "deadline":
+            self._troubles[context] = None
             return judge.ended(record, EXPIRED, "its deadline passed while it ran", note=context.note)
         if why == "stop":
+            self._troubles[context] = None
             return judge.handed_back(record, note=context.note)
         return self._failed(task, context, rules, error or asyncio.CancelledError(), began)
 
@@ -232,8 +262,13 @@ class Runner:
         self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException | None, began: float
     ) -> Outcome:
         """It went to sleep, or waits; unless it has caught what was to take it there, and done who knows what since."""
+        if context.durable is not None and context.durable.misused is not None:
+            return self._failed(task, context, rules, context.durable.misused, began)  # it has not waited
         assert context.leaving is not None
+        if context.durable is not None and context.durable.misused is not None:
+            return self._failed(task, context, rules, context.durable.misused, began)
         if left_by(error):
+            self._troubles[context] = None
             return replace(context.leaving, note=context.note)
         swallowed = BadStep("sleep", SWALLOWED)
         swallowed.__cause__ = error
@@ -244,6 +279,7 @@ class Runner:
         self, task: AnyTask, context: Context, rules: judge.Rules, error: BaseException, began: float
     ) -> Outcome:
         record, verdict, now = context.record, None, self._now()
+        self._troubles[context] = error
         if not isinstance(error, Defer | Abort):  # who says it himself is not asked about it
             ask = self._ask
             verdict = ask(task.on_error, error, context, rules) or ask(self._on_error, error, context, rules)
@@ -272,6 +308,10 @@ class Runner:
         except (Exception, SystemExit):
             log.exception("on_error failed for %s %s; the default is taken", record.job.task, record.job.id)
             return None
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 async def in_thread(
@@ -304,10 +344,16 @@ async def _passed(task: AnyTask, context: Context, how: bool | Literal["list"]) 
     """The result of the one job it waited for, None if that did not succeed; or the list of those that did."""
     try:
         found = await context.upstream()
+    except AnswerTooLarge as error:  # one row alone: waiting does not make it smaller
+        wrong = BadArgument(task.name, None, f"a result it waited for cannot be read: {error}")
+        wrong.permanent = True
+        raise wrong from error
     except StorageError as error:
         raise Defer(defaults.POLL) from error  # not the job's fault: not an attempt
     if how == "list":
-        return [each for each in found if not isinstance(each, JobNotDone | JobUnknown)]
+        return [each for each in found if not isinstance(each, JobNotDone | UnknownJob)]
     if len(found) != 1:
-        raise BadArgument(task.name, None, f"pass_result needs exactly one job to wait for, found {len(found)}")
-    return None if isinstance(found[0], JobNotDone | JobUnknown) else found[0]
+        wrong = BadArgument(task.name, None, f"pass_result needs exactly one job to wait for, found {len(found)}")
+        wrong.permanent = True
+        raise wrong
+    return None if isinstance(found[0], JobNotDone | UnknownJob) else found[0]

@@ -6,20 +6,34 @@ Without it Django views, Flask and scripts could not enqueue.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Coroutine, Iterable
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
-from treadle.errors import BadSession, NestedTransaction, StorageError
+from treadle.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.job import Job, JobSpec
-from treadle.storage.sessions import at_once, bound_to, is_async
+from treadle.loopcall import LoopCall, LoopEnded
+from treadle.storage.sessions import at_once, is_async
+from treadle.syncviews import SyncDead, SyncJobs, SyncLimits, SyncQueues, SyncSchedules
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.testing.calling import SyncTesting
+    from treadle.testing.clock import HandClock
 
 T = TypeVar("T")
+
+TRIES: Final = 500  # a call is made again where its loop ends: over 10 s
+AGAIN: Final = 0.02  # seconds between two of them
+
+
+ENDED: Final = (
+    "the event loop this app was open on ended, or the app was closed, in the middle of a call of app.sync, which may "
+    "have been carried out; make the call again"
+)
 
 
 class Portal:
@@ -31,9 +45,14 @@ class Portal:
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: in a forked child there is no thread and no loop."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._closed = 0  # times
 
     @overload
     def enqueue(self, spec: JobSpec[T], /, **options: Any) -> Job[T, T]: ...
@@ -47,84 +66,163 @@ class Portal:
         With `within=` the jobs are stored in this thread, on the connection you give, and on no event loop.
         """
         within = options.pop("within", None)
-        if within is None:
-            return self.call(self._app.enqueue(*specs, **options))
         if is_async(within):
             raise BadSession(
                 f"a {type(within).__name__}", "it belongs to an event loop: `await app.enqueue(...)` there"
             )
-        flat, single = self._app.flatten(specs, **options)
-        storage = self.call(self._app._opened())
-        jobs = at_once(self._app.client.send_bound(flat, bound_to(storage, within))) if flat else []
+        app = self._app
+        flat, single = app.flatten(specs, **options)
+        if not flat:
+            jobs: list[Job[Any, Any]] = []
+        elif within is None:
+            jobs = self._again(lambda: _sent(app, flat))
+        else:
+            jobs = at_once(app.client.send_bound(flat, app.bound(within)))
         return jobs[0] if single else jobs
+
+    def testing(
+        self, clock: HandClock | None = None, *, within: Literal["commit", "at_once"] = "commit"
+    ) -> SyncTesting:
+        """`with app.sync.testing() as t:` is `app.testing()` for synchronous code: `t.drain()` runs plain functions in
+        the calling thread."""
+        from treadle.testing.calling import SyncTesting
+
+        return SyncTesting(self._app, clock, within)
 
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""
-        return self.call(job.result(timeout))
+        return self._again(lambda: _result(job, timeout))
+
+    # --- the same calls as app.jobs, app.dead ..., without await
+
+    @property
+    def jobs(self) -> SyncJobs:
+        return SyncJobs(self, self._app.jobs)
+
+    @property
+    def dead(self) -> SyncDead:
+        return SyncDead(self, self._app.dead)
+
+    @property
+    def queues(self) -> SyncQueues:
+        return SyncQueues(self, self._app.queues)
+
+    @property
+    def limits(self) -> SyncLimits:
+        return SyncLimits(self, self._app.limits)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        return SyncSchedules(self, self._app.schedules)
+
+    # --- any call
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run any coroutine of this app and wait for its answer: `app.sync.call(app.jobs.get(id))`."""
-        loop = self._app.loop
-        if loop is None or loop is self._loop:  # ours: also looked at where the app is open, or a fork would hang
-            try:
-                loop = self._start()
-            except BaseException:
+        """Run any coroutine of this app and wait for its answer: `app.sync.call(job.progress())`.
+
+        Raises EventLoopError on the app's own event loop, and StorageUnavailable where that loop ends in the middle.
+        """
+        try:
+            return self._made(work)
+        except LoopEnded:
+            raise StorageUnavailable(ENDED) from None
+
+    def _made(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `call`; raises LoopEnded where the loop ends in the middle."""
+        try:
+            while True:
+                try:
+                    return self._call(work)
+                except LoopEnded as ended:
+                    if ended.begun:
+                        raise
+                    time.sleep(AGAIN)
+        finally:
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
-                raise
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        ownership = self._app._life.ownership
+        there = ownership is not None and not ownership.is_over and ownership.loop is not self._loop
+        loop = ownership.loop if ownership is not None and there else self._start()
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
             here = None
         if here is loop:
-            work.close()
-            raise NestedTransaction(
-                "app.sync was called on its own event loop, where it would wait for itself: await it"
-            )
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+            raise EventLoopError("app.sync was called on its own event loop, where it would wait for itself: await it")
+        if ownership is not None and there and ownership.state in ("opening", "open"):
+            return ownership.call(lambda: work).result()
+        return LoopCall(self._start(), lambda: work).result()
+
+    def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """A call that may be repeated, and is where the loop it was made on gives the app away."""
+        life, closed = self._app._life, self._closed
+        for _ in range(TRIES):
+            before, moves = life.ownership, life.moves
+            try:
+                return self._made(make())
+            except (StorageUnavailable, LoopEnded) as error:
+                now = life.ownership
+                leaves = any(each is not None and each.state == "closing" for each in (before, now))
+                ended = isinstance(error, LoopEnded) or leaves or life.moves != moves
+                shut = any(each is not None and each.why == "closed" for each in (before, now))
+                if not ended or shut or self._closed != closed:
+                    if isinstance(error, LoopEnded):
+                        raise StorageUnavailable(ENDED) from None
+                    raise
+            time.sleep(AGAIN)
+        return self.call(make())
 
     def close(self) -> None:
-        """Close the app and end the portal's thread. Calls that still wait there are cancelled. Twice is once."""
+        """Close the app and end the portal's thread. Calls that still wait there are ended. Twice is once."""
         with self._lock:
             loop, thread = self._loop, self._thread
+            self._closed += 1
         if loop is None or thread is None:
             return
         try:
             self.call(self._app.close())
         finally:
             with self._lock:
-                mine, self._loop, self._thread = self._loop is loop, None, None
+                mine = self._loop is loop
+                if mine:
+                    self._loop = self._thread = self._app._life.own_loop = None
             if mine:
                 loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._thread is not None and not self._thread.is_alive():
-                raise StorageError(
-                    "app.sync was used before this process was forked: call app.sync.close() before that"
-                )
             if self._loop is None:
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(loop,), name="treadle-sync", daemon=True)
                 self._thread.start()
-                self._loop = loop
+                self._loop = self._app._life.own_loop = loop
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            if self._app.loop is loop:  # a call that came while it was closed has opened it again
-                loop.run_until_complete(self._app.close())
+            _end_tasks(loop)
+            # This closes the app too, if a call that came while it was closed has opened it again.
             loop.run_until_complete(loop.shutdown_asyncgens())
+            _end_tasks(loop)  # of calls that came meanwhile
         finally:
             loop.close()
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+
+async def _result(job: Job[T, Any], timeout: float | timedelta | None) -> T:
+    return await job.result(timeout)
+
+
+async def _sent(app: App, specs: list[JobSpec[Any, Any]]) -> list[Job[Any, Any]]:
+    return await app.client.send(specs)

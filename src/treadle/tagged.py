@@ -30,6 +30,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from math import isfinite
+from pathlib import PurePath
 from types import NoneType
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -337,6 +338,8 @@ def _refusal(value: object) -> str:
     for base in (str, int, float, list, dict, tuple, set):
         if isinstance(value, base):
             return f"holds {found(value)}: pass {base.__name__}(value), a subclass would not come back"
+    if isinstance(value, PurePath):
+        return f"holds {found(value)}: annotate the parameter with str and pass str(path), a path is text to store"
     return f"holds {found(value)}, which cannot be stored: pass plain data, or a dataclass that is annotated"
 
 

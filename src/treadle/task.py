@@ -6,7 +6,7 @@ Without it there would be nothing to enqueue, and no place where arguments meet 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
@@ -14,6 +14,7 @@ from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle import codec, defaults, ids
+from treadle.awaiting import check_awaited
 from treadle.compose.reduce import BUILT_IN, Reducer, folded_type, reducer_of
 from treadle.errors import BadArgument, BadOption, BadTask, TooLarge
 from treadle.ids import IdFactory
@@ -33,6 +34,7 @@ from treadle.options import (
     refuse_within,
     split_within,
 )
+from treadle.ranges import OWN
 from treadle.retry import Policy, Retry
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ Computed = Callable[..., Options]
 
 
 _NO_OPTIONS = Options()
+FOREIGN = {"delay": "use .enqueue(...)", "apply_async": "use .options(...).enqueue(...)"}  # as other libraries say it
 _OF_ONE_JOB = frozenset({"id", "key", "run_at", "deadline", "after", "when", "within"})
 
 
@@ -75,6 +78,7 @@ class Maker:
         self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
         self.reducers: dict[str, Reducer] = dict(BUILT_IN)
         self.limited: set[str] = set()  # tasks with a limit of their own
+        self.given: Callable[[str | None, Mapping[str, Any]], None] | None = None  # for names that may be mistyped
 
     def fresh_id(self) -> str:
         """Inside a job its next child's, derived from the run: a repeated settle finds the same children (law 6)."""
@@ -90,8 +94,11 @@ class Maker:
         fields = constants | (columns(options, policy, task, self.now(), self.sizes) if options else {})
         if task in self.limited:
             fields["limits"] = (*fields.get("limits", ()), (own_limit(task), 1))
-        id = fields.pop("id", None) or self.fresh_id()
-        new = NewJob(id=id, task=task, payload=payload, **fields)
+        if "id" in fields:
+            fields["nonce"] = ids.nonce()
+        else:
+            fields["id"] = self.fresh_id()
+        new = NewJob(task=task, payload=payload, **fields)
         return JobSpec(new, decode, inline, self, signature)
 
     def check_size(self, task: str, payload: str) -> None:
@@ -149,25 +156,38 @@ class Task(Generic[P, R, C, W]):
         self.__module__ = function.__module__
         self.__wrapped__ = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.function(*args, **kwargs)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
         """A job that is not sent yet. Raises BadArgument, naming the parameter that does not fit; only the first may
         be left out, for `chain` to hand in the result before it."""
         return self._spec_or_late(_NO_OPTIONS, args, kwargs)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, W]:
-        """Store a job that will run this task; durable when it returns. Raises BadArgument, TooLarge, StorageError."""
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R, W]]:
+        """Store a job that will run this task; durable when it returns. Raises BadArgument, TooLarge, StorageError, and
+        NotAwaited at once in synchronous code, where `app.sync.enqueue(task.job(...))` does the same."""
+        check_awaited(f"{self.__name__}.enqueue()", f"app.sync.enqueue({self.__name__}.job(...))")
+        return self._enqueue(args, kwargs)
+
+    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R, W]:
         [job] = await self._maker.sender.send([self._spec(_NO_OPTIONS, args, kwargs)])
         return job
+
+    if not TYPE_CHECKING:  # or every name would be an attribute to a type checker
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f": {FOREIGN[name]}" if name in FOREIGN else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def options(self, **options: Unpack[Options]) -> Bound[P, R, W]:
         """The same task with options for the next job: `task.options(delay=30).enqueue(...)`."""
         check_names(options)
+        if self._maker.given is not None and ("queue" in options or "limits" in options):
+            self._maker.given(None, options)
         return Bound(self, options)
 
-    def late(self, *args: Any, **kwargs: Any) -> JobSpec[R, W]:
+    def late(self, /, *args: Any, **kwargs: Any) -> JobSpec[R, W]:
         """A job that is handed its first argument when it runs: the result of the job before it. `gather` and `chain`
         make these. Raises BadArgument."""
         return self._spec(Options(pass_result=True), args, kwargs)
@@ -181,12 +201,15 @@ class Task(Generic[P, R, C, W]):
         try:
             return self._spec(options, args, kwargs)
         except BadArgument as error:
-            if args or options.get("pass_result", self._passes):
+            if options.get("pass_result", self._passes):
                 raise
             try:
                 spec = self._spec(merge(options, {"pass_result": True}), args, kwargs)
             except BadArgument:
                 raise error from None
+            if args:
+                more = f"{error.problem}; in a chain, {self.signature.by_name(len(args))}"
+                raise BadArgument(self.name, error.parameter, more) from None
             spec.lacks = error
             return spec
 
@@ -274,7 +297,7 @@ class Bound(Generic[P, R, W]):
             return self._spec(args, kwargs)
         return self._task._spec(self._options, args, kwargs)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobSpec[R, W]:
         """A job that is not sent yet."""
         if self._within is not None:
             refuse_within(self._within)
@@ -283,13 +306,18 @@ class Bound(Generic[P, R, W]):
         except BadArgument:
             return self._task._spec_or_late(self._options, args, kwargs)  # its first argument may come later
 
-    def late(self, *args: Any, **kwargs: Any) -> JobSpec[R, W]:
+    def late(self, /, *args: Any, **kwargs: Any) -> JobSpec[R, W]:
         """As `task.late`."""
         refuse_within(self._within)
         return self._task._spec(merge(self._options, {"pass_result": True}), args, kwargs)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R, W]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R, W]]:
         """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
+        name = self._task.__name__
+        check_awaited(f"{name}.options(...).enqueue()", f"app.sync.enqueue({name}.options(...).job(...))")
+        return self._enqueue(args, kwargs)
+
+    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R, W]:
         [job] = await self._task._maker.sender.send([self._spec(args, kwargs)], self._within)
         return job
 
@@ -298,10 +326,14 @@ class Stub:
     """A task known by name only: its code is not installed here. Arguments cannot be checked before it runs."""
 
     def __init__(self, maker: Maker, name: str, options: Options | None = None) -> None:
-        self.name = name_of(name, "name")
+        if name_of(name, "name").startswith(OWN):
+            raise BadOption("name", f"{name!r}: names beginning with {OWN!r} are Treadle's own")
+        self.name = name
         self._maker, self._options, self._within = maker, options or Options(), None
         if "within" in self._options:
             self._options, self._within = split_within(self._options)
+        if maker.given is not None:
+            maker.given(name, self._options)
 
     def options(self, **options: Unpack[Options]) -> Stub:
         """The same task with more options."""
@@ -309,7 +341,7 @@ class Stub:
         kept = self._options if self._within is None else Options(**self._options, within=self._within)
         return Stub(self._maker, self.name, merge(kept, options))
 
-    def job(self, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
+    def job(self, /, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
         """A job that is not sent yet."""
         refuse_within(self._within)
         return self._spec(args, kwargs)
@@ -320,12 +352,16 @@ class Stub:
         inline = flag(options, "inline")
         return self._maker.spec(self.name, payload, {}, options, policy_of(options), codec.decode_any, inline)
 
-    def late(self, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
+    def late(self, /, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
         """As `task.late`; nothing is checked here."""
         return self.options(pass_result=True).job(*args, **kwargs)
 
-    async def enqueue(self, *args: object, **kwargs: object) -> Job[Any, Any]:
+    def enqueue(self, /, *args: object, **kwargs: object) -> Coroutine[Any, Any, Job[Any, Any]]:
         """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
+        check_awaited("stub.enqueue()", f"app.sync.enqueue(app.stub({self.name!r}).job(...))")
+        return self._enqueue(args, kwargs)
+
+    async def _enqueue(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Job[Any, Any]:
         [job] = await self._maker.sender.send([self._spec(args, kwargs)], self._within)
         return job
 

@@ -12,11 +12,13 @@ from typing import Any, Final
 from treadle.errors import BadOption
 from treadle.events import Emitter, Event
 from treadle.retry import seconds
+from treadle.words import spelled
 
 SUCCEEDED: Final = ("succeeded",)
 FAILED: Final = ("retrying", "failed")  # each failed attempt, not only the last
 
 
+@spelled
 class AIMD:
     """Additive increase, multiplicative decrease: `Worker(app, throttle=AIMD())`. One for one worker.
 

@@ -60,9 +60,11 @@ class Open:
     async def close(self) -> None:
         """Undo what is not committed, let go of the connection."""
         self._timer.cancel()
-        if self._expired is not None:
-            await asyncio.wait([self._expired])
-        await self._made.close()
+        try:
+            if self._expired is not None:
+                await asyncio.wait([self._expired])
+        finally:
+            await self._made.close()
 
 
 class Holder(Protocol):

@@ -6,18 +6,42 @@ The data of `treadle.model` travel as they are: objects with the names of their 
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from treadle import defaults, errors
-from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Pairs, Presence, Record, Settled, State
+from treadle.model import (
+    Claim,
+    Claimed,
+    Declare,
+    Hold,
+    Limit,
+    LimitChange,
+    LimitUse,
+    NewJob,
+    Outcome,
+    Pairs,
+    Pause,
+    Presence,
+    Record,
+    Resume,
+    Settled,
+    State,
+)
+
+LONG: Final = 100_000  # entries of any list that is asked with
+FEW: Final = 10_000  # queues or tasks of one claim
 
 # --- one message per verb: what is asked, and what is answered
 
+A = TypeVar("A")
+Many = Annotated[tuple[A, ...], Meta(max_length=LONG)]
+
 
 class Enqueue(Struct, frozen=True):
-    jobs: tuple[NewJob, ...]
+    jobs: Many[NewJob]
 
 
 class Records(Struct, frozen=True):
@@ -25,7 +49,18 @@ class Records(Struct, frozen=True):
 
 
 class Ids(Struct, frozen=True):
+    ids: Many[str]
+
+
+class Held(Struct, frozen=True, omit_defaults=True):
+    """The answer to a heartbeat.
+
+    ids      held no longer: stop running them
+    unsaved  still held, but nothing of the hold was stored, as another transaction has the row: send it again
+    """
+
     ids: tuple[str, ...]
+    unsaved: tuple[str, ...] = ()
 
 
 class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,36 +69,39 @@ class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait      s to wait while there is none, up to 30; 0: answer at once
     max_lost  jobs whose leases ran out this often are not handed out: the server ends them as failed. None: the
               caller judges, as Treadle's own workers do
+    most      bytes of the answer: jobs that do not fit stay in line, and one that alone is larger fails. None: any
     """
 
     worker: str
-    queues: tuple[tuple[str, int], ...] = ((defaults.QUEUE, 1),)
-    tasks: dict[str, tuple[int | None, float | None]] | None = None
+    queues: Annotated[tuple[tuple[str, int], ...], Meta(max_length=FEW)] = ((defaults.QUEUE, 1),)
+    tasks: Annotated[dict[str, tuple[int | None, float | None]], Meta(max_length=FEW)] | None = None
     limit: int = 1
     lease: float = defaults.LEASE
-    ids: tuple[str, ...] = ()
-    holds: tuple[str, ...] = ()
+    ids: Many[str] = ()
+    holds: Many[str] = ()
+    reach: Many[str] = ()
     wait: float = 0.0
     max_lost: int | None = None
+    most: Annotated[int, Meta(ge=2**20)] | None = None
 
     def ask(self) -> Claim:
         return Claim(
             worker=self.worker, queues=self.queues, tasks=self.tasks, limit=self.limit, lease=self.lease, ids=self.ids,
-            holds=self.holds,
+            holds=self.holds, reach=self.reach,
         )  # fmt: skip
 
 
-def claim_call(ask: Claim) -> ClaimCall:
+def claim_call(ask: Claim, most: int) -> ClaimCall:
     """The same words, to be sent."""
     return ClaimCall(
         worker=ask.worker, queues=ask.queues, tasks=ask.tasks, limit=ask.limit, lease=ask.lease, ids=ask.ids,
-        holds=ask.holds,
+        holds=ask.holds, reach=ask.reach, most=most,
     )  # fmt: skip
 
 
 class Beat(Struct, frozen=True):
     worker: Presence
-    holds: tuple[Hold, ...] = ()
+    holds: Many[Hold] = ()
     lease: float = defaults.LEASE
 
 
@@ -89,14 +127,15 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: str | None = None
     error: str | None = None
     reason: str | None = None
-    memo: Pairs = ()
+    memo: Annotated[Pairs, Meta(max_length=LONG)] = ()
     note: str | None = None
-    then: tuple[NewJob, ...] = ()
-    after: tuple[str, ...] = ()
+    then: Many[NewJob] = ()
+    after: Many[str] = ()
     need: int | None = None
     slack: int | None = None
     ran: bool = False
     keep: float | None = None
+    reach: Many[str] = ()
     succeed: Raw | UnsetType = UNSET
     fail: str | None = None
     abort: str | None = None
@@ -110,15 +149,16 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
             id=self.id, version=self.version, state=self.state, delay=self.delay, attempt=self.attempt,
             result=self.result, value=self.value, error=self.error, reason=self.reason, memo=self.memo, note=self.note,
             then=self.then, after=self.after, need=self.need, slack=self.slack, ran=self.ran, keep=self.keep,
+            reach=self.reach,
         )  # fmt: skip
 
 
 class Outcomes(Struct, frozen=True):
-    outcomes: tuple[Outcome, ...]
+    outcomes: Many[Outcome]
 
 
 class Settle(Struct, frozen=True):
-    outcomes: tuple[Report, ...]
+    outcomes: Many[Report]
 
 
 class AllSettled(Struct, frozen=True):
@@ -126,7 +166,7 @@ class AllSettled(Struct, frozen=True):
 
 
 class SettleClaim(Struct, frozen=True):
-    outcomes: tuple[Outcome, ...]
+    outcomes: Many[Outcome]
     claim: ClaimCall
 
 
@@ -135,8 +175,33 @@ class SettledClaimed(Struct, frozen=True):
     claimed: Claimed
 
 
-class Limits(Struct, frozen=True):
-    limits: tuple[Limit, ...]
+class SetRule(Struct, frozen=True, tag="set"):
+    """An operator's rule; with neither slots nor rate it is removed, and the declared one with it."""
+
+    rule: Limit
+
+
+class LimitChanges(Struct, frozen=True):
+    """Changes of limits, applied in their order and in one step. `type` says which: set, declare, pause, resume."""
+
+    changes: Many[SetRule | Declare | Pause | Resume]
+
+    @classmethod
+    def of(cls, changes: Iterable[LimitChange]) -> LimitChanges:
+        return cls(tuple(SetRule(each) if isinstance(each, Limit) else each for each in changes))
+
+    def read(self) -> list[LimitChange]:
+        return [each.rule if isinstance(each, SetRule) else each for each in self.changes]
+
+
+class LimitsCall(Struct, frozen=True):
+    """`use`: also how much of each is taken, and how many jobs stand aside."""
+
+    use: bool = True
+
+
+class LimitUses(Struct, frozen=True):
+    limits: tuple[LimitUse, ...]
 
 
 class Prune(Struct, frozen=True):
@@ -148,12 +213,33 @@ class Number(Struct, frozen=True):
 
 
 class Watch(Struct, frozen=True):
-    topics: tuple[str, ...]
+    topics: Many[str]
     timeout: float = defaults.WATCH
 
 
 class Topics(Struct, frozen=True):
     topics: tuple[str, ...]
+
+
+class Moving(Struct, frozen=True):
+    """The role of a storage in a move (see `storage.carrying.Mark`), and the other storage's URL, masked."""
+
+    role: str
+    other: str
+
+
+class Hello(Struct, frozen=True):
+    """What a server says of itself and of the token.
+
+    max_body  the most bytes a request may have; None where the server does not say
+    scopes    what the token may do; queues: of which queues it is, (): of all
+    moving    the move its storage is part of; None: no move, or the storage is away
+    """
+
+    max_body: int | None = None
+    scopes: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    moving: Moving | None = None
 
 
 class Nothing(Struct, frozen=True):
@@ -175,28 +261,34 @@ Fault = type[errors.TreadleError]
 
 WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     # word: its class, the HTTP status, the fields that make it again
-    "unknown_job": (errors.UnknownJob, 422, ("id", "waiting")),
+    "unknown_upstream": (errors.UnknownUpstream, 422, ("id", "waiting")),
     "key_held": (errors.KeyHeld, 409, ("key", "id")),
+    "id_taken": (errors.IdTaken, 422, ("id", "task", "asked", "other")),
+    "foreign_row": (errors.ForeignRow, 409, ("id", "found", "expected")),
+    "signalled": (errors.Signalled, 409, ("id", "name")),
     "stale": (errors.Stale, 409, ("id", "found")),
-    "no_such_job": (errors.JobUnknown, 404, ("id",)),
+    "no_such_job": (errors.UnknownJob, 404, ("id",)),
     "no_such_schedule": (errors.UnknownSchedule, 404, ("name",)),
     "bad_option": (errors.BadOption, 422, ("option", "problem")),
     "bad_argument": (errors.BadArgument, 422, ("task", "parameter", "problem")),
     "unknown_task": (errors.UnknownTask, 422, ("name", "known", "like")),
     "too_large": (errors.TooLarge, 422, ("what", "size", "limit")),
+    "storage_moved": (errors.StorageMoved, 410, ("storage", "target")),
     "storage_full": (errors.StorageFull, 503, ()),
+    "storage_denied": (errors.StorageDenied, 503, ()),
     "storage_unavailable": (errors.StorageUnavailable, 503, ()),
     "storage_error": (errors.StorageError, 500, ()),
 }
 
+_words: Final = {kind: word for word, (kind, _, _) in WORDS.items()}
+
 
 def problem_of(error: errors.TreadleError) -> tuple[int, Problem]:
-    """The HTTP status and the words of an error of the library."""
-    for word, (kind, status, fields) in WORDS.items():
-        if type(error) is kind:
+    """The HTTP status and the words of an error of the library; those of its nearest base where it has none."""
+    for base in type(error).__mro__:
+        if (word := _words.get(base)) is not None:
+            _, status, fields = WORDS[word]
             return status, Problem(word, str(error), {name: getattr(error, name) for name in fields})
-    if isinstance(error, errors.StorageError):
-        return 500, Problem("storage_error", str(error))
     return 422, Problem("refused", str(error))
 
 
@@ -213,5 +305,6 @@ def error_of(problem: Problem) -> errors.TreadleError:
 
 
 Verb = Literal[
-    "enqueue", "claim", "heartbeat", "settle", "settle_claim", "get", "find", "stats", "set_limits", "prune", "watch"
+    "enqueue", "claim", "heartbeat", "settle", "settle_claim", "get", "find", "stats", "limits", "set_limits", "prune",
+    "watch",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -42,3 +43,19 @@ async def test_a_full_disk_is_said(shelf: Folder, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(StorageFull):
         await shelf.make(10).put(one())
     assert await shelf.names() == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+async def test_blobs_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = tmp_path / "blobs"
+        await DirectoryBlobs(folder, sha1=True).put(_once(b"x"))
+        for each in (folder, *folder.rglob("*")):
+            assert each.stat().st_mode & 0o077 == 0, each
+    finally:
+        os.umask(before)
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content

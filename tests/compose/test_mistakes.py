@@ -25,6 +25,10 @@ async def test_at_the_place_where_it_is_written(bare: App) -> None:
     async def two(a: int, b: int) -> int:
         return a + b
 
+    @bare.task(name="late")
+    async def late(n: int = 0, m: int = 1) -> int:
+        return n + m
+
     other = App(storage=MemoryStorage())
 
     @other.task(name="far")
@@ -55,6 +59,12 @@ async def test_at_the_place_where_it_is_written(bare: App) -> None:
         (lambda: gather(one).into(5), BadOption, "expected a task"),
         (chain, BadOption, "at least one step"),
         (lambda: chain(one, number.job(5)), BadArgument, "at most 0"),
+        (lambda: chain(one, two.job(5)), BadArgument, r"'b' is missing.* give the rest by name: two\.job\(b=\.\.\.\)"),
+        (
+            lambda: chain(one, late.job(5)),
+            BadArgument,
+            r"found 5 .* by name: late\.job\(m=\.\.\.\)",
+        ),
         (lambda: chain(one, 5), BadOption, "expected specs"),
         (lambda: bare.task(name="x", reduce="most")(lambda: None), BadOption, "no reducer"),
         (lambda: bare.reducer("sum")(sum), BadOption, "already"),

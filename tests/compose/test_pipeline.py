@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.engine.kit import work
-from treadle import App, BadOption, JobCancelled, Limit, Pipeline, Retry, State, Step, WorkflowFailed
+from treadle import App, BadOption, JobCancelled, Limit, Pipeline, Retry, State, Step, WorkflowFailed, current_batch
 
 
 async def settled(pipeline: Pipeline, condition: Any) -> None:
@@ -303,3 +304,100 @@ def test_what_cannot_be_a_pipeline(tmp_path: Any) -> None:
         p.handler("a:y")
     with pytest.raises(BadOption, match="a:x, b lack"):
         p.worker()
+
+
+async def test_a_task_is_no_handler(app: App) -> None:
+    """Refused where it is written, with what to write instead."""
+    p = Pipeline("p", [Step("one")], app=app)
+
+    @app.batch(size=10)
+    async def many(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return items
+
+    with pytest.raises(BadOption, match=r"expected a function for 'one', found the task .* @p.batch_handler\('one'\)"):
+        p.handler("one")(many)
+
+
+@dataclass
+class Reward:
+    user: int
+    role: str
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_a_batch_handler_takes_the_children_of_many_runs_in_one_call(app: App, plain: bool) -> None:
+    """Each has the fields of its own run, and its own answer; one that fails, or does not fit, fails alone."""
+    once = Retry(attempts=1)
+    p = Pipeline("p", [Step("give", children=["discord"], retry=once), Step("last")], app=app)
+    calls: list[list[Reward]] = []
+    jobs: list[int] = []
+
+    @p.handler("give")
+    async def give(roles: list[Any]) -> dict[str, Any]:
+        return {"children": {"discord": [{"role": role} for role in roles]}}
+
+    def answer(rewards: list[Reward]) -> list[Any]:
+        calls.append(rewards)
+        jobs.append(len(current_batch()))
+        return [ValueError("no admins") if each.role == "admin" else f"{each.user} is {each.role}" for each in rewards]
+
+    async def later(rewards: list[Reward]) -> list[Any]:
+        return answer(rewards)
+
+    p.batch_handler("give:discord", size=6, max_wait=60)(answer if plain else later)
+
+    @p.handler("last")
+    async def last(give_results: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"got": [each["result"] or (each["error"] or "").partition("\n")[0] for each in give_results]}
+
+    async with p.worker(poll=0.01, concurrency=2):
+        runs = [await p.start(user=n, roles=roles) for n, roles in enumerate([["a", "b"], ["c", "admin"], [5, "d"]])]
+        got = [(await run.result(timeout=20))["got"] for run in runs]
+    assert got[0] == ["0 is a", "0 is b"]
+    assert got[1] == ["1 is c", "ValueError: no admins"]
+    assert got[2][0].startswith("treadle.errors.BadArgument")
+    assert got[2][1] == "2 is d"
+    assert jobs == [5]
+    assert sorted((each.user, each.role) for each in calls[0]) == [(0, "a"), (0, "b"), (1, "admin"), (1, "c"), (2, "d")]
+
+
+async def test_a_batch_handler_of_a_step_sends_each_run_on_its_own_way(app: App) -> None:
+    """Its answers are those of a handler: fields, children, the next step. Runs of another key go apart."""
+    p = Pipeline("p", [Step("one", children=["c"]), Step("two"), Step("three")], app=app)
+    sizes: list[list[int]] = []
+
+    @p.batch_handler("one", size=3, max_wait=60)
+    async def one(items: list[dict[str, Any]]) -> list[Any]:
+        return [{"next_step": None} if each["n"] == 0 else {"children": {"c": [{"k": 1}]}, "a": 1} for each in items]
+
+    @p.handler("one:c")
+    async def c(n: int, k: int) -> int:
+        return n + k
+
+    @p.batch_handler("two", size=2, max_wait=0.2, by=lambda item: item["n"] % 2)
+    async def two(items: list[dict[str, Any]]) -> list[Any]:
+        sizes.append(sorted(each["n"] for each in items))
+        return [{"sum": each["one_results"][0]["result"], "one_results": None} for each in items]
+
+    @p.handler("three")
+    async def three() -> None: ...
+
+    async with p.worker(poll=0.01):
+        runs = [await p.start(n=n) for n in range(3)]
+        states = [await run.result(timeout=20) for run in runs]
+    assert [(state["n"], state.get("a"), state.get("sum")) for state in states] == [
+        (0, None, None),
+        (1, 1, 2),
+        (2, 1, 3),
+    ]
+    assert sorted(sizes) == [[1], [2]]
+
+
+async def test_a_batch_handler_takes_items_with_fields(app: App) -> None:
+    """A list of numbers has none: refused where it is written."""
+    p = Pipeline("p", [Step("one")], app=app)
+    with pytest.raises(BadOption, match="expected a list of dict, TypedDict, dataclass or Struct"):
+
+        @p.batch_handler("one")
+        async def one(items: list[int]) -> list[Any]:
+            return items

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from treadle import App, Limit
+from treadle import App, Limit, current
+from treadle.cli.file import loose_files
 from treadle.cli.root import COMMANDS, run
+from treadle.model import Presence
+from treadle.testing import drain
 
 TASKS = """
 from treadle import App, Retry
@@ -155,6 +161,16 @@ def test_the_default_is_the_file_of_an_app_in_this_directory(cli: Run, tasks: st
     assert [row["id"] for row in found(cli, "jobs", "list", "--app", tasks)] == [sent.strip()]
 
 
+def test_an_id_that_was_stored_before(cli: Run, tasks: str) -> None:
+    """The same job is a note on stderr; another one is an error of one line."""
+    ask = ("enqueue", "--app", tasks, "--id", "order-1")
+    assert cli(*ask, "add", "1")[:2] == (0, "order-1\n")
+    assert cli(*ask, "add", "1") == (0, "order-1\n", "order-1 was stored before; this call stored nothing\n")
+    code, out, err = cli(*ask, "send", "ada")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "id 'order-1' is taken by a job of" in err
+
+
 def test_the_environment_names_the_storage(cli: Run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_URL", f"sqlite:///{here}/other.db")
     assert cli("enqueue", "t")[0] == 0
@@ -163,10 +179,10 @@ def test_the_environment_names_the_storage(cli: Run, here: Path, monkeypatch: py
 
 
 def test_a_password_is_not_shown() -> None:
-    from treadle.cli.say import masked
+    from treadle.redaction import shown
 
-    assert masked("postgresql://ann:secret@host/db") == "postgresql://ann:***@host/db"
-    assert masked("sqlite:///file.db") == "sqlite:///file.db"
+    assert shown("postgresql://ann:secret@host/db") == "postgresql://ann:***@host/db"
+    assert shown("sqlite:///file.db") == "sqlite:///file.db"
 
 
 def test_an_error_of_ours_shows_its_traceback_only_when_asked(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +293,8 @@ def test_lists_are_tables_for_people(cli: Run) -> None:
     assert "2 of 3 jobs" in err
     cursor = err.split("--cursor ")[1].strip()
     assert "job-0" in cli("jobs", "list", "--limit", "2", "--cursor", cursor)[1]
-    assert cli("jobs", "list", "--queue", "nobody") == (0, "", "no jobs\n")
+    told = "warning: nothing uses the queue 'nobody' yet\nno jobs\n"
+    assert cli("jobs", "list", "--queue", "nobody") == (0, "", told)
     assert found(cli, "jobs", "list", "--queue", "nobody") == []
 
 
@@ -355,6 +372,64 @@ def test_limits_are_set_and_removed(cli: Run) -> None:
     assert cli("limits", "remove", "smtp")[0] == 1
 
 
+def test_removing_the_rule_of_a_paused_limit_says_that_the_pause_stays(cli: Run) -> None:
+    cli("migrate")
+    cli("limits", "set", "api", "--slots", "3")
+    cli("limits", "pause", "api")
+    code, _, said = cli("limits", "set", "api", "--slots", "5")
+    assert (code, "the pause stays" in said) == (0, True)
+    assert "paused, then 5 slots" in cli("limits")[1]
+    code, _, said = cli("limits", "remove", "api")
+    assert code == 0
+    assert "the pause stays: `treadle limits resume api` ends it" in said
+    [row] = found(cli, "limits", "list")
+    assert (row["slots"], row["pauses"], row["slots_when_resumed"]) == (0, [{"why": "paused", "until": None}], None)
+    assert cli("limits", "resume", "api")[0] == 0
+    assert found(cli, "limits", "list") == []
+
+
+def test_a_signal_that_nobody_waits_for_is_given_with_a_warning(cli: Run) -> None:
+    async def fill() -> None:
+        app = App("sqlite:///treadle.db")
+
+        @app.task(name="rel")
+        async def rel() -> None:
+            await current().wait_for("approved")
+
+        async with app:
+            await rel.options(id="rel-1").enqueue()
+            await drain(app)
+
+    asyncio.run(fill())
+    code, _, said = cli("jobs", "signal", "rel-1", "aproved", "ada")
+    assert (code, "waits for the signal 'approved', not for 'aproved'; did you mean" in said) == (0, True)
+    assert "warning" not in cli("jobs", "signal", "rel-1", "approved", "ada")[2]
+
+
+def test_a_mistyped_name_is_paused_with_a_warning(cli: Run) -> None:
+    cli("enqueue", "t", "--queue", "fetch")
+    cli("limits", "set", "site", "--slots", "3")
+    code, _, said = cli("queues", "pause", "fecth")
+    assert (code, "nothing uses the queue 'fecth' yet; did you mean 'fetch'?" in said) == (0, True)
+    code, _, said = cli("limits", "pause", "stie")
+    assert (code, "did you mean 'site'?" in said) == (0, True)
+    assert "warning" not in cli("queues", "pause", "fetch")[2]
+    assert "warning" not in cli("limits", "pause", "site:one")[2]
+
+
+def test_two_commands_at_once_lose_neither_change(cli: Run, here: Path) -> None:
+    """An operator sets a rule while another one pauses the limit: both say yes, and both have happened."""
+    cli("migrate")
+    for number in range(1, 6):
+        asked = [["set", "smtp", "--slots", str(number)], ["pause", "smtp"]]
+        running = [subprocess.Popen([sys.executable, "-m", "treadle", "limits", *words], cwd=here) for words in asked]
+        assert [each.wait(60) for each in running] == [0, 0]
+        [row] = found(cli, "limits", "list")
+        assert (row["slots"], row["slots_when_resumed"]) == (0, number)
+        assert cli("limits", "resume", "smtp")[0] == 0
+        assert found(cli, "limits", "list")[0]["slots"] == number
+
+
 def test_workers_and_stats(cli: Run) -> None:
     cli("enqueue", "t")
     assert found(cli, "workers") == []
@@ -410,6 +485,38 @@ def test_doctor_says_what_holds_jobs_up(cli: Run, tasks: str) -> None:
     assert verdicts["queues"] == verdicts["paused"] == verdicts["tasks"] == "warn"
     code, out, _ = cli("doctor")
     assert "-> `treadle queues resume p`" in out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_doctor_warns_of_what_other_users_can_read(cli: Run, here: Path) -> None:
+    assert cli("migrate")[0] == 0
+    assert checked(cli)[1]["privacy"] == "ok"
+    (here / "treadle.db").chmod(0o664)
+    [check] = [each for each in json.loads(cli("doctor", "--json")[1]) if each["name"] == "privacy"]
+    assert (check["verdict"], "treadle.db (0664)" in check["text"]) == ("warn", True)
+    assert [(path.name, to) for path, _, to in loose_files(here / "treadle.db")] == [("treadle.db", 0o660)]
+    (here / "treadle.db").chmod(0o660)
+    assert not list(loose_files(here / "treadle.db"))
+
+
+def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> None:
+    """Bodies without a job, jobs that no call finds, and files that others can read."""
+    cli("enqueue", "t", "1")
+    cli("enqueue", "t", "2")
+    with closing(sqlite3.connect(here / "treadle.db", isolation_level=None)) as db:
+        db.execute("UPDATE job SET id = 'x' || char(0) || 'y' WHERE seq = (SELECT min(seq) FROM job)")
+        db.execute("INSERT INTO body (seq, body) SELECT max(seq) + 1, x'80' FROM body")
+    (here / "treadle.db").chmod(0o664)
+    assert cli("enqueue", "t", "3")[0] == 1
+    code, verdicts = checked(cli)
+    assert (code, verdicts["bodies"], verdicts["names"]) == (1, "fail", "fail")
+    code, out, _ = cli("doctor", "--repair")
+    assert (code, "removed 1 job that no call found, 2 body rows without one" in out) == (0, True)
+    assert "treadle.db had the permissions 0664 and has 0660" in out
+    code, verdicts = checked(cli)
+    assert (code, verdicts["rows"], verdicts["privacy"]) == (0, "ok", "ok")
+    assert cli("enqueue", "t", "3")[0] == 0
+    assert len(json.loads(cli("jobs", "list", "--json")[1])) == 2
 
 
 def test_doctor_knows_network_file_systems(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
@@ -495,3 +602,19 @@ def test_limits_pause_and_resume(cli: Run, here: Path) -> None:
     assert json.loads(cli("limits", "list", "--json")[1])[0]["slots"] == 0
     assert cli("limits", "resume", "smtp")[0] == 0
     assert json.loads(cli("limits", "list", "--json")[1])[0]["slots"] == 5
+
+
+@pytest.mark.shows("WE 16 lists, what runs, figures")
+def test_top_shows_workers_and_what_they_run(cli: Run, here: Path) -> None:
+    async def beat() -> None:
+        async with App(f"sqlite:///{here / 'treadle.db'}") as app:
+            one = Presence(worker="alpha", queues=("mail", "default"), slots=8, running=3, ttl=3600)
+            await app.storage.heartbeat(one, [], 30)
+
+    asyncio.run(beat())
+    code, out, _ = cli("top", "--times", "1")
+    assert code == 0
+    [line] = [line for line in out.splitlines() if line.startswith("alpha")]
+    assert "3/8" in line
+    assert "mail, default" in line
+    assert "1 worker, 3 of 8 slots taken" in out

@@ -107,7 +107,7 @@ def workers(here: Path) -> list[dict[str, Any]]:
 def test_it_says_where_and_what_runs_jobs_and_ends_with_0(here: Path) -> None:
     with Command("worker", "jobs:app", "--concurrency", "7", "--queues", "default=3,slow", cwd=here) as worker:
         worker.wait_for("claiming")
-        assert f"jobs live in sqlite:///{'jobs.db'}" in worker.stderr
+        assert f"jobs live in sqlite:///{here / 'jobs.db'}" in worker.stderr
         assert "default (weight 3), slow" in worker.stderr
         assert "jobs.add" in worker.stderr
         assert "7 in each of 1 process" in worker.stderr
@@ -263,4 +263,4 @@ def test_a_loop_that_is_not_installed_is_said_so(here: Path) -> None:
     (here / "sitecustomize.py").write_text("import sys\nsys.modules['uvloop'] = None\n")
     with Command("worker", "jobs:app", "--loop", "uvloop", cwd=here, PYTHONPATH=str(here)) as worker:
         assert worker.ended() == 2
-        assert "pip install 'treadle[uvloop]'" in worker.stderr
+        assert "pip install 'uvloop>=0.21'" in worker.stderr

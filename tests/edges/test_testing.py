@@ -30,9 +30,9 @@ from treadle import (
 )
 from treadle.codec import TaggedCodec
 from treadle.context import Context
-from treadle.errors import JobUnknown
+from treadle.errors import UnknownJob
 from treadle.job import JobSpec
-from treadle.model import Claim, Claimed, Hold, Presence
+from treadle.model import Claim, Claimed, Held, Hold, Presence
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
@@ -133,7 +133,7 @@ class Locking(Spy):
         self.begun, self.passed = asyncio.Event(), asyncio.Event()
         self.locked = False
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
         if not self.begun.is_set():
             self.locked = True
             self.begun.set()
@@ -283,14 +283,14 @@ async def test_testing_leaves_the_app_as_it_was(app: App) -> None:
         async with app.testing() as t:
             assert app.storage is t.storage
             inside = await send.enqueue("inside")
-            with pytest.raises(JobUnknown):
+            with pytest.raises(UnknownJob):
                 await app.jobs.get(outside)
             assert await t.drain() == 1
         assert vars(app) == opened
-        with pytest.raises(JobUnknown):
+        with pytest.raises(UnknownJob):
             await app.jobs.get(inside)
         assert (await app.jobs.get(outside)).state is State.READY
-    assert {**vars(app), "signature": send.signature, "maker": vars(app._maker)} == {**before, "_loop": app._loop}
+    assert {**vars(app), "signature": send.signature, "maker": vars(app._maker)} == before
 
 
 async def test_testing_restores_after_an_error_too(app: App) -> None:

@@ -8,7 +8,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle import App, Event, Record, StorageUnavailable, Worker
-from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Settled, Stats
+from treadle.model import (
+    Claim,
+    Claimed,
+    Held,
+    Hold,
+    LimitChange,
+    LimitUse,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Settled,
+    Stats,
+)
 from treadle.storage.contract import Handing, Post, Storage
 
 
@@ -43,7 +57,7 @@ class Spy:
         self._pass("claim")
         return await self.inner.claim(ask)
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
         self._pass("heartbeat")
         return await self.inner.heartbeat(worker, holds, lease)
 
@@ -63,9 +77,13 @@ class Spy:
         self._pass("stats")
         return await self.inner.stats()
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        self._pass("limits")
+        return await self.inner.limits(use)
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         self._pass("set_limits")
-        await self.inner.set_limits(limits)
+        await self.inner.set_limits(changes)
 
     async def prune(self, limit: int) -> int:
         self._pass("prune")
@@ -101,7 +119,7 @@ class Told:
         return [event for event in self.events if event.name == name]
 
     async def until(self, name: str, times: int = 1) -> Event:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):  # only a hang takes so long
             while len(found := self.of(name)) < times:
                 self._more.clear()
                 await self._more.wait()
@@ -111,3 +129,10 @@ class Told:
 def work(app: App, *args: Any, **options: Any) -> Worker:
     """A worker that looks often: with a clock moved by hand nobody tells it that a job is due."""
     return Worker(app, *args, **{"poll": 0.01, "grace": 5, **options})
+
+
+async def nothing_left(before: set[asyncio.Task[Any]]) -> None:
+    """Until no task runs that did not run before. A hint that a storage sends to others ends by itself."""
+    async with asyncio.timeout(30):
+        while asyncio.all_tasks() - before:  # noqa: ASYNC110 - the tasks belong to the code under test
+            await asyncio.sleep(0.001)

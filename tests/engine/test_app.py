@@ -85,6 +85,26 @@ def test_a_name_is_taken_once(bare: App) -> None:
         bare.task(bare.find_task("t"))
 
 
+def test_a_module_that_is_loaded_again_replaces_its_tasks(bare: App) -> None:
+    """As a notebook's cell that runs twice, or `importlib.reload`: the same module and name, defined anew."""
+
+    def cell(number: int, decorator: str) -> None:
+        code = f"@app.every(60)\n{decorator}\ndef send(): return {number}\n"
+        code += f"@app.batch()\ndef many(items: list): return [{number} for _ in items]\n"
+        exec(code, {"__name__": "cells", "app": bare})
+
+    cell(1, "@app.task(concurrency=1)")
+    cell(2, "@app.task")
+    assert bare.tasks["cells.send"]() == 2
+    assert bare.tasks["cells.many"](["x"]) == [2]
+    assert "task:cells.send" not in bare.tasks["cells.send"].job().new.limits
+    assert not bare.limits.declares
+    with pytest.raises(BadTask, match=r"'cells.send' is registered already"):
+        bare.task(name="cells.send")(len)
+    with pytest.raises(BadOption, match="there is a schedule"):  # one more for the same task needs a name
+        bare.every(60)(bare.find_task("cells.send"))
+
+
 async def test_a_callable_object_with_an_async_call_is_async(bare: App) -> None:
     class Sender:
         async def __call__(self, n: int) -> int:
@@ -185,3 +205,26 @@ async def test_a_worker_goes_on_when_somebody_else_leaves_the_app(bare: App) -> 
         assert await (await t.options(inline=False).enqueue(2)).result(timeout=10) == 2
         assert bare.loop is not None
     assert bare.loop is None
+
+
+async def test_a_parameter_may_be_called_self(app: App) -> None:
+    """It is the function's own name for it, in each way to make a job."""
+
+    @app.task(name="says")
+    async def says(self: int, n: int = 0) -> int:
+        return self + n
+
+    async with work(app):
+        assert await (await says.enqueue(self=3)).result(timeout=10) == 3
+        jobs = await app.enqueue(
+            [says.job(self=1, n=1), says.options(priority=1).job(self=2), app.stub("says").job(self=5)]
+        )
+        assert [await job.result(timeout=10) for job in jobs] == [2, 2, 5]
+
+
+async def test_a_path_is_refused_with_what_to_pass(app: App) -> None:
+    @app.task(name="read")
+    async def read(path: Path) -> None: ...
+
+    with pytest.raises(BadArgument, match="annotate the parameter with str and pass str"):
+        read.job(Path("/etc/hosts"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.kit import Told, work
+from tests.engine.kit import Spy, Told, work
 from treadle import (
     Abort,
     App,
@@ -171,13 +171,14 @@ async def test_an_exception_in_a_place_fails_that_item_alone(app: App, told: Tol
 
 
 async def test_a_place_may_defer_or_abort(app: App, clock: HandClock) -> None:
-    calls = []
+    seen = []
 
     @app.batch()
     async def t(items: list[str]) -> list[str | Exception]:
-        calls.append(items)
-        return [{"later": Defer(60), "never": Abort("bad input")}.get(item, item) if len(calls) == 1 else item
-                for item in items]  # fmt: skip
+        first = {"later": Defer(60), "never": Abort("bad input")}
+        answers = [item if item in seen else first.get(item, item) for item in items]
+        seen.extend(items)
+        return answers
 
     jobs = await app.enqueue([t.job(word) for word in ("now", "later", "never")])
     await drain(app)
@@ -187,7 +188,8 @@ async def test_a_place_may_defer_or_abort(app: App, clock: HandClock) -> None:
     ]  # fmt: skip
     clock.advance(60)
     await drain(app)
-    assert calls == [["now", "later", "never"], ["later"]]
+    assert await jobs[1].result(0) == "later"
+    assert sorted(seen) == ["later", "later", "never", "now"]
 
 
 async def test_a_raise_fails_them_all_each_by_its_own_policy(app: App) -> None:
@@ -525,3 +527,27 @@ def test_what_cannot_be_a_batch() -> None:
     ok = app.batch(name="ok")(lambda items: items)
     with pytest.raises(BadTask, match="is a task already"):
         app.batch()(ok)
+
+
+@pytest.mark.shows("batching unheeded for items that skip the queue")
+async def test_inline_items_are_gathered_in_one_call(app: App) -> None:
+    it = Calls(app, size=5, max_wait=LONG)
+    jobs = await it.sent(app, *range(4), inline=True)
+    assert it.calls == []  # four of five wait for the fifth
+    jobs += await it.sent(app, 4, inline=True)
+    assert [await job.result(10) for job in jobs] == [0, 2, 4, 6, 8]
+    assert it.calls == [[0, 1, 2, 3, 4]]
+
+
+async def test_a_backlog_takes_few_trips_for_each_call(app: App, spy: Spy) -> None:
+    """A worker of 20 slots fills a call of 50 in three claims: items that wait take no slot, and the other pump does
+    not ask beside them."""
+    doubling = Calls(app, size=50, max_wait=LONG)
+    await app.enqueue([doubling.task.job(n) for n in range(500)])
+    worker = Worker(app, concurrency=20)
+    async with worker:
+        for _ in range(10):
+            await asyncio.wait_for(doubling.began.get(), 10)
+        trips = spy.calls["settle_claim"] + spy.calls["claim"]
+    assert [len(call) for call in doubling.calls] == [50] * 10
+    assert trips <= 6 * 10

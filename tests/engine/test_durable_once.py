@@ -16,6 +16,7 @@ from treadle import (
     Defer,
     JobFailed,
     Retry,
+    Worker,
     current,
 )  # fmt: skip
 from treadle.testing import HandClock, drain
@@ -59,6 +60,29 @@ async def test_once_is_kept_for_its_time(app: App, clock: HandClock) -> None:
     assert await _run(app, t) is False
     clock.advance(2)
     assert await _run(app, t) is True
+
+
+async def test_a_mark_whose_time_is_over_holds_nobody_up(app: App, clock: HandClock) -> None:
+    """Also where nothing has ended it yet: the only slot is taken, so the worker claims nothing meanwhile."""
+
+    @app.task
+    async def t(pauses: list[int]) -> list[bool]:
+        won = []
+        for pause in pauses:
+            clock.advance(pause)
+            async with current().once("a", keep=60) as first:
+                won.append(first)
+        return won
+
+    async def wins(*pauses: int) -> list[bool]:
+        job = await t.enqueue(list(pauses))
+        async with Worker(app, concurrency=1):
+            return await job.result(20)
+
+    assert await wins(0) == [True]
+    assert await wins(30, 29) == [False, False]
+    assert await wins(0, 2) == [False, True]
+    assert await wins(0, 58) == [False, False]
 
 
 async def _run(app: App, task: Any) -> Any:

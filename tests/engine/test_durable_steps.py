@@ -28,6 +28,7 @@ from treadle import (
 )  # fmt: skip
 from treadle.context import NotRunning
 from treadle.errors import BadResult, NestedTransaction
+from treadle.model import Held
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 
@@ -327,7 +328,7 @@ async def test_one_call_per_step_and_each_is_written_once(app: App, spy: Spy, le
     sent: list[int] = []
     heartbeat = spy.heartbeat
 
-    async def counted(worker: Any, holds: Any, lease: float) -> set[str]:
+    async def counted(worker: Any, holds: Any, lease: float) -> Held:
         sent.append(sum(len(hold.memo) for hold in holds))
         return await heartbeat(worker, holds, lease)
 
@@ -344,12 +345,39 @@ async def test_one_call_per_step_and_each_is_written_once(app: App, spy: Spy, le
     assert len([memos for memos in sent if memos]) == 20
 
 
+async def test_a_step_that_was_not_saved_is_sent_again(app: App, spy: Spy, ledger: Ledger) -> None:
+    """`step` returns when the storage says that it has stored it, not when it says only that the job is held."""
+    heartbeat, sent = spy.heartbeat, list[int]()
+
+    async def busy(worker: Any, holds: Any, lease: float) -> Held:
+        sent.append(sum(len(hold.memo) for hold in holds))
+        if sum(sent) in (1, 2):
+            return Held(unsaved=frozenset(hold.id for hold in holds))
+        return await heartbeat(worker, holds, lease)
+
+    spy.heartbeat = busy  # type: ignore[method-assign]
+
+    @app.task(retry=AGAIN)
+    async def t() -> str:
+        receipt = await current().step("charge", ledger.do, "charge")
+        assert [name for name, _ in (await spy.get([current().id]))[0].memo] == ["charge"]  # type: ignore[union-attr]
+        ledger.plain("end")
+        return receipt  # type: ignore[no-any-return]
+
+    ledger.fail["end"] = 1
+    job = await t.enqueue()
+    await drain(app)
+    assert await job.result(0) == "charge 1"
+    assert ledger.ran == {"charge": 1, "end": 2}
+    assert sum(sent) == 3
+
+
 async def test_steps_of_many_jobs_share_a_call(app: App, spy: Spy) -> None:
     sent: list[int] = []
     heartbeat = spy.heartbeat
     meeting = asyncio.Barrier(10)
 
-    async def counted(worker: Any, holds: Any, lease: float) -> set[str]:
+    async def counted(worker: Any, holds: Any, lease: float) -> Held:
         sent.append(sum(len(hold.memo) for hold in holds))
         return await heartbeat(worker, holds, lease)
 

@@ -15,13 +15,13 @@ from treadle import (
     BadOption,
     BadStep,
     JobExpired,
-    JobUnknown,
     Middleware,
     Retry,
     Signalled,
     Stale,
     State,
     TooLarge,
+    UnknownJob,
     current,
 )  # fmt: skip
 from treadle.model import Claim
@@ -166,20 +166,39 @@ async def test_ordinary_except_and_middleware_let_it_pass(app: App, clock: HandC
     assert (await job.result(0), seen) == ("slept", [])
 
 
-async def test_a_branch_cannot_sleep(app: App) -> None:
-    @app.task
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_branch_cannot_sleep(app: App, leaves: bool) -> None:
+    """The run fails, also if the function looked away from the error, or goes to sleep itself."""
+
+    @app.task(retry=Retry(attempts=1))
     async def t() -> str:
         found = await asyncio.gather(
             current().sleep(60), current().wait_for("x"), current().sleep(5), return_exceptions=True
         )
         assert all(isinstance(each, BadStep) for each in found)
-        with pytest.raises(BadOption, match="seconds or until"):
-            await current().sleep()
-        return "refused"
+        if leaves:
+            await current().sleep(60)
+        return "has not waited"
 
     job = await t.enqueue()
     await drain(app)
-    assert await job.result(0) == "refused"
+    assert "await it in the function itself" in await error_of(app, job)
+
+
+async def test_two_waits_that_race_do_not_succeed_without_having_waited(app: App) -> None:
+    """asyncio.wait raises nothing of what its tasks raised."""
+
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> str:
+        here = current()
+        waits = [asyncio.ensure_future(here.wait_for(name)) for name in ("approved", "rejected")]
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*waits, return_exceptions=True)  # so that none of them is reported as never retrieved
+        return f"{len(done)} done"
+
+    job = await t.enqueue()
+    await drain(app)
+    assert "await it in the function itself" in await error_of(app, job)
 
 
 async def test_a_signal_after_the_wait(app: App, ledger: Ledger) -> None:
@@ -225,7 +244,7 @@ async def test_a_second_signal_says_so(app: App) -> None:
     assert await job.result(0) == 1
     with pytest.raises(Stale, match="succeeded: nobody waits for 'a' any more"):
         await app.jobs.signal(job, "a")
-    with pytest.raises(JobUnknown):
+    with pytest.raises(UnknownJob):
         await app.jobs.signal("nobody", "a")
     other = await t.enqueue()
     with pytest.raises(BadStep):

@@ -62,7 +62,7 @@ async def test_the_error_is_a_traceback_without_our_own_lines(app: App, kind: st
         with pytest.raises(JobFailed, match="ValueError: boom") as caught:
             await job.result(timeout=10)
     text = caught.value.error or ""
-    assert text.startswith("Traceback")
+    assert text.startswith("ValueError: boom\nTraceback")
     assert 'raise ValueError("boom")' in text
     for ours in ("runner.py", "threads.py", "pump.py", "concurrent", "contextvars"):
         assert ours not in text
@@ -194,11 +194,22 @@ class Wordless(Exception):
         raise RuntimeError("no words")
 
 
+class Leaving(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class LeavingAbort(Abort):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     "error",
     [
-        SystemExit(3), asyncio.CancelledError(), BaseExceptionGroup("g", [SystemExit(1)]), Wordless(), StopIteration(),
-        StopAsyncIteration(), GeneratorExit(), TimeoutError(), MemoryError(), RecursionError("deep"),
+        SystemExit(3), asyncio.CancelledError(), BaseExceptionGroup("g", [SystemExit(1)]), Wordless(), Leaving(),
+        LeavingAbort(), StopIteration(), StopAsyncIteration(), GeneratorExit(), TimeoutError(), MemoryError(),
+        RecursionError("deep"),
     ],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
@@ -219,7 +230,7 @@ async def test_nothing_a_task_raises_harms_the_worker(app: App, kind: str, error
     async with work(app, concurrency=1):
         with pytest.raises(JobFailed) as caught:
             await (await task.enqueue()).result(timeout=10)
-        assert caught.value.reason == "error"
+        assert caught.value.reason == ("aborted" if isinstance(error, Abort) else "error")
         assert await (await fine.enqueue()).result(timeout=10) == 1
 
 

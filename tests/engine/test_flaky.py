@@ -41,7 +41,8 @@ class Flaky(Spy):
 
 @pytest.mark.parametrize(("workers", "slots"), [(1, 1), (1, 5), (2, 5)])
 @pytest.mark.parametrize("seed", range(4))
-async def test_every_job_runs_once(workers: int, slots: int, seed: int) -> None:
+async def test_every_job_runs_once(workers: int, slots: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.defaults.RESULT_POLL", 0.01)  # hints fail too
     ran: Counter[int] = Counter()
     spy = Flaky(MemoryStorage(clock := HandClock()), random.Random(seed))
     async with App(storage=spy, clock=clock, random=lambda: 0.5) as app:

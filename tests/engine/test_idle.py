@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.kit import Spy, Told
 from treadle import App, Worker, defaults
-from treadle.model import Claim, Claimed, Record
+from treadle.model import Claim, Claimed, NewJob, Record
 from treadle.storage.contract import Post, Storage
 
 
@@ -188,13 +188,13 @@ async def test_treadles_own_jobs_are_looked_for_as_soon_as_there_is_nothing_else
     """While jobs flow, not each claim asks for them: who then finds nothing has not looked for all there is."""
     spy.deaf = True
 
-    @app.task(queue=defaults.OWN_QUEUE)
+    @app.task
     async def own() -> None: ...
 
     @app.task
     async def t(n: int) -> None:
         if not n:
-            await own.enqueue()
+            await app.storage.enqueue([NewJob(id="own", task=own.name, queue=defaults.OWN_QUEUE)])
 
     await app.enqueue(t.job(n) for n in (3, 2, 1, 0))
     async with Worker(app, ["default"], concurrency=1, poll=3600):

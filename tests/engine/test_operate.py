@@ -12,8 +12,8 @@ from treadle import (
     Abort,
     App,
     BadOption,
+    IdTaken,
     JobFailed,
-    JobUnknown,
     Key,
     KeyHeld,
     Limit,
@@ -21,13 +21,14 @@ from treadle import (
     Stale,
     State,
     UnknownJob,
+    UnknownUpstream,
     all_done,
     at_least,
     current,
 )  # fmt: skip
 from treadle.clock import moment
 from treadle.model import Claim
-from treadle.testing import HandClock
+from treadle.testing import HandClock, drain
 
 
 async def ids(app: App, **filters: Any) -> list[str]:
@@ -87,13 +88,14 @@ async def test_a_filter_that_means_nothing_is_refused(app: App, filters: dict[st
         await app.jobs.list(**filters)
 
 
+@pytest.mark.shows("B20")
 async def test_acting_needs_a_job_or_a_filter(app: App) -> None:
     for act in (app.jobs.cancel, app.jobs.retry, app.jobs.run_now, app.jobs.delete):
         with pytest.raises(BadOption, match="a job or an id"):
             await act()
         with pytest.raises(BadOption, match="a job or an id"):
             await act("x", task="t")
-        with pytest.raises(JobUnknown):
+        with pytest.raises(UnknownJob):
             await act("nobody")
 
 
@@ -131,6 +133,7 @@ async def test_by_filter(app: App, clock: HandClock) -> None:
     assert await app.dead.purge(label="all") == 0
 
 
+@pytest.mark.shows("B20")
 async def test_retry_begins_anew(app: App, clock: HandClock) -> None:
     attempts: list[int] = []
 
@@ -178,7 +181,7 @@ async def test_delete_needs_an_ended_job(app: App, clock: HandClock) -> None:
     assert await app.jobs.delete(job) == 1
     clock.advance(61)
     assert await app.storage.prune(10) == 1
-    with pytest.raises(JobUnknown):
+    with pytest.raises(UnknownJob):
         await app.jobs.get(job)
 
 
@@ -210,7 +213,7 @@ async def test_pause_and_resume(app: App, told: Told) -> None:
     await app.queues.pause("mail")
     async with work(app, poll=3600):
         job = await t.enqueue()
-        assert await app.jobs.explain(job) == "Its queue 'mail' is paused."
+        assert await app.jobs.explain(job) == "Its queue 'mail' is paused: `treadle queues resume mail` opens it."
         assert (await app.jobs.get(job)).state is State.READY
         await app.queues.resume("mail")
         await job.result(timeout=10)
@@ -264,12 +267,13 @@ async def test_after_in_all_its_forms(app: App) -> None:
     assert (await app.jobs.get(jobs[1])).after == (up.id, spec.id)
 
 
+@pytest.mark.shows("dependency with a timeout, on ids not known yet")
 async def test_an_unknown_upstream_is_an_error_unless_it_is_waited_for(app: App, clock: HandClock) -> None:
     @app.task
     async def t() -> int:
         return 1
 
-    with pytest.raises(UnknownJob, match="later"):
+    with pytest.raises(UnknownUpstream, match="later"):
         await t.options(after="later").enqueue()
     job = await t.options(after="later", wait_timeout=30).enqueue()
     hopeless = await t.options(after="never", wait_timeout=30).enqueue()
@@ -390,15 +394,18 @@ async def test_an_id_is_once_for_ever(app: App) -> None:
     async with work(app):
         job = await t.options(id="order:1").enqueue(1)
         assert await job.result(timeout=10) == 1
-        again = await t.options(id="order:1").enqueue(2)
+        again = await t.options(id="order:1").enqueue(1)
         assert await again.result(timeout=10) == 1
+        with pytest.raises(IdTaken):
+            await t.options(id="order:1").enqueue(2)
+    assert len((await app.jobs.list()).records) == 1
 
 
 async def test_enqueue_is_all_or_nothing(app: App) -> None:
     @app.task
     async def t() -> None: ...
 
-    with pytest.raises(UnknownJob):
+    with pytest.raises(UnknownUpstream):
         await app.enqueue(t.job(), t.options(after="nobody").job())
     assert (await app.jobs.list()).records == ()
     assert await app.enqueue() == []
@@ -492,3 +499,79 @@ async def test_explain_has_a_sentence_for_every_state(app: App, clock: HandClock
     await app.jobs.cancel(later)
     assert "It was cancelled (asked)" in await says(later)
     assert "It was cancelled (upstream)" in await says(waits)
+
+
+@pytest.mark.shows("B21")
+async def test_an_act_that_does_not_fit_names_the_state_the_job_is_in(app: App) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def t(fails: bool = False) -> None:
+        if fails:
+            raise ValueError("no")
+
+    done, failed, gone, far = await app.enqueue(t.job(), t.job(True), t.job(), t.options(delay=3600).job())
+    await app.jobs.cancel(gone)
+    waiting = await t.options(after=far).enqueue()
+    await drain(app)
+    for job, state in ((done, "succeeded"), (failed, "failed"), (gone, "cancelled"), (waiting, "waiting")):
+        with pytest.raises(Stale, match=state):
+            await app.jobs.run_now(job)
+    for job, state in ((done, "succeeded"), (waiting, "waiting"), (far, "ready")):
+        with pytest.raises(Stale, match=state):
+            await app.jobs.retry(job)
+
+
+@pytest.mark.shows("B52")
+async def test_a_running_job_is_not_deleted(app: App) -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def t() -> str:
+        began.set()
+        await go.wait()
+        return "whole"
+
+    async with work(app):
+        job = await t.enqueue()
+        await began.wait()
+        with pytest.raises(Stale, match="running: cancel it first"):
+            await app.jobs.delete(job)
+        assert (await app.jobs.get(job)).state is State.RUNNING
+        go.set()
+        assert await job.result(timeout=10) == "whole"
+
+
+@pytest.mark.shows("WE 2 what a job may read of itself")
+async def test_what_a_task_can_read_of_other_jobs(app: App) -> None:
+    @app.task(name="up")
+    async def up(n: int) -> int:
+        return n
+
+    @app.task(name="look")
+    async def look(other: str) -> tuple[str, str, str | None]:
+        row = await app.jobs.get(other)
+        assert [each.job.id for each in (await app.jobs.list(task="up")).records] == [other]
+        return row.job.task, str(row.state), row.result
+
+    async with work(app):
+        other = await up.enqueue(7)
+        assert await other.result(timeout=10) == 7
+        assert await (await look.enqueue(other.id)).result(timeout=10) == ("up", "succeeded", "7")
+
+
+@pytest.mark.shows("SJ 1.7 what is like one that waits")
+async def test_what_is_answered_by_a_held_key_leaves_the_holders_arguments(app: App) -> None:
+    ran: list[int] = []
+
+    @app.task(retry=Retry(attempts=1))
+    async def t(n: int) -> int:
+        ran.append(n)
+        return n
+
+    kept = await t.options(key=Key("kept")).enqueue(1)
+    assert await t.options(key=Key("kept")).enqueue(2) == kept
+    old = await t.options(key=Key("new", conflict="replace")).enqueue(3)
+    new = await t.options(key=Key("new", conflict="replace")).enqueue(4)
+    async with work(app):
+        assert [await job.result(timeout=10) for job in (kept, new)] == [1, 4]
+    assert sorted(ran) == [1, 4]
+    assert (await app.jobs.get(old)).reason == "superseded"

@@ -350,7 +350,7 @@ async def test_failures_are_counted_and_the_row_shows_the_traceback(app: App) ->
     assert [each.reason for each in rows] == ["error", "error", "aborted"]
     assert [each.attempt for each in rows] == [1, 1, 1]
     errors = [each.error or "" for each in rows]
-    assert errors[0].startswith("Traceback")
+    assert errors[0].startswith("ZeroDivisionError: nothing to divide by\nTraceback")
     assert errors[0].endswith("ZeroDivisionError: nothing to divide by")
     assert "exit code 3" in errors[1]
     assert errors[2] == "bad input"
@@ -410,7 +410,7 @@ SCRIPT = """
         while True:
             pass
 
-    print(__name__)
+    print(__name__, flush=True)
 
     async def main(marker: str) -> None:
         async with app, Worker(app):

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
-from tests.engine.kit import Spy, Told, work
+from tests.engine.kit import Spy, Told, nothing_left, work
 from treadle import (
     Abort,
     App,
     JobCancelled,
     JobExpired,
     JobFailed,
-    JobUnknown,
     Retry,
     StorageUnavailable,
+    UnknownJob,
     all_done,
     current,
+    defaults,
+    judge,
 )  # fmt: skip
+from treadle.client import Client
+from treadle.model import Claim, Record
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 
@@ -54,7 +59,7 @@ async def test_each_ending_answers_in_its_own_way(app: App, clock: HandClock) ->
 
 
 async def test_a_job_that_is_not_there_is_unknown(app: App) -> None:
-    with pytest.raises(JobUnknown, match="nobody"):
+    with pytest.raises(UnknownJob, match="nobody"):
         await app.jobs.handle("nobody")
 
 
@@ -67,9 +72,7 @@ async def test_a_timeout_leaves_nothing_behind(app: App, timeout: float | timede
     before = asyncio.all_tasks()
     with pytest.raises(TimeoutError):
         await job.result(timeout=timeout)
-    async with asyncio.timeout(30):
-        while asyncio.all_tasks() != before:  # noqa: ASYNC110  # a look that was given up ends when it is answered
-            await asyncio.sleep(0.005)
+    await nothing_left(before)
 
 
 async def test_an_ended_job_is_seen_without_waiting(app: App) -> None:
@@ -93,7 +96,7 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(app: App) -> Non
     await asyncio.sleep(0)
     waiter.cancel()
     await asyncio.wait([waiter])
-    assert asyncio.all_tasks() == before
+    await nothing_left(before)
 
 
 async def test_many_wait_for_one_and_share_their_trips(app: App, spy: Spy) -> None:
@@ -251,3 +254,53 @@ async def test_a_storage_that_is_away_when_the_first_argument_is_fetched_costs_n
         await told.until("deferred")
         clock.advance(2)
         assert await job.result(timeout=10) == 5
+
+
+class EndsLate(Spy):
+    """The job ends between the first look at it and the second; nobody hears of it."""
+
+    job = ""
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        found = await super().get(ids)
+        if self.calls["get"] == 1:
+            [row] = (await self.inner.claim(Claim(worker="w#1", ids=(self.job,)))).records
+            await self.inner.settle([judge.succeeded(row, "7")])
+        return found
+
+
+async def test_a_wait_looks_a_last_time_at_its_deadline(
+    app: App, spy: Spy, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint of the ending is lost, and the next look is an hour away."""
+    monkeypatch.setattr(defaults, "RESULT_POLL", 3600.0)
+
+    @app.task
+    async def t() -> int:
+        return 7
+
+    job = await t.enqueue()
+    late = EndsLate(spy.inner)
+    late.deaf, late.job = True, job.id
+
+    async def opened() -> Storage:
+        return late
+
+    client = Client(opened, lambda: late, app.bound, app.emitter, app.tasks)
+    assert (await client.ended(job.id, 0.01)).result == "7"
+
+
+async def test_a_timeout_says_what_was_waited_for(app: App) -> None:
+    """Which job, for how long, in which state it is, and what to do."""
+
+    @app.task(name="mail")
+    async def mail() -> None: ...
+
+    job = await mail.enqueue()
+    said = f"mail {job.id} has not ended in 0.01 s: it is ready, and goes on; `treadle jobs explain {job.id}` says why"
+    for wait in (job.result, job.ended, job.workflow.result):
+        with pytest.raises(TimeoutError) as caught:
+            await wait(timeout=0.01)
+        assert str(caught.value) == said
+    with pytest.raises(TimeoutError, match=f"mail {job.id} has not ended: it is ready"):
+        await job.result(timeout=0)

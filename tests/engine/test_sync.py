@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine.kit import work
-from treadle import App, JobUnknown, StorageError
-from treadle.errors import NestedTransaction
+from treadle import App, IdTaken, UnknownJob
+from treadle.errors import EventLoopError, NestedTransaction, StorageUnavailable
 
 
 @pytest.fixture(params=["memory://", "sqlite:///{}/jobs.db?synchronous=normal"])
@@ -33,8 +33,62 @@ def test_enqueue_look_and_wait_without_a_loop(plain: App) -> None:
     jobs = plain.sync.enqueue([double.job(1), double.job(2)])
     assert [plain.sync.result(each, timeout=10) for each in jobs] == [2, 4]
     assert plain.sync.call(plain.jobs.get(job)).attempt == 1
-    with pytest.raises(JobUnknown):
+    with pytest.raises(UnknownJob):
         plain.sync.call(plain.jobs.get("nobody"))
+
+
+def test_look_ups_and_acts_without_a_loop(plain: App) -> None:
+    @plain.task(queue="mail")
+    async def send(to: str) -> None: ...
+
+    first, second = plain.sync.enqueue([send.job("ann"), send.job("bob")])
+    jobs = plain.sync.jobs
+    assert jobs.get(first).job.queue == "mail"
+    assert [row.job.id for row in jobs.list(queue="mail", order="oldest").records] == [first.id, second.id]
+    assert [row.job.id for row in jobs.iterate(queue="mail")] == [first.id, second.id]
+    assert (jobs.position(second), jobs.handle(second.id).id) == (1, second.id)
+    assert "no worker serves its queue" in jobs.explain(first)
+    assert jobs.signals_of(first) == []
+    jobs.signal(first, "paid", 5)
+    assert jobs.cancel(first) == 1
+    assert jobs.retry(first) == 1
+    assert jobs.cancel(queue="mail") == 2
+    assert jobs.delete(second) == 1
+    with pytest.raises(UnknownJob):
+        jobs.get("nobody")
+    plain.sync.queues.pause("mail")
+    assert [each.key for each in plain.sync.limits.list() if each.pauses] == ["queue:mail"]
+    assert plain.sync.queues.stats().counts
+    assert plain.sync.dead.list().records == ()
+    plain.sync.schedules.upsert("daily", send.job("ann"), every=86_400)
+    assert [each.name for each in plain.sync.schedules.list()] == ["daily"]
+    assert plain.sync.jobs.get(plain.sync.schedules.trigger("daily")).job.task == send.name
+
+
+def test_the_look_ups_are_named_and_documented_as_the_calls_they_make(plain: App) -> None:
+    for view, calls in ((plain.sync.jobs, plain.jobs), (plain.sync.schedules, plain.schedules)):
+        assert (view.get.__name__, view.get.__doc__) == ("get", calls.get.__doc__)
+
+
+async def test_a_look_up_on_its_own_loop_says_to_await(app: App) -> None:
+    with pytest.raises(EventLoopError, match="await it"):
+        app.sync.jobs.get("nobody")
+
+
+async def test_the_error_has_the_name_it_had_before(app: App) -> None:
+    with pytest.raises(NestedTransaction):
+        app.sync.queues.stats()
+
+
+def test_a_taken_id_is_an_error_without_a_loop_too(plain: App) -> None:
+    @plain.task
+    async def double(n: int) -> int:
+        return n * 2
+
+    specs = [double.options(id=f"n{n}").job(n) for n in (1, 1, 2)]
+    assert [job.created for job in plain.sync.enqueue(specs)] == [True, False, True]
+    with pytest.raises(IdTaken):
+        plain.sync.enqueue(double.options(id="n1").job(3))
 
 
 def test_many_threads_at_once(plain: App) -> None:
@@ -60,7 +114,7 @@ async def test_a_call_on_its_own_loop_is_an_error_and_no_deadlock(app: App) -> N
     async def t() -> None: ...
 
     await t.enqueue()
-    with pytest.raises(NestedTransaction, match="await it"):
+    with pytest.raises(EventLoopError, match="await it"):
         app.sync.enqueue(t.job())
 
 
@@ -99,6 +153,36 @@ def test_closing_ends_the_thread_and_whoever_waits(plain: App) -> None:
     plain.sync.close()
 
 
+def test_threads_that_use_and_close_it_at_once(plain: App) -> None:
+    """A call in the middle of which another thread closes the app is carried out, or says by a public error that it may
+    have been."""
+
+    @plain.task
+    async def t() -> None: ...
+
+    stored: list[str] = []
+    errors: list[BaseException] = []
+
+    def use(first: int) -> None:
+        for n in range(8):
+            try:
+                stored.append(plain.sync.enqueue(t.job()).id)
+                if n % 2 == first:
+                    plain.sync.close()
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(number % 2,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert {type(error) for error in errors} <= {StorageUnavailable}
+    assert {row.job.id for row in plain.sync.jobs.iterate()} >= set(stored)
+    plain.sync.close()
+
+
 def test_it_can_be_used_again_after_closing(plain: App) -> None:
     @plain.task
     async def t() -> None: ...
@@ -106,18 +190,3 @@ def test_it_can_be_used_again_after_closing(plain: App) -> None:
     first = plain.sync.enqueue(t.job())
     plain.sync.close()
     assert plain.sync.call(plain.jobs.get(first)).job.id == first.id
-
-
-def test_after_a_fork_it_says_so_instead_of_hanging(plain: App) -> None:
-    @plain.task
-    async def t() -> None: ...
-
-    plain.sync.enqueue(t.job())
-    portal = plain.sync
-    thread, gone = portal._thread, threading.Thread()  # a fork takes no other thread along
-    portal._thread, plain._is_open = gone, False
-    try:
-        with pytest.raises(StorageError, match="forked"):
-            portal.enqueue(t.job())
-    finally:
-        portal._thread, plain._is_open = thread, True

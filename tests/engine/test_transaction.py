@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import pytest
 from tests.engine.kit import Told
 from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, current, flow
 from treadle.errors import BadSession, NestedTransaction
-from treadle.model import Claim
+from treadle.job import Job
+from treadle.model import Claim, Limit
 from treadle.options import Key
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.own import OwnTransaction
@@ -202,6 +203,55 @@ async def test_a_refused_ending_is_a_failed_attempt(app: App, path: Path, monkey
             await (await pay.enqueue()).result(10)
         with pytest.raises(JobFailed, match="when the function returns"):
             await (await commits.enqueue()).result(10)
+
+
+WAITS: dict[str, Callable[[App, Job[Any, Any]], Coroutine[Any, Any, Any]]] = {
+    "app.jobs.cancel": lambda app, job: app.jobs.cancel(job),
+    "app.jobs.delete": lambda app, job: app.jobs.delete(state="cancelled"),
+    "app.jobs.run_now": lambda app, job: app.jobs.run_now(job),
+    "app.jobs.signal": lambda app, job: app.jobs.signal(job, "go", 1),
+    "app.limits.set": lambda app, job: app.limits.set(Limit("api", slots=1)),
+    "app.limits.pause": lambda app, job: app.limits.pause("api"),
+    "app.queues.pause": lambda app, job: app.queues.pause("default"),
+    "app.schedules.pause": lambda app, job: app.schedules.pause("nightly"),
+    "waiting for job": lambda app, job: job.result(60),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize("thread", [False, True])
+async def test_what_would_wait_for_its_own_block_is_refused_by_name(
+    app: App, path: Path, name: str, thread: bool
+) -> None:
+    """At once, and the block goes on."""
+
+    @app.task(queue="nobody")
+    async def other() -> None: ...
+
+    job, call, found = await other.options(delay=3600).enqueue(), WAITS[name], list[str]()
+    await app.jobs.cancel(await other.options(delay=3600).enqueue())
+    await app.schedules.upsert("nightly", other.job(), cron="0 0 * * *")
+
+    @app.task
+    async def pay() -> None:
+        async with current().transaction(timeout=60) as tx:
+            tx.execute(WRITE, ("paid",))
+            with pytest.raises(NestedTransaction) as caught:
+                await call(app, job)
+            found.append(str(caught.value))
+
+    @app.task
+    def pay_in_thread() -> None:
+        with current().transaction(timeout=60) as tx:
+            tx.execute(WRITE, ("paid",))
+            with pytest.raises(NestedTransaction) as caught:
+                app.sync.call(call(app, job))
+            found.append(str(caught.value))
+
+    async with Worker(app, queues=["default"]):
+        await (await (pay_in_thread if thread else pay).enqueue()).result(20)
+    assert found[0].startswith(name)
+    assert ledger(path) == ["paid"]
 
 
 async def test_what_cannot_be_nested(app: App, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -13,14 +14,15 @@ from typing import Any
 import django
 import pytest
 import sqlalchemy
-from django.conf import settings
 from django.db import connections, transaction
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from tests.django_alias import django_alias
 from treadle import (
     App,
     BadOption,
     BadSession,
+    IdTaken,
     JobSpec,
     KeyHeld,
     Middleware,
@@ -54,17 +56,8 @@ async def app(path: Path) -> AsyncIterator[App]:
 
 @pytest.fixture
 def django_on(path: Path) -> Iterator[str]:
-    """The alias of a Django database on that file; the process has one Django, so settings are made once."""
-    if not settings.configured:
-        settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
-        django.setup()
-    alias = f"at {path}"
-    connections.settings[alias] = connections.configure_settings(
-        {"default": {}, alias: {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}}
-    )[alias]
-    yield alias
-    connections[alias].close()
-    del connections.settings[alias]
+    with django_alias(path) as alias:
+        yield alias
 
 
 def spec(app: App, to: str, **options: Any) -> JobSpec[Any]:
@@ -157,6 +150,17 @@ async def test_a_connection_made_to_its_users_taste(app: App, path: Path, rows: 
     assert await stored(app) == ['["ada"]']
 
 
+async def test_within_a_taken_id_is_an_error_and_created_says_what_is_new(app: App, path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN")
+        specs = [spec(app, "ada", id="order-1"), spec(app, "ada", id="order-1"), spec(app, "bob")]
+        assert [job.created for job in await app.enqueue(specs, within=db)] == [True, False, True]
+        with pytest.raises(IdTaken, match="other arguments"):
+            await app.enqueue([spec(app, "joe"), spec(app, "eve", id="order-1")], within=db)
+        db.execute("COMMIT")
+    assert await stored(app) == ['["ada"]', '["bob"]']
+
+
 @pytest.mark.parametrize("commits", [True, False])
 async def test_sqlalchemy(app: App, path: Path, commits: bool) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{path}")
@@ -237,22 +241,82 @@ async def test_a_middleware_that_waits_cannot_in_a_plain_thread(app: App, path: 
     assert await stored(app) == []
 
 
-def test_without_any_loop(path: Path) -> None:
-    """A script: the portal opens the app, the jobs are stored in this thread."""
+@pytest.fixture
+def closed(path: Path) -> Iterator[App]:
+    """An app on a file that another process has made."""
+    maker = App(f"sqlite:///{path}")
+    maker.sync.call(maker.open())
+    maker.sync.close()
     app = App(f"sqlite:///{path}")
 
     @app.task
     def send(to: str) -> str:
         return to
 
-    try:
-        app.sync.call(app.jobs.list())
-        with closing(sqlite3.connect(path)) as db:
-            job = app.sync.enqueue(send.job("ada"), within=db)
-            db.commit()
-        assert app.sync.call(app.jobs.get(job)).job.payload == '["ada"]'
-    finally:
-        app.sync.close()
+    yield app
+    app.sync.close()
+
+
+def test_without_any_loop(closed: App, path: Path) -> None:
+    """A script, a view: nothing is opened, no thread begins, the jobs are stored in this thread."""
+    before = set(threading.enumerate())
+    with closing(sqlite3.connect(path)) as db:
+        job = closed.sync.enqueue(spec(closed, "ada"), within=db)
+        assert set(threading.enumerate()) <= before
+        db.commit()
+    assert closed.loop is None
+    assert closed.sync.call(closed.jobs.get(job)).job.payload == '["ada"]'
+
+
+async def test_the_app_need_not_be_open(closed: App, path: Path) -> None:
+    [task] = closed.tasks.values()
+    with closing(sqlite3.connect(path)) as db:
+        await closed.enqueue(spec(closed, "ada"), within=db)
+        await task.options(within=db).enqueue("eve")
+        assert closed.loop is None
+        db.commit()
+    assert await stored(closed) == ['["ada"]', '["eve"]']
+    await closed.close()
+
+
+async def test_a_file_that_nobody_has_made(path: Path) -> None:
+    app = App(f"sqlite:///{path}?shared=true")
+    app.task(name="send")(lambda to: to)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE client (name TEXT)")
+        db.execute("INSERT INTO client VALUES ('ada')")
+        with pytest.raises(StorageError, match="treadle migrate"):
+            await app.enqueue(spec(app, "ada"), within=db)
+        db.commit()
+    assert clients(path) == 1
+
+
+async def test_a_view_of_django_that_reads_first(app: App, path: Path, django_on: str) -> None:
+    """Django begins deferred: what it has read may be old when it writes. The setting that cures it is named, and
+    does."""
+
+    def view(connection: Any) -> None:
+        with transaction.atomic(using=django_on):
+            connection.cursor().execute("SELECT count(*) FROM client").fetchone()
+            with closing(sqlite3.connect(path, timeout=0)) as other, contextlib.suppress(sqlite3.OperationalError):
+                other.execute("INSERT INTO client VALUES ('eve')")
+                other.commit()
+            app.sync.enqueue(spec(app, "ada"), within=connection)
+
+    def views() -> None:
+        connection = connections[django_on]
+        try:
+            with pytest.raises(BadSession, match=r'"OPTIONS": \{"transaction_mode": "IMMEDIATE"\}'):
+                view(connection)
+            connection.close()
+            if django.VERSION >= (5, 1):
+                connection.settings_dict["OPTIONS"]["transaction_mode"] = "IMMEDIATE"
+                view(connection)
+        finally:
+            connection.close()
+
+    await in_thread(views)
+    assert await stored(app) == (['["ada"]'] if django.VERSION >= (5, 1) else [])
 
 
 # --- what cannot be

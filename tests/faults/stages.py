@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from tests.servers import postgres, valkey
 from tests.servers.postgres import Postgres
 from tests.servers.valkey import Valkey
-from treadle.storage.sqlite.lockfile import LockFile
+from treadle.storage.sqlite.lockfile import LockFile, patiently
 from treadle.testing.proxy import Proxy
 
 _numbers = itertools.count()
@@ -61,7 +61,7 @@ class Stage:
         await asyncio.to_thread(self.server.start)
 
     def impatient(self, storage: Any, seconds: float) -> None:
-        """Its calls wait so long for an answer from now on, if that is known to the storage and not to its module."""
+        """Calls of this open storage wait at most so long for an answer from now on; `be_patient` came before."""
 
     def check(self) -> None:
         """Whether the data is whole, where the storage can tell."""
@@ -89,6 +89,9 @@ class RedisStage(Stage):
                 _aside(server.do, "CONFIG", "SET", "maxmemory", 0),
             ),
         }
+
+    def impatient(self, storage: Any, seconds: float) -> None:
+        storage._pool._drop_idle()  # each connection keeps the timeout that held when it was made
 
     async def open(self) -> None:
         if not self.shared:
@@ -198,7 +201,7 @@ class SqliteStage(Stage):
         self.path = path
         self.url, self.direct = f"sqlite:///{path}?synchronous=normal", f"sqlite:///{path}"
         self.lock = LockFile(f"{path}-lock")
-        self.outages = {"locked": (_aside(self.lock.lock), _at_once(self.lock.unlock))}
+        self.outages = {"locked": (_aside(functools.partial(patiently, self.lock)), _at_once(self.lock.unlock))}
 
     async def close(self) -> None:
         self.lock.close()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.stages import SERVED, Stage, be_patient, staged
 from treadle import StorageUnavailable
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
+from treadle.model import Claim, Held, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, Proxy
@@ -131,7 +131,7 @@ BEFORE = {A: (RUNNING, 1), B: (READY, 0)}
 AFTER: dict[Callable[[Scene], Awaitable[Any]], tuple[Any, dict[str, Any]]] = {
     enqueue: (["c", "2"], {**BEFORE, C: (READY, 0)}),
     claim: ([("b", 1)], {**BEFORE, B: (RUNNING, 1)}),
-    heartbeat: (set(), BEFORE),
+    heartbeat: (Held(), BEFORE),
     settle: (APPLIED, {A: (SUCCEEDED, 2), B: (READY, 0), C: (READY, 0)}),
     settle_claim: ((APPLIED, [("b", 1)]), {A: (SUCCEEDED, 2), B: (RUNNING, 1), C: (READY, 0)}),
     get: (["a", None, "b"], BEFORE),

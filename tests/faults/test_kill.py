@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.name)
 
 def verify(found: Found, stage: Stage) -> None:
     assert found.kills > 0
-    assert found.acknowledged > 100
+    assert found.acknowledged > 20
     assert found.server_kills > 0 or not stage.server
     assert not found.missing, f"{len(found.missing)} acknowledged jobs are not stored: {found.missing[:5]}"
     assert not found.unfinished, found.unfinished[:5]
@@ -36,7 +36,7 @@ async def test_kill_nine_loses_nothing(kind: type[Stage], tmp_path: Path) -> Non
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 async def test_kill_nine_200_rounds(kind: type[Stage], tmp_path: Path) -> None:
-    rounds = int(os.environ.get("SOAK_ROUNDS", "200"))
+    rounds = int(os.environ.get("TEST_SOAK_ROUNDS", "200"))
     async with staged(kind) as stage:
         found = await kill_rounds(stage, tmp_path, rounds, 100_000, random.Random(1), print)
         verify(found, stage)

@@ -38,8 +38,8 @@ async def inner(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 class Scene:
     """An app on a storage that fails, tasks that count their runs, and what was told."""
 
-    def __init__(self, storage: Storage, script: Any = (), *, fused: bool = True) -> None:
-        self.storage = Faulty(storage, script, fused=fused)
+    def __init__(self, storage: Storage, script: Any = (), *, fused: bool = True, kind: type[Faulty] = Faulty) -> None:
+        self.storage = kind(storage, script, fused=fused)
         self.app = App(storage=self.storage, random=lambda: 0.0)
         self.runs: Counter[int] = Counter()
         self.told: list[Event] = []
@@ -235,8 +235,9 @@ class SecondClaimAway(Faulty):
 
 
 async def test_a_claim_asked_again_says_what_is_held_by_then(inner: Storage) -> None:
-    it = Scene(inner)
-    it.storage = it.app.storage = away = SecondClaimAway(inner, fused=False)
+    it = Scene(inner, kind=SecondClaimAway, fused=False)
+    away = it.storage
+    assert isinstance(away, SecondClaimAway)
     it.beats = 1_000_000
     async with asyncio.timeout(20), it.app:
         job = await it.patient.enqueue(7)

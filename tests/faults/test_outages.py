@@ -110,15 +110,19 @@ async def test_the_server_is_away_under_load(kind: type[Stage], way: str, monkey
         await it.until(lambda: len(it.settled) > 10)
         begin, end = stage.outages[way]
         await begin()
+        works_on = way == "full" and "redis" in kind.name  # it refuses new jobs, and lets a worker end those it has
         try:
-            await it.until(lambda: it.outages and it.refusals)
+            await it.until(lambda: (it.outages or works_on) and it.refusals)
+            if works_on:
+                await it.all_ended()
         finally:
             await end()
         async with asyncio.timeout(WITHIN):
             await asyncio.gather(*producing)
         await it.all_ended()
-        await it.until(lambda: len(it.outages) > 1)
-        assert it.outages == ["worker.error", "worker.recovered"]
+        if it.outages or not works_on:
+            await it.until(lambda: len(it.outages) > 1)
+            assert it.outages == ["worker.error", "worker.recovered"]
         await it.nothing_lost_nothing_twice(stage.direct)
 
 

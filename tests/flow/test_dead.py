@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.kit import Told, work
+from tests.engine.kit import Spy, Told, work
 from treadle import Abort, App, BadOption, JobFailed, Redrive, Retry
 from treadle.model import State
 from treadle.storage.contract import Storage
@@ -151,3 +151,41 @@ async def test_a_worker_wants_a_rule(app: App) -> None:
         work(app, redrive=5)
     with pytest.raises(BadOption, match="backlog_after"):
         work(app, backlog_after=0)
+
+
+@pytest.mark.shows("A-19 redrive when idle")
+async def test_a_busy_worker_does_not_redrive(app: App, spy: Spy, clock: HandClock, told: Told) -> None:
+    f, _, broken = failing(app)
+    busy, go = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="long")
+    async def long() -> None:
+        busy.set()
+        await go.wait()
+
+    job = await f.enqueue(7)
+    async with work(app, redrive=Redrive(backoff=60, every=0.001)) as worker:
+        await told.until("failed")
+        await long.enqueue()
+        await busy.wait()
+        broken[0] = False
+        clock.advance(61)
+        assert worker._state is not None
+        turns, enough, finds = list[str](), asyncio.Event(), spy.calls["find"]
+
+        def turned(loop: str) -> None:
+            turns.append(loop)
+            if len(turns) == 5:
+                enough.set()
+
+        rule, slots = Redrive(backoff=60, every=0.001), worker._state.slots
+        beside = Redriver(rule, slots, spy, ["default"], lambda: app.tasks, clock, turned)
+        looping = asyncio.ensure_future(beside.run())  # as the worker's own loop: this one says when it has turned
+        async with asyncio.timeout(10):
+            await enough.wait()
+        looping.cancel()
+        assert spy.calls["find"] == finds  # neither loop even looked
+        assert (await app.jobs.get(job)).state is State.FAILED
+        go.set()
+        await told.until("succeeded", 2)
+    assert await job.result(timeout=0) == 7

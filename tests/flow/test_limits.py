@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.engine.fixtures import KINDS, a_url
 from tests.engine.kit import Spy, Told, work
-from treadle import App, BadOption, Defer, Limit, Retry
+from treadle import App, BadOption, Defer, Limit, Retry, UnknownName
 from treadle.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
@@ -29,12 +30,14 @@ async def test_a_pause_keeps_the_limit_of_the_queue(app: App) -> None:
     assert await rules(app) == {"queue:mail": (5, 100)}
     [use] = await app.limits.list()
     assert (use.rule.per, use.rule.how) == (60, "window")
-    await app.queues.resume("mail")
+    with pytest.warns(UnknownName, match="'mail' is not paused"):
+        await app.queues.resume("mail")
     assert await rules(app) == {"queue:mail": (5, 100)}
 
 
 async def test_a_pause_of_a_queue_without_a_limit_leaves_none(app: App) -> None:
-    await app.queues.pause("mail")
+    with pytest.warns(UnknownName, match="nothing uses the queue 'mail'"):
+        await app.queues.pause("mail")
     assert await rules(app) == {"queue:mail": (0, None)}
     await app.queues.resume("mail")
     assert await rules(app) == {}
@@ -186,6 +189,9 @@ async def test_limits_in_code(app: App, spy: Spy, clock: HandClock) -> None:
     newer = App(storage=spy, clock=clock)
     newer.task(name="one", concurrency=2)(one.function)
     await newer.prepare()
+    assert (await rules(app))["task:one"] == (9, None)  # and what another version of the code says, too
+    await app.limits.set(Limit("task:one"))
+    await newer.prepare()
     assert (await rules(app))["task:one"] == (2, None)
     for wrong in (0.5, -1, True, "two"):
         with pytest.raises(BadOption):
@@ -279,6 +285,7 @@ async def test_lanes_that_are_none(app: App, lane: Any) -> None:
         Limit("x", rate=0, per=0), Limit("x", rate=5, per=0), Limit("x", slots=-1), Limit("x", rate=-1),
         Limit("x", slots=1, how="strict"), Limit("x", slots=1, hold="never"), Limit("", slots=1),  # type: ignore[arg-type]
         Limit("x", rate=1, per=float("nan")), Limit("x", rate=1, burst=2), Limit("treadle.rule:x", slots=1),
+        Limit("x", slots=10**9 + 1), Limit("x", rate=2**31), Limit("x", rate=1, how="bucket", burst=2**64),
         Limit("x", slots=1.5), Limit("x" * 300, slots=1), "x",  # type: ignore[arg-type]
     ],
 )  # fmt: skip
@@ -368,3 +375,40 @@ async def test_the_lowest_priority_starts_on_an_idle_worker_and_the_highest_pass
         while len(ran) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert ran[1] == 100
+
+
+async def test_a_limit_without_a_rule_is_told_when_a_worker_starts(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "treadle")
+
+    @app.task(name="send", limits=["stmp", "smtp", "tenant:4"], queue="mail")
+    async def send() -> None: ...
+
+    await app.limits.set(Limit("smtp", slots=1), Limit("tenant", slots=1))
+    async with work(app, queues=["mial"]):
+        pass
+    assert [each for each in caplog.messages if "stmp" in each] == [
+        "task send: its limit 'stmp' has no rule and limits nothing; did you mean 'smtp'?"
+    ]
+    assert [each.partition(": ")[2] for each in caplog.messages if "mial" in each] == [
+        "no task of this app uses the queue 'mial'; did you mean 'mail'?"
+    ]
+    assert not [each for each in caplog.messages if "tenant" in each]
+
+
+@pytest.mark.shows("W12")
+@pytest.mark.parametrize("priority", [-32768, 0, 32767])
+async def test_an_idle_worker_that_does_not_poll_starts_a_job_of_any_priority(
+    app: App, spy: Spy, priority: int
+) -> None:
+    """The worker polls once an hour: nothing but the notification can start the job before the test gives up."""
+
+    @app.task(name="f")
+    async def f() -> None: ...
+
+    async with work(app, poll=3600):
+        for _ in range(2):  # idle before its first job, and idle again after it
+            while not (spy.calls["claim"] and spy.calls["watch"]):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            before = spy.calls["claim"]
+            await (await f.options(priority=priority).enqueue()).result(timeout=10)
+            assert spy.calls["claim"] - before <= 4

@@ -3,11 +3,12 @@ a community's access control share their queues."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from treadle import App, JobUnknown, Limit, Pipeline, Retry, Step
+from treadle import App, Limit, Pipeline, Retry, Step, UnknownJob
 from treadle.model import State
 from treadle.testing import HandClock, drain
 
@@ -44,7 +45,7 @@ async def test_runs_are_found_right_after_purge_and_expiry(app: App, clock: Hand
     assert await p.find(roles="x") == []
     assert await p.find(roles="y") == [young, failed]
     assert (await p.find(user=1))[0].id == young.id
-    with pytest.raises(JobUnknown):
+    with pytest.raises(UnknownJob):
         await old.state()
     assert (await failed.state()).state is State.FAILED
     assert await app.dead.purge(task="p.a") == 1
@@ -159,3 +160,35 @@ async def test_messages_keep_to_the_rate_of_their_guild(app: App, clock: HandClo
     clock.advance(5)
     await drain(app)
     assert len(said) == 12
+
+
+@pytest.mark.shows("deleting a job with its children")
+async def test_a_run_is_deleted_with_its_children_and_its_next_step(app: App, clock: HandClock) -> None:
+    p = Pipeline("p", [Step("check", children=["a"]), Step("logic")], app=app)
+    began = asyncio.Event()
+
+    @p.handler("check")
+    async def check() -> dict[str, Any]:
+        return {"children": {"a": [{"part": part} for part in range(3)]}}
+
+    @p.handler("check:a")
+    async def a(part: int) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    @p.handler("logic")
+    async def logic() -> None:
+        raise AssertionError("the run was deleted")
+
+    async with p.worker(poll=0.01, concurrency=1, grace=0.1):
+        run = await p.start()
+        async with asyncio.timeout(20):
+            await began.wait()  # one child runs, two wait for its slot, the next step waits for all
+        rows = (await app.jobs.list(workflow=run.id, limit=100)).records
+        assert sorted(row.job.task for row in rows) == ["p.check", "p.check:a", "p.check:a", "p.check:a", "p.logic"]
+        await run.delete()
+    rows = (await app.jobs.list(workflow=run.id, limit=100)).records
+    assert {row.state for row in rows} == {State.CANCELLED}
+    clock.advance(61)
+    assert await app.storage.prune(10) == 5
+    assert not (await app.jobs.list(workflow=run.id, limit=100)).records

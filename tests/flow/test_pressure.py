@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.engine.kit import Spy, Told, work
 from treadle import AIMD, App, Backlog, Event, Retry, flow
+from treadle.model import Query
 from treadle.testing import HandClock
 from treadle.worker.backlog import Alarm
 
@@ -47,14 +46,13 @@ async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
         raise RuntimeError("a listener that fails harms nobody")
 
     jobs = await app.enqueue([slow.job() for _ in range(5)])
-    async with work(app, concurrency=2, on_backlog=on_backlog, backlog_after=0.05, name="w") as worker:
+    async with work(app, concurrency=2, on_backlog=on_backlog, backlog_after=0.05, name="w"):
         async with asyncio.timeout(10):
             await heard.wait()
         [backlog] = told
-        assert (backlog.worker, backlog.running) == ("w", 2)
-        assert backlog.in_line in (3, 4)  # counted while the second was on its way, perhaps
+        assert backlog.worker == "w"
+        assert (backlog.running, backlog.in_line) in {(2, 3), (2, 4), (1, 4)}  # the second was on its way, perhaps
         assert backlog.seconds >= 0.05
-        assert len(worker.running) == 2
         go.set()
         for job in jobs:
             await job.result(timeout=10)
@@ -117,8 +115,11 @@ async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told)
 async def test_one_that_somebody_waited_for_is_not(app: App, told: Told) -> None:
     orphans, _ = two_steps(app)
     waited = await app.tasks["root"].enqueue()
-    with pytest.raises(TimeoutError):
-        await waited.result(timeout=0.05)  # gave up; but did wait
+    waiting = asyncio.create_task(waited.result(timeout=20))
+    async with asyncio.timeout(20):
+        while not (await app.storage.find(Query(root=waited.id))).records[1:]:  # noqa: ASYNC110  # beside it: the mark
+            await asyncio.sleep(0.01)
+    waiting.cancel()  # gave up; but did wait
     alone = await app.tasks["root"].enqueue()
     async with work(app), asyncio.timeout(20):
         await told.until("workflow.orphaned")

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from tests.engine.kit import Told, work
-from treadle import App, BadOption, Record, Worker
+from treadle import App, BadOption, Record, UnknownName, Worker
 from treadle.cli.checks import checks
 from treadle.model import NewJob, Outcome, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.worker.lead import ID, Lead, Role, Tended, leader_of
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock moved by hand does not wake a follower."""
+    monkeypatch.setattr("treadle.defaults.POLL", 0.02)
 
 
 class Candidate(Lead):
@@ -125,7 +131,8 @@ async def test_no_operator_ends_the_lead_for_good(app: App, clock: HandClock, st
 
 
 async def test_a_pause_of_every_queue_keeps_no_fleet_from_being_tended(app: App, clock: HandClock) -> None:
-    await app.queues.pause("treadle")
+    with pytest.warns(UnknownName):
+        await app.queues.pause("treadle")
     follower = Candidate(app.storage, "two", "follower")
     assert await looked(follower) == [False]
     clock.advance(5.01)
@@ -174,6 +181,7 @@ async def rows(app: App) -> list[Record]:
     return [row async for row in app.jobs.iterate(queue="treadle") if row.job.id != ID and row.state is State.READY]
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_schedules_are_ticked_by_the_leader_and_then_by_a_follower(
     app: App, clock: HandClock, told: Told
 ) -> None:
@@ -193,6 +201,7 @@ async def test_schedules_are_ticked_by_the_leader_and_then_by_a_follower(
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> None:
     @app.every(60)
     @app.task(name="job")
@@ -216,6 +225,7 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> N
     assert await leading(app.storage) is None  # it has left
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.defaults.PRUNE_EVERY", 0.01)
     [row] = await app.storage.enqueue([NewJob(id="old", keep=0)])

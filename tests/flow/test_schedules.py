@@ -9,7 +9,8 @@ import pytest
 
 from tests.engine.kit import Spy, Told, work
 from treadle import App, BadOption, JobSpec, Record, Retry, UnknownSchedule
-from treadle.model import Claim, State
+from treadle.cron import stamp
+from treadle.model import Claim, NewJob, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 
@@ -197,6 +198,28 @@ async def test_overlap_skip_waits_for_the_last_one_to_end(app: App, storage: Sto
     clock.advance(60)
     await drain(app)
     assert [row.state for row in await ticks(app, "slow")] == [State.SUCCEEDED] * 4
+
+
+async def test_a_tick_that_another_caller_has_stored_is_told(
+    app: App, storage: Storage, clock: HandClock, told: Told
+) -> None:
+    """A row of another queue under the id of the next tick swallows it, but not without a word."""
+    ran = []
+
+    @app.every(60)
+    @app.task(name="beat", queue="beats")
+    async def beat() -> None:
+        ran.append(clock.moment)
+
+    await pass_time(app, clock, 60, 60)
+    [tick] = await ticks(app, "beat")
+    moment = datetime.fromisoformat(dict(tick.job.headers)["treadle-moment"]) + timedelta(seconds=60)
+    forged = NewJob(id=f"cron:beat:{stamp(moment.timestamp())}", task="another", queue="mine")
+    await storage.enqueue([forged])
+    await pass_time(app, clock, 120, 60)
+    assert len(ran) == 2  # the first, and the one after the forged one
+    assert forged.id in str(told.of("worker.error")[0].error)
+    assert (await storage.get([forged.id]))[0] is not None
 
 
 async def test_a_schedule_whose_body_raises_goes_on(app: App, clock: HandClock, told: Told) -> None:
@@ -466,3 +489,24 @@ async def test_presence_names_the_queues_of_users_only(app: App, storage: Storag
         while not (found := (await storage.stats()).workers):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         assert found[0].queues == ("mine",)
+
+
+async def test_a_schedule_goes_on_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
+    """It ticked a day ahead; from the first heartbeat under the right clock on it ticks every minute again."""
+    ran = []
+
+    @app.every(60)
+    @app.task(name="beat")
+    async def beat() -> None:
+        ran.append(clock.moment)
+
+    await pass_time(app, clock, 60, 30)
+    await spy.heartbeat(Presence(worker="w"), [], 30.0)
+    clock.advance(86_400)
+    await spy.heartbeat(Presence(worker="w"), [], 30.0)
+    await pass_time(app, clock, 60, 30)
+    clock.moment -= 86_400
+    await spy.heartbeat(Presence(worker="w"), [], 30.0)
+    ran.clear()
+    await pass_time(app, clock, 300, 30)
+    assert len(ran) in (4, 5), ran

@@ -82,6 +82,44 @@ def test_a_rhythm_goes_on_through_both_changes() -> None:
     assert first("0 * * * *", "2026-10-25T00:00+00:00", 2, PARIS) == utc("2026-10-25T01:00", "2026-10-25T02:00")
 
 
+def test_a_rhythm_meets_every_time_that_the_wall_shows() -> None:
+    # On Lord Howe 02:00 becomes 02:30 on 4 October 2026, at 15:30 UTC of the day before: 02:30 is shown.
+    assert first("30 * * * *", "2026-10-03T14:30+00:00", 3, "Australia/Lord_Howe") == utc(
+        "2026-10-03T15:00", "2026-10-03T15:30", "2026-10-03T16:30"
+    )
+    # And 02:00 becomes 01:30 on 5 April 2026, at 15:00 UTC of the day before: 01:30 is shown twice.
+    assert first("30 * * * *", "2026-04-04T13:00+00:00", 4, "Australia/Lord_Howe") == utc(
+        "2026-04-04T13:30", "2026-04-04T14:30", "2026-04-04T15:00", "2026-04-04T16:00"
+    )
+    # In New York 02:00 becomes 03:00 on 8 March 2026, at 07:00 UTC.
+    assert first("0 */2 * * *", "2026-03-08T04:30+00:00", 3, "America/New_York") == utc(
+        "2026-03-08T05:00", "2026-03-08T08:00", "2026-03-08T10:00"
+    )
+
+
+def test_a_rhythm_within_named_hours_is_not_left_out() -> None:
+    """A daily line fires on every day: where its hour is skipped, once, when the gap ends; where it comes twice, the
+    first time."""
+    assert first("*/20 2 * * *", "2026-03-07T07:30+00:00", 5, "America/New_York") == utc(
+        "2026-03-07T07:40", "2026-03-08T07:00", "2026-03-09T06:00", "2026-03-09T06:20", "2026-03-09T06:40"
+    )
+    assert first("*/30 1 * * *", "2026-11-01T05:15+00:00", 3, "America/New_York") == utc(
+        "2026-11-01T05:30", "2026-11-02T06:00", "2026-11-02T06:30"
+    )
+
+
+@pytest.mark.parametrize("tz", ["Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Gaza"])
+def test_a_rhythm_is_what_the_wall_shows_hour_by_hour(tz: str) -> None:
+    """Held against each half hour of a year with its changes, and a day that was left out."""
+    from zoneinfo import ZoneInfo
+
+    begin, zone = at("2011-01-01T00:00+00:00"), ZoneInfo(tz)
+    halves = (begin + 1800.0 * n for n in range(1, 366 * 48))
+    shown = [each for each in halves if datetime.fromtimestamp(each, zone).minute == 30]
+    found = list(islice(cron("30 * * * *", tz).after(begin), len(shown)))
+    assert found == shown
+
+
 def test_noon_is_noon_on_every_day_of_the_year() -> None:
     for tz in (PARIS, "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"):
         found = islice(cron("0 12 * * *", tz).after(at("2026-01-01T00:00+00:00")), 365)

@@ -55,16 +55,19 @@ def test_threads_are_given_rising_ids_and_none_twice() -> None:
     assert len({id for ids in made for id in ids}) == 16_000
 
 
+OURS = [derived("job", 3), f"{derived('job', 3)}-000001", f"{derived('job', 3)}-0123456789ab-000001"]
+
+
 def test_derived_ids_are_the_same_for_the_same_parts_only() -> None:
     assert derived("job", 3, 1) == derived("job", 3, 1)
     assert len({derived("a", 1), derived("a", 2), derived("a1"), derived("a", "", 1)}) == 4
 
 
-@pytest.mark.parametrize("id", ["a", "A-z_0.9:@", "x" * 255])
+@pytest.mark.parametrize("id", ["a", "A-z_0.9:@", "x" * 255, "0" * 32, f"{derived(1)}:mail", f"{derived(1)}-000001-x"])
 def test_good_ids(id: str) -> None:
     assert problem(id) is None
 
 
-@pytest.mark.parametrize("id", ["", "x" * 256, "a b", "ä", "a/b", "cron:daily:1", "treadle:x", None, 7, "a\n"])
+@pytest.mark.parametrize("id", ["", "x" * 256, "a b", "ä", "a/b", "cron:daily:1", "treadle:x", None, 7, "a\n", *OURS])
 def test_bad_ids(id: object) -> None:
     assert problem(id) is not None

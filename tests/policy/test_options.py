@@ -10,6 +10,7 @@ import pytest
 from treadle import App, BadOption, Key, Limit, Retry, Sizes, TooLarge, all_done, all_succeeded, at_least
 from treadle.model import NewJob
 from treadle.operate.limits import check
+from treadle.options import check_names
 from treadle.retry import Policy, read_policy
 from treadle.storage.memory import MemoryStorage
 from treadle.task import Task
@@ -91,6 +92,7 @@ def test_an_option_as_a_field(option: str, value: Any, field: str, stored: objec
         ("lease", None), ("max_lost", -1), ("max_lost", True), ("key", 5), ("key", ""), ("key", Key("")),
         ("key", Key("x", conflict="explode")), ("key", Key("x", until="never")), ("key", Key("x", window=-1)),
         ("lane", 5), ("limits", "smtp"), ("limits", 5), ("limits", ["queue:mail"]), ("limits", [""]), ("cost", 0),
+        ("cost", 10**9 + 1),
         ("cost", 1.5), ("keep", -1), ("after", [5]), ("after", None), ("after", ["not an id"]), ("when", "all"),
         ("wait_timeout", "x"), ("pass_result", 1), ("inline", "yes"), ("labels", "one"), ("labels", [5]),
         ("labels", 5), ("labels", [str(n) for n in range(17)]), ("headers", ["a"]), ("headers", {"a": 1}),
@@ -109,7 +111,7 @@ def test_a_wrong_value_is_refused_where_it_is_written(option: str, value: Any) -
 def test_an_option_that_does_not_exist_is_named() -> None:
     t: Any = make()
     for wrong in (lambda: t.options(prio=3), lambda: make(prio=3)):
-        with pytest.raises(BadOption, match=r"'prio': there is no such option; there are .*priority"):
+        with pytest.raises(BadOption, match=r"no such option; did you mean priority=\?; there are .*priority"):
             wrong()
 
 
@@ -263,3 +265,16 @@ def test_a_wrong_argument_is_named_before_computed_options_stumble_over_it() -> 
 def test_a_limit_that_means_nothing_is_refused(rule: Any) -> None:
     with pytest.raises(BadOption, match="limit"):
         check(rule)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("max_retries", r"Retry\(attempts=\.\.\.\), which counts the first try too"),
+        ("countdown", "delay="),
+        ("queu", "queue="),
+    ],
+)
+def test_an_option_of_another_job_queue_is_translated(name: str, said: str) -> None:
+    with pytest.raises(BadOption, match=f"did you mean .*{said}"):
+        check_names({name: 1})

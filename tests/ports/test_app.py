@@ -11,6 +11,7 @@ import pytest
 
 from treadle import App, BadOption, Retry, Worker, chain, flow
 from treadle.ports import MemoryPubSub, MemoryQueue, MemoryStore, memory_backend
+from treadle.ports.contract import Listener
 from treadle.storage.composed import ComposedStorage
 
 PATIENCE = 60.0  # s, on a machine that is busy with other things
@@ -322,3 +323,35 @@ async def test_a_new_process_finds_everything() -> None:
 
 async def _is(ask: Any, value: int) -> bool:
     return bool(await ask() == value)
+
+
+@pytest.mark.shows("WE 18 pub/sub not under the prefix")
+async def test_namespaces_prefix_every_channel() -> None:
+    class Written(MemoryPubSub):
+        def __init__(self) -> None:
+            super().__init__()
+            self.published: set[str] = set()
+            self.subscribed: set[str] = set()
+
+        async def publish(self, channel: str, text: str) -> None:
+            self.published.add(channel)
+            await super().publish(channel, text)
+
+        async def subscribe(self, channel: str, listener: Listener) -> Callable[[], None]:
+            self.subscribed.add(channel)
+            return await super().subscribe(channel, listener)
+
+    queue, _, store = memory_backend()
+    pubsub, ran = Written(), Counter[str]()
+    for name in ("one", "other"):
+        app = App(ports=(queue, pubsub, store), namespace=name)
+
+        @app.task(name="t")
+        async def t(here: str) -> None:
+            ran[here] += 1
+
+        async with app, Worker(app, poll=3600):
+            await (await t.enqueue(name)).result(PATIENCE)
+    assert ran == {"one": 1, "other": 1}
+    assert {channel.partition(":")[0] for channel in pubsub.published} == {"one", "other"}
+    assert pubsub.published <= pubsub.subscribed  # what one process publishes, the others of its namespace hear

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -270,3 +272,51 @@ def test_killed_in_the_middle_of_a_push_it_has_all_that_was_said(tmp_path: Path)
     # what was said is there; of what was not, only the one that each life died over may be there as well
     assert set(said[1:]) <= set(found)
     assert len(found) - len(set(said[1:])) <= 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+async def test_a_forked_child_does_not_keep_the_queue_of_a_killed_parent(tmp_path: Path) -> None:
+    script = """
+import asyncio, os, sys, time
+from treadle.ports import file_queue
+async def main(path):
+    queue = file_queue(path)
+    await queue.push("a")
+    if not os.fork():
+        print(os.getpid(), flush=True)
+    time.sleep(60)
+asyncio.run(main(sys.argv[1]))
+"""
+    path = tmp_path / "q"
+    parent = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - short
+    with parent:
+        assert parent.stdout is not None
+        orphan = int(parent.stdout.readline())
+        try:
+            with pytest.raises(BlockingIOError):
+                await file_queue(path).size()
+            parent.kill()
+            parent.wait()
+            queue = file_queue(path)
+            assert await bodies(queue) == ["a"]
+            await queue.close()
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+
+
+async def test_a_queue_that_was_deleted_is_noticed(tmp_path: Path) -> None:
+    """What is written after that would be found by nobody, or by two queues."""
+    queue = file_queue(tmp_path / "q")
+    await queue.push("a")
+    for name in os.listdir(tmp_path):
+        os.unlink(tmp_path / name)
+    other = file_queue(tmp_path / "q")
+    await other.push("b")
+    with pytest.raises(OSError, match="deleted or replaced"):
+        await queue.push("c")
+    with pytest.raises(BlockingIOError):
+        await queue.push("c")
+    await other.close()
+    await queue.push("c")
+    assert await bodies(queue) == ["b", "c"]
+    await queue.close()

@@ -64,7 +64,8 @@ async def test_an_app_on_nats_alone() -> None:
         assert (await app.jobs.get(job.id)).state == "succeeded"
 
 
-async def test_a_reader_that_dies_loses_nothing() -> None:
+async def test_a_reader_that_dies_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.ports.nats.BEAT", 1.0)
     name = next(_names)
     dying, living = nats_queue(url(), name), nats_queue(url(), name)
     await dying.push("a")

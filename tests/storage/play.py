@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.errors import TreadleError
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
+from treadle.model import ACT, Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 
@@ -27,6 +27,10 @@ class Play:
         self.rows: dict[str, Any] = {}
         few = self.dice.random
         self.taste = {name: few() ** 2 for name in ("after", "key", "limits", "lane", "delay", "root", "aging", "rest")}
+        # Acts of one call are done together on some storages, and a lane shows their order: many at once, or lanes.
+        self.acts_at_once = [1] if self.dice.random() < 0.5 else [1, 8, 32]
+        if len(self.acts_at_once) > 1:
+            self.taste["lane"] = 0.0
 
     def some(self, name: str) -> bool:
         return self.dice.random() < self.taste[name]
@@ -123,7 +127,28 @@ class Play:
         return Outcome(id=row.job.id, version=version, state=state, **options)
 
     def outcomes(self) -> list[Outcome]:
+        if self.rows and self.dice.random() < 0.2:
+            return self.acts()
         return [self.outcome() for _ in range(self.dice.choice([1, 2, 4, 8]))] if self.rows else []
+
+    def acts(self) -> list[Outcome]:
+        """What a person does to many jobs."""
+        dice, kind = self.dice, self.dice.choice(["cancel", "run now", "retry", "delete", "any"])
+        outs = []
+        for row in dice.sample(list(self.rows.values()), min(len(self.rows), dice.choice(self.acts_at_once))):
+            what = dice.choice(["cancel", "run now", "retry", "delete"]) if kind == "any" else kind
+            if (what == "cancel" and row.state.final) or (what in ("retry", "delete") and not row.state.final):
+                continue
+            options: dict[str, Any] = {"state": State.READY}
+            if what == "cancel":
+                options = {"state": State.CANCELLED, "reason": "asked", "error": "by hand", "attempt": row.attempt}
+            elif what == "run now":
+                options |= {"attempt": row.attempt, "error": row.error}
+            elif what == "delete":
+                options = {"state": row.state, "keep": 0.0}
+            version = row.version - (dice.random() < 0.05)
+            outs.append(Outcome(id=row.job.id, version=version, memo=((ACT, str(dice.random())),), **options))
+        return outs + [out for out in outs if dice.random() < 0.05]
 
     def limit(self) -> Limit:
         dice = self.dice

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.served import memory_url
+from treadle.errors import StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
 from treadle.testing import HandClock
@@ -34,3 +37,28 @@ def test_agrees_with_memory() -> None:
         return storage
 
     agrees_with_memory(make, examples=10)  # it is the memory storage that answers: this looks at the wire only
+
+
+async def test_a_call_that_reads_its_answer_ends_when_the_storage_is_closed() -> None:
+    """The head of the answer has come, its body has not."""
+    half = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for body, length in ((b"{}", 2), (b"{", 2)):
+            await reader.readuntil(b"\r\n\r\n{}")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (length, body))
+        half.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        storage = HttpStorage(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await storage.open()
+        call = asyncio.create_task(storage.stats())
+        await half.wait()
+        for _ in range(20):  # turns of the loop in which the head arrives
+            await asyncio.sleep(0)
+        await storage.close()
+        with pytest.raises(StorageUnavailable, match="closed in the middle"):
+            async with asyncio.timeout(10):
+                await call

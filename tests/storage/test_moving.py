@@ -19,11 +19,12 @@ import pytest
 from tests.storage.moving_kit import OUTSIDE, PLACES, made, populate, url_of
 from treadle import App, StorageMoved, StorageUnavailable, Unsupported, Worker
 from treadle.errors import MoveFailed, StorageError
-from treadle.model import Claim, NewJob, Outcome, Query, State
-from treadle.operate.moving import Place, abort, compare, move
+from treadle.model import Claim, Limit, NewJob, Outcome, Query, State
+from treadle.operate.moving import Place, abort, compare, move, prepare
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 
+ROUND = (*OUTSIDE[1:], *OUTSIDE[:1])  # zipped with OUTSIDE: each of them as source and as target
 PAIRS = [*((one, other) for one in PLACES for other in PLACES), ("sqlite", "shards"), ("shards", "redis")]
 
 
@@ -126,7 +127,7 @@ async def test_workers_and_producers_go_on_trying(tmp_path: Path) -> None:
     old, new = program(old_url), program(new_url)
     async with old, new:
         tasks = [app.tasks["work"] for app in (old, new)]
-        async with Worker(old, poll=0.01), Worker(new, poll=0.01):
+        async with Worker(old, poll=0.01, grace=1), Worker(new, poll=0.01):
             long = await tasks[0].enqueue("long")
             while (await old.jobs.get(long)).state is not State.RUNNING:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -176,7 +177,7 @@ async def test_who_still_runs_is_told_that_he_has_lost_it(tmp_path: Path) -> Non
         return "new"
 
     async with old, new, Worker(new, poll=0.05):
-        async with Worker(old, lease=0.6, poll=0.05):
+        async with Worker(old, lease=0.6, poll=0.05, grace=1):
             job = await work.enqueue()
             await went.wait()
             moved = await move(Place(old.storage, "old"), Place(new.storage, "new"), wait=0)
@@ -207,8 +208,7 @@ async def test_what_cannot_be_moved(tmp_path: Path) -> None:
         assert await abort(old, Place(other, "other"))
         assert not await abort(old, Place(other, "other"))
         await source.enqueue([NewJob(id="c", task="t")])
-        with pytest.raises(StorageUnavailable):
-            await other.enqueue([NewJob(id="c", task="t")])
+        await other.enqueue([NewJob(id="c", task="t")])  # nothing had arrived there, so it is open, too
         await move(old, Place(third, "third"), wait=0)
         with pytest.raises(MoveFailed, match="has ended"):
             await abort(old, Place(third, "third"))
@@ -231,6 +231,115 @@ async def test_a_copy_that_differs_stays_shut(tmp_path: Path) -> None:
             await target.claim(Claim(worker="w#1"))
 
 
+async def test_a_run_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
+    """A second run has ended the move, and jobs have run at the new place: the live storage stays open."""
+    for one in ("memory", *OUTSIDE):
+        async with places(one, one, tmp_path) as (source, target):
+            await source.enqueue([NewJob(id=f"j{number}", task="t") for number in range(6)])
+            asleep, awake = asyncio.Event(), asyncio.Event()
+            slow = Place(Sleepy(target, asleep, awake), "new")  # type: ignore[arg-type]
+            first = asyncio.create_task(move(Place(source, "old"), slow, wait=0, step=3))
+            await asleep.wait()
+            assert (await move(Place(source, "old"), Place(target, "new"), wait=0)).resumed
+            [ran] = (await target.claim(Claim(worker="w#1", limit=1))).records
+            await target.settle([Outcome(id=ran.job.id, version=ran.version, state=State.SUCCEEDED)])
+            await target.enqueue([NewJob(id="fresh", task="t")])
+            awake.set()
+            with pytest.raises(MoveFailed, match="another run has ended this move"):
+                await first
+            await target.enqueue([NewJob(id="later", task="t")])
+            with pytest.raises(MoveFailed, match="has ended"):
+                await abort(Place(source, "old"), Place(target, "new"))
+            with pytest.raises(StorageMoved):
+                await source.claim(Claim(worker="w#1"))
+
+
+class Sleepy(Cut):
+    """Stands still before its last load."""
+
+    def __init__(self, inner: Any, asleep: asyncio.Event, awake: asyncio.Event) -> None:
+        super().__init__(inner)
+        self._asleep, self._awake = asleep, awake
+
+    async def load(self, load: Any, mark: Any) -> None:
+        if load.cursor is None:
+            self._asleep.set()
+            await self._awake.wait()
+        await super().load(load, mark)
+
+
+async def test_giving_up_a_move_that_is_comparing_keeps_its_target_shut(tmp_path: Path) -> None:
+    for one in ("memory", *OUTSIDE):
+        async with places(one, one, tmp_path) as (source, target):
+            await source.enqueue([NewJob(id="a", task="t")])
+            old, new = Place(source, "old"), Place(target, "new")
+            with pytest.raises(MoveFailed, match="given up"):
+                await move(old, Place(GivenUp(target, lambda old=old, new=new: abort(old, new)), "new"), wait=0)  # type: ignore[arg-type]
+            assert len((await source.claim(Claim(worker="w#1"))).records) == 1
+            with pytest.raises(StorageUnavailable, match="given up"):
+                await target.claim(Claim(worker="w#1"))
+            with pytest.raises(MoveFailed, match="holds a part of the jobs"):
+                await move(old, new, wait=0)
+
+
+class GivenUp(Cut):
+    """An operator gives the move up while it compares."""
+
+    def __init__(self, inner: Any, give_up: Any) -> None:
+        super().__init__(inner)
+        self._give_up = give_up
+
+    async def unload(self, cursor: str | None, limit: int) -> Any:
+        give_up, self._give_up = self._give_up, None
+        if give_up is not None:
+            assert await give_up()
+        return await self._inner.unload(cursor, limit)
+
+
+async def test_a_prepared_target_waits_for_the_move(tmp_path: Path) -> None:
+    for one in ("memory", *OUTSIDE):
+        async with places(one, one, tmp_path) as (source, target):
+            old, new = Place(source, "old"), Place(target, "new")
+            await source.enqueue([NewJob(id="a", task="t")])
+            await prepare(old, new)
+            await prepare(old, new)
+            with pytest.raises(StorageUnavailable, match="filled from old"):
+                await target.enqueue([NewJob(id="early", task="t")])
+            await source.enqueue([NewJob(id="b", task="t")])
+            assert await abort(old, new)
+            assert (await target.claim(Claim(worker="w#1"))).records == ()  # open again
+            await prepare(old, new)
+            assert (await move(old, new, wait=0)).jobs == 2
+
+
+async def test_a_rule_at_the_target_is_found_before_anything_is_shut(tmp_path: Path) -> None:
+    for one in ("memory", *OUTSIDE):
+        async with places(one, one, tmp_path) as (source, target):
+            await target.set_limits([Limit("smtp", slots=1)])
+            await source.enqueue([NewJob(id="a", task="t")])
+            with pytest.raises(MoveFailed, match="smtp"):
+                await move(Place(source, "old"), Place(target, "new"), wait=0)
+            assert len((await source.claim(Claim(worker="w#1"))).records) == 1
+
+
+async def test_a_move_that_died_with_some_shards_open_is_completed(tmp_path: Path) -> None:
+    async with places("memory", "shards", tmp_path) as (source, target):
+        await source.enqueue([NewJob(id="a", task="t")])
+        with pytest.raises(Unplugged):
+            await move(Place(source, "old"), Place(DiesOpening(target), "new"), wait=0)  # type: ignore[arg-type]
+        with pytest.raises(MoveFailed, match="arrived"):
+            await move(Place(source, "old"), Place(target, "new"), wait=0)
+        await target.enqueue([NewJob(id=f"j{number}", task="t") for number in range(20)])
+
+
+class DiesOpening(Cut):
+    async def set_mark(self, mark: Any) -> None:
+        if mark.role == "arrived":
+            await self._inner._home.set_mark(mark)
+            raise Unplugged
+        await self._inner.set_mark(mark)
+
+
 # --- the command
 
 
@@ -239,7 +348,7 @@ def treadle(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize(("one", "other"), [(one, other) for one in OUTSIDE for other in OUTSIDE])
+@pytest.mark.parametrize(("one", "other"), list(zip(OUTSIDE, ROUND, strict=True)))
 async def test_kill_9_in_the_middle_of_the_command(tmp_path: Path, one: str, other: str) -> None:
     """Called again, it goes on; afterwards both hold the same, and --check says so."""
     source, target = url_of(one, tmp_path), url_of(other, tmp_path)
@@ -286,7 +395,7 @@ async def test_soak_a_hundred_thousand_killed_in_the_middle(tmp_path: Path, one:
     assert checked.returncode == 0, checked.stdout
 
 
-SOAKED = int(os.environ.get("SOAK_MOVE_JOBS", "100000"))
+SOAKED = int(os.environ.get("TEST_SOAK_MOVE_JOBS", "100000"))
 
 
 def kill_when_half_has_arrived(source: str, target: str, jobs: int) -> None:

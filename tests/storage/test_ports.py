@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from treadle.errors import StorageUnavailable
 from treadle.model import Query
 from treadle.ports import Ports, file_queue, memory_backend, memory_pubsub, memory_store
 from treadle.storage.composed import ComposedStorage
+from treadle.storage.composed.words import decode_base
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.contract import *  # noqa: F403
@@ -123,6 +125,78 @@ async def test_who_only_reads_begins_anew_too() -> None:
     assert ids((await one.find(Query(order="oldest"))).records) == ["w", "w2"]
     for storage in (one, other):
         await storage.close()
+
+
+class Slow:
+    """A store that loses nothing and answers each call after a few turns of the loop, which a seed chooses."""
+
+    def __init__(self, store: Any, seed: int) -> None:
+        self._store, self._random = store, Random(seed)
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._store, verb)
+
+        async def slowly(*args: Any, **options: Any) -> Any:
+            for _ in range(self._random.randrange(8)):
+                await asyncio.sleep(0)
+            answer = await call(*args, **options)
+            for _ in range(self._random.randrange(8)):
+                await asyncio.sleep(0)
+            return answer
+
+        return slowly
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_pointers_to_bases_have_no_gap(seed: int) -> None:
+    """A process that stood still is found out by the pointer behind its own: one must never be left out."""
+    queue, pubsub, store = memory_backend(HandClock())
+    storage = ComposedStorage(Ports(queue, pubsub, Slow(store, seed)), now=HandClock(), every=4)  # type: ignore[arg-type]
+    await storage.open()
+    for number in range(120):
+        await storage.enqueue([job(f"j{number}", keep=0)] if number % 30 == 0 else [])
+        await storage.set_limits([])
+    await storage.close()
+    bases = [number for number in range(1, 60) if await store.get(f"treadle:base:{number}") is not None]
+    assert len(bases) > 5
+    assert bases == list(range(1, len(bases) + 1))
+
+
+async def test_a_pointer_that_the_store_forgot_is_stored_again() -> None:
+    queue, pubsub, store = memory_backend(HandClock())
+    storage = ComposedStorage(Ports(queue, pubsub, store), now=HandClock(), every=4)
+    await storage.open()
+    while await store.get("treadle:base:1") is None:
+        await storage.set_limits([])
+    await store.delete("treadle:base:1")
+    while await store.get("treadle:base:2") is None:
+        await storage.set_limits([])
+    assert await store.get("treadle:base:1") is not None
+    await storage.close()
+
+
+async def test_a_hint_to_a_base_that_is_gone_is_not_believed() -> None:
+    queue, pubsub, store = memory_backend(HandClock())
+    await store.set("treadle:base", "7")
+    storage = ComposedStorage(Ports(queue, pubsub, store), now=HandClock())
+    await storage.open()
+    await storage.enqueue([job("a")])
+    assert ids([row for row in await storage.get(["a"]) if row is not None]) == ["a"]
+    await storage.close()
+
+
+async def test_a_base_without_its_parts_is_said_instead_of_waited_for() -> None:
+    clock = HandClock()
+    queue, pubsub, store = memory_backend(clock)
+    storage = ComposedStorage(Ports(queue, pubsub, store), now=clock, every=4)
+    await storage.open()
+    while (text := await store.get("treadle:base:1")) is None:
+        await storage.set_limits([])
+    await storage.close()
+    await store.delete(f"treadle:part:{decode_base(text).name}:0")
+    other = ComposedStorage(Ports(queue, pubsub, store), now=clock)
+    with pytest.raises(StorageUnavailable, match="parts that the store does not have"):
+        await other.open()
 
 
 async def test_who_slept_through_two_bases_begins_anew() -> None:

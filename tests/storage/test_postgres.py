@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
+from tests.storage.by_hand import ByHand
 from tests.storage.postgres import support
 from treadle.storage.contract import Storage
 from treadle.storage.postgres import PostgresStorage
@@ -35,27 +36,11 @@ def make_storage() -> Iterator[MakeStorage]:
         support.give_back(schema)
 
 
-class ByHand:
-    """A connection of the user's own to the same database."""
-
-    def __init__(self) -> None:
-        self.given = psycopg.connect(support.postgres.url())
-
-    async def commit(self) -> None:
-        self.given.commit()
-
-    async def roll_back(self) -> None:
-        self.given.rollback()
-
-    async def close(self) -> None:
-        self.given.close()
-
-
 @pytest.fixture
 def user_transaction() -> UserTransaction:
     @asynccontextmanager
     async def opened(storage: Storage) -> AsyncIterator[ByHand]:
-        user = ByHand()
+        user = ByHand(psycopg.connect(support.postgres.url()))
         try:
             yield user
         finally:

@@ -1,4 +1,8 @@
-"""The Redis storage held to the contract, on a cluster of three nodes."""
+"""The Redis storage on a cluster of three nodes, held to the laws whose calls differ there.
+
+The scripts are those of a single server, and so are their answers: `test_redis.py` holds them to all laws. That each
+script names the keys it uses, and finds them in one slot, is shown by all laws in `test_redis_shards_cluster.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,23 @@ from tests.servers import cluster
 from treadle.storage.contract import Storage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.contract import *  # noqa: F403
+from treadle.testing.contract import (
+    durable,
+    laws_handing,
+    laws_hints,
+    laws_lease,
+    laws_line,
+    laws_looking,
+    laws_moving,
+    laws_races,
+    run,
+    speaks,
+)
 from treadle.testing.contract.run import MakeStorage
+
+__all__ = ["durable", "speaks"]
+for _laws in (laws_line, laws_lease, laws_looking, laws_hints, laws_handing, laws_races, laws_moving):
+    globals().update(run.tests_of(_laws))
 
 _names = (f"c{os.getpid()}-{n}" for n in itertools.count())
 

@@ -1,4 +1,8 @@
-"""A namespace spread over several hash tags, held to the contract, on a real Valkey."""
+"""A namespace spread over several hash tags, on one Valkey: held to the memory storage, and to the laws whose calls
+differ from those to a cluster.
+
+All laws are shown in `test_redis_shards_cluster.py`, where a script that reaches into another slot fails.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,24 @@ from tests.storage.shards_kit import REFUSED, expect, makes
 from treadle.model import Limit
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.contract import *  # noqa: F403
+from treadle.testing.contract import (
+    durable,
+    laws_handing,
+    laws_hints,
+    laws_keys,
+    laws_line,
+    laws_moving,
+    laws_races,
+    laws_waiting,
+    run,
+    speaks,
+)
 from treadle.testing.contract.property import Step, agrees_with_memory
 from treadle.testing.contract.run import MakeStorage
+
+__all__ = ["durable", "speaks"]
+for _laws in (laws_line, laws_keys, laws_waiting, laws_hints, laws_handing, laws_races, laws_moving):
+    globals().update(run.tests_of(_laws))
 
 _names = (f"s{n}" for n in itertools.count())
 

@@ -1,4 +1,7 @@
-"""A namespace spread over the nodes of a cluster, held to the contract."""
+"""A namespace spread over the nodes of a cluster, held to the contract.
+
+A script that reaches into a slot it did not name fails here.
+"""
 
 from __future__ import annotations
 

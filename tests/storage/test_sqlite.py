@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.by_hand import ByHand
 from treadle.storage.contract import Storage
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
@@ -30,28 +31,12 @@ def make_storage(tmp_path: Path) -> MakeStorage:
     return make
 
 
-class ByHand:
-    """A connection of the user's own to the same file."""
-
-    def __init__(self, path: str) -> None:
-        self.given = sqlite3.connect(path)
-
-    async def commit(self) -> None:
-        self.given.commit()
-
-    async def roll_back(self) -> None:
-        self.given.rollback()
-
-    async def close(self) -> None:
-        self.given.close()
-
-
 @pytest.fixture
 def user_transaction() -> UserTransaction:
     @asynccontextmanager
     async def opened(storage: Storage) -> AsyncIterator[ByHand]:
         assert isinstance(storage, SqliteStorage)
-        user = ByHand(storage.path)
+        user = ByHand(sqlite3.connect(storage.path))
         try:
             yield user
         finally:

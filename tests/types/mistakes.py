@@ -113,3 +113,10 @@ async def mistakes_of_pipelines() -> None:
     found: list[str] = await pipeline.find(userId=1)  # type: ignore[assignment]
     ended: int = await (await pipeline.start()).result()  # type: ignore[assignment]
     pipeline.handler("a")(5)  # type: ignore[type-var]
+
+
+def mistakes_without_await() -> None:
+    app.sync.jobs.get(5)  # type: ignore[arg-type]
+    app.sync.jobs.list(order="any")  # type: ignore[arg-type]
+    found: str = app.sync.jobs.get("id")  # type: ignore[assignment]
+    app.sync.jobs.frobnicate  # type: ignore[attr-defined]  # noqa: B018

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
 
-from treadle import App, Job, JobSpec, Key, Retry, Worker, at_least, current
+from treadle import App, Job, JobSpec, Key, Record, Retry, Worker, at_least, current
 from treadle.options import Options
 from treadle.task import Task
 
@@ -64,6 +64,10 @@ def the_same_from_threads() -> None:
     assert_type(job, Job[int, int])
     assert_type(app.sync.result(job, timeout=1), int)
     assert_type(app.sync.enqueue([double.job(1)]), list[Job[int, int]])
+    assert_type(app.sync.jobs.get(job), Record)
+    assert_type(app.sync.jobs.list(queue="mail", limit=5).records[0], Record)
+    assert_type(app.sync.jobs.cancel(job, tree=False), int)
+    assert_type(app.sync.schedules.get("daily").name, str)
 
 
 async def a_stub_promises_nothing() -> None:

@@ -22,12 +22,14 @@ from yarl import URL
 from treadle.blobs.signing import NOTHING, Credentials, escaped, sign
 from treadle.clock import wall
 from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
+from treadle.redaction import shown
 
 T = TypeVar("T")
 
 PIECE: Final = 256 * 1024  # bytes sent or written at once
 TRIES: Final = 4
 FIRST_PAUSE: Final = 0.2  # s; doubled each time
+LONGEST: Final = 2**20  # bytes of an answer that is no object
 SILENCE: Final = 60.0  # s without a byte
 PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504})  # what may go well when it is tried again
 FULL: Final = frozenset({"InsufficientCapacity", "QuotaExceeded", "XMinioStorageFull", "EntityTooLarge"})
@@ -64,12 +66,12 @@ def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Pla
     wrong = set(query) - {"endpoint", "region"}
     if parts.scheme != "s3" or not NAME.fullmatch(parts.netloc) or wrong:
         known = "s3://bucket/prefix?endpoint=http://host:9000&region=..."
-        raise BadUrl(f"blobs: expected {known}, found {url!r}")
+        raise BadUrl(f"blobs: expected {known}, found {shown(url)!r}")
     region = query.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     region = region or "us-east-1"
     given = query.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     if given is not None and urlsplit(given).scheme not in ("http", "https"):
-        raise BadUrl(f"blobs: endpoint: expected http://... or https://..., found {given!r}")
+        raise BadUrl(f"blobs: endpoint: expected http://... or https://..., found {shown(given)!r}")
     key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     if not key or not secret:
         raise BadUrl("blobs: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
@@ -153,7 +155,10 @@ class Bucket:
                 if answer.status in (404, 412):
                     return False
                 await self._check(answer)
-                if b"<Error>" in await answer.read():  # what goes wrong after the headers is said in a 200
+                said = b""  # blanks come for as long as it copies
+                while len(said) < LONGEST and (piece := await answer.content.read(PIECE)):
+                    said += piece
+                if b"<Error>" in said:  # what goes wrong after the headers is said in a 200
                     raise _Refused(500, "copy")
                 return True
 

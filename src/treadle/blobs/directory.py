@@ -19,6 +19,7 @@ from typing import IO, Final
 
 from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig
 from treadle.errors import StorageFull, StorageUnavailable
+from treadle.private import make_folder
 
 log = logging.getLogger("treadle")
 
@@ -38,7 +39,7 @@ class DirectoryBlobs:
         self._aside = self._folder / "quarantine"
         self._incoming = self._folder / "incoming"
         for each in (self._folder, self._aside, self._incoming):
-            each.mkdir(parents=True, exist_ok=True)
+            make_folder(each)
 
     async def close(self) -> None:
         """It holds nothing open."""
@@ -81,7 +82,7 @@ class DirectoryBlobs:
             return False
         os.fsync(out.fileno())
         if not target.parent.exists():
-            target.parent.mkdir(exist_ok=True)
+            make_folder(target.parent)
             _flush(self._folder)
         os.replace(name, target)
         _flush(target.parent)
@@ -92,7 +93,7 @@ class DirectoryBlobs:
         target = self._folder / "sha1" / sha1
         if target.exists():
             return
-        target.parent.mkdir(exist_ok=True)
+        make_folder(target.parent)
         with tempfile.NamedTemporaryFile("w", dir=self._incoming, delete=False) as out:
             out.write(address)
             out.flush()

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 Look = Callable[["App"], Awaitable[None]]
 
 
+class Listing(click.Group):
+    """A group that lists when no command is given: `treadle queues --app x` is `treadle queues list --app x`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
 def every(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add how often to look, and how many times."""
     times = click.option("--times", type=click.IntRange(1), help="Stop after so many looks.")

@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle import defaults
 from treadle.cli.say import lasts, plural
+from treadle.operate.names import near, used, without_rule
+from treadle.storage.contract import confined
 from treadle.worker.lead import TASK as LEADER
 
 if TYPE_CHECKING:
@@ -45,16 +48,21 @@ def fail(name: str, text: str, advice: str) -> Check:
 
 
 async def checks(app: App, has_tasks: bool) -> AsyncIterator[Check]:
-    """What the open storage shows of clock, workers, queues, limits and jobs."""
-    stats = await app.queues.stats()
-    yield await _clock(app)
+    """What the open storage shows of clock, workers, queues, limits and jobs; less of it to a bound token."""
+    stats, queues = await app.queues.stats(), confined(app.storage)
+    if queues:
+        words = f"bound to {', '.join(queues)}: clock, leases, limits and Treadle's own rows are not checked"
+        yield warn("token", words, "a token of every queue, or the URL of the storage itself, shows them")
+    else:
+        yield await _clock(app)
     yield _workers(stats)
-    for check in (*_unserved(stats), *_shut(stats)):
+    for check in (*_unserved(stats), *_untaken(stats), *_shut(app, stats)):
         yield check
     if has_tasks:
-        for check in _strangers(app, stats):
+        for check in (*_strangers(app, stats), *(() if queues else _without_rule(app, stats))):
             yield check
-    yield await _lost(app)
+    if not queues:
+        yield await _lost(app)
     failed = sum(count.jobs for count in stats.counts if count.state == "failed")
     if failed:
         yield warn("failed", plural(failed, "failed job"), "`treadle jobs list --state failed`; retry or delete them")
@@ -90,11 +98,29 @@ def _unserved(stats: Stats) -> Iterator[Check]:
             jobs[count.queue] = jobs.get(count.queue, 0) + count.jobs
     for queue, number in sorted(jobs.items()):
         if queue not in served:
-            yield warn("queues", f"{plural(number, 'job')} in queue {queue!r}, and no worker serves it",
+            guess = near(queue, served)
+            yield warn("queues", f"{plural(number, 'job')} in queue {queue!r}, and no worker serves it{guess}",
                        f"start one: `treadle worker module:app --queues {queue}`")  # fmt: skip
 
 
-def _shut(stats: Stats) -> Iterator[Check]:
+def _untaken(stats: Stats) -> Iterator[Check]:
+    """Jobs in queues that workers serve, of tasks that none of these workers has."""
+    jobs: dict[tuple[str, str], int] = {}
+    for count in stats.counts:
+        ours = not count.task or count.task.startswith("treadle.")
+        serving = [worker for worker in stats.workers if count.queue in worker.queues]
+        if not ours and count.state == "ready" and serving and not any(count.task in each.tasks for each in serving):
+            jobs[count.queue, count.task] = jobs.get((count.queue, count.task), 0) + count.jobs
+    for (queue, task), number in sorted(jobs.items()):
+        guess = near(task, [each for worker in stats.workers for each in worker.tasks])
+        what = f"{plural(number, 'job')} of task {task!r} in queue {queue!r}, which none of its workers has{guess}"
+        yield warn("tasks", what,
+                   "deploy a worker that has it, or cancel them: `treadle jobs cancel --task ...`")  # fmt: skip
+
+
+def _shut(app: App, stats: Stats) -> Iterator[Check]:
+    pauses = [use for use in stats.limits if use.pauses and use.behind is None and not use.parked and not use.used]
+    known = used(app.tasks, replace(stats, limits=tuple(use for use in stats.limits if use not in pauses)))
     for use in stats.limits:
         if use.rule.slots != 0:
             continue
@@ -104,9 +130,17 @@ def _shut(stats: Stats) -> Iterator[Check]:
             if held:
                 text = f"queue {queue!r} is paused with {plural(held, 'job')} in line"
                 yield warn("paused", text, f"`treadle queues resume {queue}`")
+            elif not known.has("queue", queue):
+                guess = near(queue, known.queues)
+                yield warn("paused", f"queue {queue!r} is paused, and nothing uses it{guess}",
+                           f"`treadle queues resume {queue}` if the name is mistyped")  # fmt: skip
         elif use.parked:
             yield warn("limits", f"{plural(use.parked, 'job')} stand aside for limit {use.key!r}, which has 0 slots",
                        f"`treadle limits set {use.rule.name} --slots N`")  # fmt: skip
+        elif not known.has("limit", use.key):
+            text = f"limit {use.key!r} is paused, has no rule, and no job stands aside for it"
+            yield warn("limits", f"{text}{near(use.key, known.limits)}",
+                       f"`treadle limits resume {use.key}` if the name is mistyped")  # fmt: skip
 
 
 def _strangers(app: App, stats: Stats) -> Iterator[Check]:
@@ -116,8 +150,15 @@ def _strangers(app: App, stats: Stats) -> Iterator[Check]:
         if not count.state.final and not ours and count.task not in app.tasks:
             jobs[count.task] = jobs.get(count.task, 0) + count.jobs
     for task, number in sorted(jobs.items()):
-        yield warn("tasks", f"{plural(number, 'unfinished job')} of task {task!r}, which this app does not have",
+        yield warn("tasks", f"{plural(number, 'unfinished job')} of task {task!r}, which this app does not have"
+                   + near(task, app.tasks),
                    "run a worker that has it, or cancel them: `treadle jobs cancel --task ...`")  # fmt: skip
+
+
+def _without_rule(app: App, stats: Stats) -> Iterator[Check]:
+    for task, limit, guess in without_rule(app.tasks, frozenset(use.rule.name for use in stats.limits)):
+        yield warn("limits", f"task {task!r} names the limit {limit!r}, which has no rule{guess}",
+                   f"`treadle limits set {limit} --slots N`, or correct the name")  # fmt: skip
 
 
 async def _lost(app: App) -> Check:

@@ -23,7 +23,7 @@ from treadle.cli.delayed import prepare
 from treadle.cli.find import find_app, serve_main_names
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.root import guarded
-from treadle.cli.say import USAGE, Stop, masked
+from treadle.cli.say import USAGE, Stop, place
 from treadle.errors import StorageError
 from treadle.worker import Worker
 
@@ -62,7 +62,6 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
             **given,
         )
         logs.set_up(worker.name, orders.log_level, orders.log_json)
-        logs.tell_of_jobs(app)
         app.on("worker.started")(lambda _: _greeter(app, worker, known, channel))
         if channel is not None:
             channel.setblocking(False)
@@ -75,7 +74,7 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
 async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.socket | None) -> None:
     queues = worker.queues()
     hello = Hello(
-        worker=worker.name, url=masked(app.url or type(app.storage).__name__), queues=queues, tasks=known,
+        worker=worker.name, url=place(app.url, type(app.storage).__name__), queues=queues, tasks=known,
         slots=worker.concurrency, grace=worker.grace, strangers=await _strangers(app, queues),
     )  # fmt: skip
     if channel is not None:

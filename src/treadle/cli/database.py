@@ -64,6 +64,9 @@ def _server(found: Health) -> Iterator[Check]:
         yield warn("connections", used, "smaller pools (?pool=), fewer processes, or a pooler such as PgBouncer")
     else:
         yield ok("connections", used)
+    if found.encoding != "UTF8":
+        yield warn("encoding", f"the database is encoded in {found.encoding}, so the server checks no text it is sent",
+                   "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, then `treadle move`")  # fmt: skip
     if found.isolation != "read committed":
         yield warn("isolation", f"the default is {found.isolation}, and jobs need read committed (with prepare=off "
                    "Treadle sets nothing itself)",

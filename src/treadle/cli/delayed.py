@@ -6,8 +6,10 @@ Without it `server`, `up` and `worker` would each read API_PORT and --webhook in
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.faces.delivery import Delivery
 
+HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 ROLES = ("leader", "follower", "auto")
 NAMES = ("API_HOST", "API_PORT", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "WORKER_ROLE", "API_ENDPOINT")
 
@@ -27,10 +30,13 @@ def delivering(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where delayed jobs go."""
     options = [
         click.option("--webhook", metavar="URL", envvar="TREADLE_WEBHOOK",
-                     help="delayed: POST each job to this URL; 2xx is done."),
-        click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="... with this header."),
+                     help="delayed: POST each job to this URL; 2xx is done. @FILE reads it from a file."),
+        click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'",
+                     help="... with this header. @FILE reads headers from a file, one a line."),
         click.option("--command", metavar="COMMAND", envvar="TREADLE_COMMAND",
                      help="delayed: run this for each job, the payload on stdin; exit code 0 is done."),
+        click.option("--command-env", "command_env", multiple=True, metavar="NAME",
+                     help="... with this variable, although it may hold credentials, such as PGPASSWORD; repeatable."),
         click.option("--deliver-timeout", type=seconds, metavar="SECONDS",
                      help="Seconds one webhook or command may take [30]."),
     ]  # fmt: skip
@@ -46,28 +52,43 @@ def delivery_of(options: Mapping[str, Any]) -> Delivery | None:
     webhook, command, timeout = options["webhook"], options["command"], options["deliver_timeout"]
     if webhook and command:
         raise Stop(USAGE, "give --webhook or --command, not both")
-    headers = tuple(_header(text) for text in options["headers"])
+    headers = tuple(_header(line) for text in options["headers"] for line in _lines(text, "--header"))
     if headers and not webhook:
         raise Stop(USAGE, "--header goes with --webhook")
+    if options["command_env"] and not command:
+        raise Stop(USAGE, "--command-env goes with --command")
     if timeout is not None and not (webhook or command):
         raise Stop(USAGE, "--deliver-timeout goes with --webhook or --command")
     limit = TIMEOUT if timeout is None else timeout
     if webhook:
+        [webhook] = _lines(webhook, "--webhook")[:1] or [""]
         _needs_aiohttp()
         return Delivery(how="webhook", target=(webhook,), headers=headers, timeout=limit)
     if command:
         try:
             words = tuple(shlex.split(command))
         except ValueError as error:
-            raise Stop(USAGE, f"--command {command!r} cannot be read: {error}") from None
-        return Delivery(how="command", target=words, timeout=limit)
+            raise Stop(USAGE, f"--command cannot be read: {error}") from None
+        return Delivery(how="command", target=words, timeout=limit, environment=options["command_env"])
     return None
+
+
+def _lines(text: str, option: str) -> list[str]:
+    """What was typed, or the lines of the file it names: process lists show what is typed. Raises Stop."""
+    if not text.startswith("@"):
+        return [text]
+    try:
+        lines = [line.strip() for line in Path(text[1:]).read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise Stop(USAGE, f"{option} {text}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
-    if not name.strip() or not colon:
-        raise Stop(USAGE, f"--header: expected 'Name: value', found {text!r}")
+    if not HEADER.fullmatch(name.strip()) or not colon or not value.strip().isprintable():
+        # not shown: it may be the secret, without its name
+        raise Stop(USAGE, "--header: expected 'Name: value' in printable characters, found something else")
     return name.strip(), value.strip()
 
 
@@ -75,7 +96,7 @@ def _needs_aiohttp() -> None:
     try:
         import aiohttp  # noqa: F401
     except ImportError as error:
-        raise Stop(USAGE, f"a webhook needs the extra: pip install 'treadle[http]' ({error})") from None
+        raise Stop(USAGE, f"a webhook needs the extra: pip install 'aiohttp>=3.11' ({error})") from None
 
 
 def prepare(app: App, named: str | None, delivery: Delivery | None) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.say import FAILED, OK, Stop, as_json, data, document, paint
-from treadle.cli.target import Target, targeted
+from treadle.cli.say import FAILED, OK, Stop, as_json, document, verdict
+from treadle.cli.target import Target, move_of, targeted
 
 if TYPE_CHECKING:
     from treadle.cli.checks import Check
@@ -20,21 +20,27 @@ if TYPE_CHECKING:
 @click.command()
 @targeted
 @click.option("--full", is_flag=True, help="Read every page of the database too; takes a while on a large one.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Remove rows that faults left behind, cancel rows that are none of Treadle's own, and close loose files.",
+)
 @as_json
-def doctor(target: Target, full: bool, json_: bool) -> int:
+def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
     """Check the storage and what lives in it; each line says ok, warn or fail, and what to do.
 
-    Exit code 1 if something failed. Looks only; but opening a storage brings it to this Treadle's schema.
+    Exit code 1 if something failed. Looks only, unless --repair is given; but opening a storage brings it to this
+    Treadle's schema.
     """
     import asyncio
 
     found: list[Check] = []
 
     async def examine() -> None:
-        async for check in _all(target, full):
+        async for check in _all(target, full, repair):
             found.append(check)
             if not json_:
-                _show(check)
+                verdict(check.verdict, check.name, check.text, check.advice)
 
     asyncio.run(examine())
     if json_:
@@ -42,18 +48,19 @@ def doctor(target: Target, full: bool, json_: bool) -> int:
     return FAILED if any(check.verdict == "fail" for check in found) else OK
 
 
-async def _all(target: Target, full: bool) -> AsyncIterator[Check]:
-    from treadle.cli import checks, file, redis
-    from treadle.cli.database import checks as of_database
-    from treadle.cli.database import is_postgres
+async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
+    from treadle.cli import checks, file, leftovers
     from treadle.errors import StorageError
+    from treadle.storage.contract import confined
 
     url, database = target.app.url or "", target.file
-    schema = None
+    schema = file.schema(database) if database is not None else None
     if database is not None:
-        schema = file.schema(database)
+        if repair:
+            for check in leftovers.repair_file(database):
+                yield check
         broken = False
-        for check in file.checks(url, database, full):
+        for check in (*file.checks(url, database, full), *leftovers.in_file(database)):
             broken = broken or (check.verdict == "fail" and check.name in ("file", "content"))
             yield check
         if broken:
@@ -64,11 +71,12 @@ async def _all(target: Target, full: bool) -> AsyncIterator[Check]:
             now = file.schema(database) if database is not None else None
             was = f", was {schema} until now" if now != schema else ""
             yield checks.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
-            if is_postgres(url):
-                async for check in of_database(url):
-                    yield check
-            if url.partition("://")[0] in redis.SCHEMES:
-                for check in await redis.checks(url):
+            if (moved := await move_of(app)) is not None:
+                yield checks.fail("moved", moved, "restart the processes that still use it with that URL")
+            async for check in _of_server(url):
+                yield check
+            if not confined(app.storage):
+                async for check in leftovers.in_storage(app, repair):
                     yield check
             async for check in checks.checks(app, target.has_tasks):
                 yield check
@@ -76,7 +84,15 @@ async def _all(target: Target, full: bool) -> AsyncIterator[Check]:
         yield checks.fail("storage", f"{target.url}: {error}", "is the URL right, is the server up?")
 
 
-def _show(check: Check) -> None:
-    data(f"{paint(f'{check.verdict:<4}', check.verdict)}  {check.name:<11}  {check.text}")
-    if check.advice:
-        data(f"{'':<19}-> {check.advice}")
+async def _of_server(url: str) -> AsyncIterator[Check]:
+    """What a server that has the jobs says of itself."""
+    from treadle.cli import redis
+    from treadle.cli.database import checks as of_database
+    from treadle.cli.database import is_postgres
+
+    if is_postgres(url):
+        async for check in of_database(url):
+            yield check
+    if url.partition("://")[0] in redis.SCHEMES:
+        for check in await redis.checks(url):
+            yield check

@@ -58,7 +58,9 @@ def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], option
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="To find it by.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Handed to the task.")
 @click.option("--after", multiple=True, metavar="ID", help="Wait for this job.")
-@click.option("--id", help="Its id; known already, nothing is stored again.")
+@click.option(
+    "--id", help="Its id, used once. The same job is not stored again; another task or other arguments are an error."
+)
 @click.option("--wait", type=seconds, metavar="SECONDS", help="Wait so long for its result, and print that as JSON.")
 def enqueue(
     target: Target, task: str, args: tuple[str, ...], kw: tuple[str, ...], labels: tuple[str, ...],
@@ -79,6 +81,8 @@ def enqueue(
 
     async def send(app: App) -> int:
         job = await app.enqueue(spec)
+        if not job.created:
+            note(f"{job.id} was stored before; this call stored nothing")
         if wait is None:
             data(job.id)
             return 0

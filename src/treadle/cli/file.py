@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,7 @@ def checks(url: str, file: Path, full: bool) -> Iterator[Check]:
         yield fail("file", f"there is no database {file}", "give --url or --app, or make it: `treadle migrate`")
         return
     yield _writable(file)
+    yield _permissions(file)
     yield from _place(file.parent)
     yield _room(file)
     yield _log(file)
@@ -69,6 +71,29 @@ def _writable(file: Path) -> Check:
     if not os.access(file.parent, os.W_OK | os.X_OK):
         return fail("file", f"nothing can be made in {file.parent}", "SQLite keeps its log there: make it writable")
     return ok("file", f"{file}, {size(file.stat().st_size)}; it and its folder can be written")
+
+
+def _permissions(file: Path) -> Check:
+    """Arguments and results of jobs are in the file, the newest ones in its log."""
+    loose = [f"{path.name} ({mode:04o})" for path, mode, _ in loose_files(file)]
+    if loose:
+        return warn("privacy", f"other users of this machine can read {', '.join(loose)}",
+                    f"unless they are meant to: `treadle doctor --repair`, or `chmod -R o-rwx {file}*`")  # fmt: skip
+    return ok("privacy", "other users of this machine can read no job")
+
+
+def loose_files(file: Path) -> Iterator[tuple[Path, int, int]]:
+    """The database and what stands beside it, if other users may use it: path, permissions, and those it should have.
+
+    A group loses its rights too where it has no more than everybody: that is what a umask leaves, and nobody's wish.
+    """
+    for path in (file, *(Path(f"{file}{end}") for end in ("-wal", "-shm", "-lock", "-wake"))):
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            mode, others = stat.S_IMODE(found.st_mode), found.st_mode & 0o007
+            group = found.st_mode & 0o070 if (found.st_mode & 0o070) >> 3 & ~others else 0
+            if others and os.name == "posix" and not stat.S_ISLNK(found.st_mode):
+                yield path, mode, mode & 0o700 | group
 
 
 def _place(folder: Path) -> Iterator[Check]:

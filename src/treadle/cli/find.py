@@ -5,6 +5,7 @@ Without it the command line would know where jobs live, and never what they do.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import os
@@ -35,7 +36,7 @@ def find_app(named: str) -> App:
         if not isinstance(found, App):
             raise Stop(USAGE, f"{named!r} is {type(found).__name__}, not a treadle.App; {_apps_in(module)}")
         return found
-    apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
+    apps: dict[int, App] = {id(value): value for value in vars(module).values() if _is_app(value)}
     if len(apps) != 1:
         raise Stop(USAGE, f"{place!r} does not say which app: {_apps_in(module)}")
     return next(iter(apps.values()))
@@ -95,7 +96,9 @@ def _like(module: str) -> str:
     others = sorted(path.stem for path in Path.cwd().glob("*.py") if path.stem.isidentifier())
     if file.is_file() or not others:
         return ""
-    return f"; in this directory there are {', '.join(others[:5])}"
+    if close := difflib.get_close_matches(module, others, 1):
+        return f"; did you mean {close[0]!r}?"
+    return f"; in this directory there are {', '.join(others[:5])}{' and others' if len(others) > 5 else ''}"
 
 
 def _broken(error: Exception, named: str) -> Stop:
@@ -108,10 +111,15 @@ def _broken(error: Exception, named: str) -> Stop:
     return Stop(FAILED, f"{named!r} cannot be imported: it raised the above")
 
 
-def _apps_in(module: ModuleType) -> str:
+def _is_app(value: object) -> bool:
+    """Not isinstance: it reads `__class__`, which a lazy object such as Django's settings computes, and may raise."""
     from treadle.app import App
 
-    names = sorted(name for name, value in vars(module).items() if isinstance(value, App))
+    return issubclass(type(value), App)
+
+
+def _apps_in(module: ModuleType) -> str:
+    names = sorted(name for name, value in vars(module).items() if _is_app(value))
     if not names:
         return "there is no treadle.App in it"
     return "try " + " or ".join(f"{module.__name__}:{name}" for name in names)

@@ -5,7 +5,6 @@ Without it a person at three in the morning would write a script first.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treadle.cli.again import again, clear, every
+from treadle.cli.ids import stored_ids
 from treadle.cli.say import FAILED, Stop, as_json, complain, data, document, facts, long_ago, note, plural, table
 from treadle.cli.target import Target, targeted
+from treadle.storage.carrying import check_stays
 
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.model import Page
 
 Filters = dict[str, Any]
-Act = Callable[["App", str], Awaitable[int]]
-AT_ONCE = 50  # acts under way at a time: bounds what an interrupted command leaves open
+Act = Callable[..., Awaitable[int]]  # of the app, and an id or filters
 
 UNFINISHED = ("waiting", "ready", "running")
 FINAL = ("succeeded", "failed", "cancelled")
@@ -129,7 +129,8 @@ def show(target: Target, id: str, json_: bool) -> None:
     from treadle.cli import rows
 
     async def look(app: App) -> Any:
-        return await app.jobs.get(id), await app.jobs.explain(id)
+        [stored] = await stored_ids(app, [id])
+        return await app.jobs.get(stored), await app.jobs.explain(stored)
 
     row, why = target.run(look)
     if json_:
@@ -143,7 +144,12 @@ def show(target: Target, id: str, json_: bool) -> None:
 @click.argument("id")
 def explain(target: Target, id: str) -> None:
     """In one sentence: why it is not running, or what became of it."""
-    data(target.run(lambda app: app.jobs.explain(id)))
+
+    async def look(app: App) -> str:
+        [stored] = await stored_ids(app, [id])
+        return await app.jobs.explain(stored)
+
+    data(target.run(look))
 
 
 # --- acting
@@ -172,8 +178,9 @@ def acting(verb: str, done: str, default: tuple[str, ...], act: Act) -> Callable
 async def _act(
     app: App, verb: str, done: str, default: tuple[str, ...], act: Act, ids: Sequence[str], filters: Filters, yes: bool
 ) -> int:
+    await check_stays(app.storage)
     if ids:
-        return await _each(app, verb, done, act, list(ids))
+        return await _each(app, verb, done, act, await stored_ids(app, ids))
     filters = {"state": default, **filters}
     found = (await app.jobs.list(limit=0, count=True, **filters)).total or 0
     if not found:
@@ -183,65 +190,54 @@ async def _act(
         if not sys.stdin.isatty():
             raise Stop(FAILED, f"{verb} would act on {plural(found, 'job')}; say --yes")
         click.confirm(f"{verb} {plural(found, 'job')}?", abort=True, err=True)
-    chosen = [row.job.id async for row in app.jobs.iterate(**filters)]
-    return await _many(app, verb, done, act, chosen)
+    return await _many(app, verb, done, act, filters, found)
 
 
 async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> int:
     """Those named: each that cannot be is said, and the others are done all the same."""
-    from treadle.errors import JobUnknown, KeyHeld, Stale
+    from treadle.errors import KeyHeld, Stale, UnknownJob
 
     failed, acted = 0, 0
     for id in ids:
         try:
             acted += await act(app, id)
-        except (JobUnknown, KeyHeld, Stale) as error:
+        except (UnknownJob, KeyHeld, Stale) as error:
             failed += 1
             complain(f"{verb}: {error}")
     data(f"{done} {plural(acted, 'job')}")
     return FAILED if failed else 0
 
 
-async def _many(app: App, verb: str, done: str, act: Act, ids: list[str]) -> int:
-    """Those a filter found: one that meanwhile moved on is passed over."""
+async def _many(app: App, verb: str, done: str, act: Act, filters: Filters, found: int) -> int:
+    """Those a filter finds: one that meanwhile moved on is passed over."""
     from treadle.cli.progress import Bar
-    from treadle.errors import JobUnknown, Stale
 
-    async def one(id: str) -> int:
-        try:
-            return await act(app, id)
-        except (Stale, JobUnknown):
-            return 0
-
-    acted = 0
-    with Bar(verb, len(ids)) as bar:
-        for start in range(0, len(ids), AT_ONCE):
-            acted += sum(await asyncio.gather(*map(one, ids[start : start + AT_ONCE])))
-            bar.update(start + AT_ONCE)
+    with Bar(verb, found) as bar:
+        acted = await act(app, progress=bar.update, **filters)
     data(f"{done} {plural(acted, 'job')}")
     return 0
 
 
-@acting("cancel", "cancelled", UNFINISHED, lambda app, id: app.jobs.cancel(id))
+@acting("cancel", "cancelled", UNFINISHED, lambda app, *ids, **rest: app.jobs.cancel(*ids, **rest))
 @click.option("--no-children", is_flag=True, help="Leave the children alone.")
 def cancel(act: Act, no_children: bool) -> Act:
     """End unfinished jobs and their children; functions that run are told to stop."""
-    return (lambda app, id: app.jobs.cancel(id, tree=False)) if no_children else act
+    return (lambda app, *ids, **rest: app.jobs.cancel(*ids, tree=False, **rest)) if no_children else act
 
 
-@acting("retry", "reopened", ("failed",), lambda app, id: app.jobs.retry(id))
+@acting("retry", "reopened", ("failed",), lambda app, *ids, **rest: app.jobs.retry(*ids, **rest))
 def retry(act: Act) -> Act:
     """Reopen failed jobs (with --state cancelled those), and what ended because of them."""
     return act
 
 
-@acting("run-now", "brought into line", ("ready",), lambda app, id: app.jobs.run_now(id))
+@acting("run-now", "brought into line", ("ready",), lambda app, *ids, **rest: app.jobs.run_now(*ids, **rest))
 def run_now(act: Act) -> Act:
     """Bring scheduled jobs, and those that wait for their next try, into line at once."""
     return act
 
 
-@acting("delete", "deleted", FINAL, lambda app, id: app.jobs.delete(id))
+@acting("delete", "deleted", FINAL, lambda app, *ids, **rest: app.jobs.delete(*ids, **rest))
 def delete(act: Act) -> Act:
     """Let ended jobs go: their rows are gone within a minute or so."""
     return act
@@ -259,5 +255,9 @@ def signal(target: Target, id: str, name: str, value: str) -> None:
     """
     from treadle.cli.enqueue import value_of
 
-    target.run(lambda app: app.jobs.signal(id, name, value_of(value)))
+    async def give(app: App) -> None:
+        [stored] = await stored_ids(app, [id])
+        await app.jobs.signal(stored, name, value_of(value))
+
+    target.run(give)
     note(f"{id} has {name!r}")

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from treadle.cli.again import pausable
+from treadle.cli.again import Listing, pausable
 from treadle.cli.say import FAILED, Stop, as_json, document, note, seconds, table
 from treadle.cli.target import Target, targeted
+from treadle.clock import moment
+from treadle.defaults import MAX_COUNT
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.model import LimitUse
 
-COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "aside")
+COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "aside", "state")
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def limits(ctx: click.Context) -> None:
+@click.group(cls=Listing)
+def limits() -> None:
     """How many jobs may run at once, or start in a time."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_)
 
 
 @limits.command("list")
@@ -34,26 +34,39 @@ def list_(target: Target, json_: bool) -> None:
         document([
             {"limit": use.key, "rule": use.rule.name, "slots": use.rule.slots, "rate": use.rule.rate,
              "per": use.rule.per, "how": use.rule.how, "burst": use.rule.burst, "hold": use.rule.hold,
-             "used": use.used, "aside": use.parked}
+             "used": use.used, "aside": use.parked, "starts": use.starts, "next_start": use.next_start,
+             "declared": use.declared,
+             "pauses": [{"why": each.why, "until": each.until} for each in use.pauses],
+             "slots_when_resumed": use.behind.slots if use.behind is not None else None}
             for use in uses
         ])  # fmt: skip
         return
     rows = [
         (use.key, use.rule.slots, None if use.rule.rate is None else f"{use.rule.rate:,} per {use.rule.per:g} s",
-         use.rule.how if use.rule.rate is not None else None, use.rule.hold, use.used, use.parked)
+         use.rule.how if use.rule.rate is not None else None, use.rule.hold, use.used,
+         None if use.rule.rate is None else use.starts, use.parked, _state(use))
         for use in uses
     ]  # fmt: skip
-    table(COLUMNS, rows, "no limits", right=("slots", "used", "aside"))
+    table(COLUMNS, rows, "no limits", right=("slots", "used", "starts", "aside"))
+
+
+def _state(use: LimitUse) -> str:
+    if not use.pauses and use.next_start is not None:
+        return f"rate used up, next start at {_moment(use.next_start)}"
+    if not use.pauses:
+        return "declared in code" if use.declared else ""
+    words = "paused" if any(each.why == "paused" for each in use.pauses) else f"rests{_until(use)}"
+    return words if use.behind is None or use.behind.slots is None else f"{words}, then {use.behind.slots} slots"
 
 
 @limits.command("set")
 @targeted
 @click.argument("name")
-@click.option("--slots", type=click.IntRange(0), help="How many may run at once; 0 is a pause.")
-@click.option("--rate", type=click.IntRange(1), help="How many may start in --per seconds.")
+@click.option("--slots", type=click.IntRange(0, MAX_COUNT), help="How many may run at once; 0 is a pause.")
+@click.option("--rate", type=click.IntRange(1, MAX_COUNT), help="How many may start in --per seconds.")
 @click.option("--per", type=seconds, metavar="SECONDS", default=1.0, show_default=True)
 @click.option("--how", type=click.Choice(["window", "bucket"]), default="window", help="window [default]: exact.")
-@click.option("--burst", type=click.IntRange(1), help="With bucket: so many at once.")
+@click.option("--burst", type=click.IntRange(1, MAX_COUNT), help="With bucket: so many at once.")
 @click.option("--hold", type=click.Choice(["running", "ended"]), default="running", help="How long a slot is taken.")
 def set_(
     target: Target, name: str, slots: int | None, rate: int | None, per: float, how: Literal["window", "bucket"],
@@ -65,24 +78,63 @@ def set_(
     if slots is None and rate is None:
         raise click.UsageError(f"give --slots or --rate; `treadle limits remove {name}` removes it")
     rule = Limit(name, slots=slots, rate=rate, per=per, how=how, burst=burst, hold=hold)
-    target.run(lambda app: app.limits.set(rule))
+
+    async def act(app: App) -> LimitUse | None:
+        await app.limits.set(rule)
+        return await _of(app, name)
+
+    found = target.run(act)
     note(f"limit {name!r} is set")
+    if found is not None and found.pauses:
+        note(_still(found))
 
 
 @limits.command()
 @targeted
 @click.argument("name")
 def remove(target: Target, name: str) -> None:
-    """Remove a rule: jobs that stand aside for it come back."""
+    """Remove a rule: jobs that stand aside for it come back, unless the limit is paused."""
     from treadle.model import Limit
 
-    async def act(app: App) -> None:
-        if all(use.rule.name != name for use in await app.limits.list()):
-            raise Stop(FAILED, f"there is no limit {name!r}; `treadle limits` lists them")
-        await app.limits.set(Limit(name))
+    async def act(app: App) -> tuple[LimitUse, LimitUse | None]:
+        before = await _of(app, name)
+        if before is None:
+            from treadle.operate.names import near
 
-    target.run(act)
-    note(f"limit {name!r} is removed")
+            guess = near(name, [use.key for use in await app.limits.list(use=False)]) or ";"
+            raise Stop(FAILED, f"there is no limit {name!r}{guess} `treadle limits` lists them")
+        await app.limits.set(Limit(name))
+        return before, await _of(app, name)
+
+    before, after = target.run(act)
+    if before.pauses and before.behind is None:
+        note(f"limit {name!r} has no rule")
+    else:
+        note(f"the rule of limit {name!r} is removed")
+    if before.declared:
+        note(f"code declares it: a worker that starts stores it again; `treadle limits set {name}` overrides it")
+    if after is not None and after.pauses:
+        note(_still(after))
+
+
+async def _of(app: App, name: str) -> LimitUse | None:
+    return next((use for use in await app.limits.list(use=False) if use.rule.name == name), None)
+
+
+def _still(use: LimitUse) -> str:
+    """Why a limit lets nothing start, whatever its rule."""
+    if any(pause.why == "paused" for pause in use.pauses):
+        return f"the pause stays: `treadle limits resume {use.key}` ends it"
+    return f"a job asked for a rest, which stays{_until(use)}"
+
+
+def _until(use: LimitUse) -> str:
+    ends = [pause.until for pause in use.pauses if pause.until is not None]
+    return f" until {_moment(max(ends))}" if ends else ""
+
+
+def _moment(seconds: float) -> str:
+    return f"{moment(seconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 pausable(

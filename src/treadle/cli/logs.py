@@ -1,4 +1,4 @@
-"""What a worker process logs: job, task, attempt and worker in every line, and a line for what went wrong with a job.
+"""How a worker process logs: job, task, attempt and worker in every line; `worker/joblog.py` logs what became of jobs.
 
 Without it a line in the log could not be told from those of the nineteen jobs beside it.
 """
@@ -7,35 +7,51 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from typing import Any
 
-from treadle.app import App
 from treadle.clock import moment
 from treadle.context import JobFilter
-from treadle.events import Event
+from treadle.redaction import in_json, in_line, visible
 
 log = logging.getLogger("treadle")
 FIELDS = ("job", "task", "attempt", "worker")
-LEVELS = {
-    "started": logging.DEBUG, "succeeded": logging.DEBUG, "deferred": logging.INFO, "cancelled": logging.INFO,
-    "retrying": logging.WARNING, "lost": logging.WARNING, "failed": logging.ERROR, "expired": logging.ERROR,
-}  # fmt: skip
 
 
 class Named(JobFilter):
-    """JobFilter, with the worker's name also outside a job, and the values a line brings itself."""
+    """JobFilter, with the worker's name also outside a job."""
 
     def __init__(self, worker: str) -> None:
         super().__init__()
         self.worker = worker
 
     def filter(self, record: logging.LogRecord) -> bool:
-        own = {name: value for name in FIELDS if (value := record.__dict__.get(name)) is not None}
         super().filter(record)
-        record.__dict__.update(own)
         if record.__dict__["worker"] == "-":
             record.__dict__["worker"] = self.worker
         return True
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
+    """The traceback of a line: as a job's row has it, or of an exception."""
+    return record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else None)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The text of a line without control characters. A message of Treadle's own is one line whatever a sender wrote;
+    a message of the user's code keeps its line ends."""
+    text = record.getMessage()
+    return in_line(text) if record.name.partition(".")[0] == "treadle" else visible(text)
+
+
+class Simple(logging.Formatter):
+    """For a server and a runner of modules: the fields of its format."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = message_of(record)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return visible(super().formatException(ei))
 
 
 class Plain(logging.Formatter):
@@ -43,13 +59,13 @@ class Plain(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         here = record.__dict__
-        text = record.getMessage()
+        text = message_of(record)
         if here.get("job", "-") != "-":
-            text += f"  [job={here['job']} task={here['task']} attempt={here['attempt']}]"
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += in_line(f"  [job={here['job']} task={here['task']} attempt={here['attempt']}]")
+        if trace := _trace(self, record):
+            text += f"\n{visible(trace)}"
         at = f"{moment(record.created).astimezone():%Y-%m-%d %H:%M:%S}"
-        source = "" if record.name == "treadle" else f"{record.name}: "
+        source = "" if record.name in ("treadle", "treadle.jobs") else f"{record.name}: "
         return f"{at} {record.levelname:<7} {here.get('worker', '-')}  {source}{text}"
 
 
@@ -62,9 +78,16 @@ class Json(logging.Formatter):
             "logger": record.name, "text": record.getMessage(),
         }  # fmt: skip
         line |= {name: value for name in FIELDS if (value := record.__dict__.get(name, "-")) != "-"}
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        if trace := _trace(self, record):
+            line["error"] = trace
+        return in_json(json.dumps(line, ensure_ascii=False, default=str))
+
+
+def simple(template: str) -> None:
+    """Log to stderr in lines of this form."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Simple(template))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def set_up(worker: str, level: str, as_json: bool) -> None:
@@ -79,21 +102,3 @@ def set_up(worker: str, level: str, as_json: bool) -> None:
     for handler_ in root.handlers:
         handler_.addFilter(filter_)
     log.setLevel(level.upper())
-
-
-def tell_of_jobs(app: App) -> None:
-    """A line for each thing that happens to a job, at its level; what nobody reads is not listened for."""
-    for name, level in LEVELS.items():
-        if log.isEnabledFor(level):
-            app.on(name)(_teller(name, level))
-
-
-def _teller(name: str, level: int) -> Callable[[Event], None]:
-    def tell(event: Event) -> None:
-        last = str(event.error or "").strip().splitlines()
-        because = f": {last[-1]}" if last else ""
-        later = f"; again in {event.delay:.1f} s" if event.delay is not None else ""
-        log.log(level, "%s %s%s%s", event.task, name, because, later,
-                extra={"job": event.id, "task": event.task, "attempt": event.attempt})  # fmt: skip
-
-    return tell

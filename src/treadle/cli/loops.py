@@ -22,7 +22,7 @@ LOOPS: Final = ("auto", "uvloop", "asyncio")
 def check(name: str) -> None:
     """Raises Stop where this loop cannot be had."""
     if name == "uvloop" and not _is_there():
-        raise Stop(USAGE, "--loop uvloop: it is not installed here: pip install 'treadle[uvloop]' (not for Windows)")
+        raise Stop(USAGE, "--loop uvloop: it is not installed here: pip install 'uvloop>=0.21' (not for Windows)")
 
 
 def run(work: Coroutine[Any, Any, T], name: str = "auto") -> T:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from treadle.cli.progress import Bar
-from treadle.cli.say import FAILED, OK, USAGE, Stop, as_json, document, facts, masked, note, plural, seconds, table
+from treadle.cli.say import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural, seconds, table
 from treadle.cli.target import file_of
+from treadle.redaction import shown
 
 if TYPE_CHECKING:
     from treadle.operate.moving import Comparison, Moved, Place
@@ -28,11 +29,13 @@ T = TypeVar("T")
               help="How long jobs that run may take to end at their old place.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Move nothing: compare what both hold.")
 @click.option("--dry-run", is_flag=True, help="Move nothing: say what would be moved.")
-@click.option("--abort", is_flag=True, help="Give a move up that has not ended: open the source again.")
+@click.option("--prepare", is_flag=True, help="Move nothing yet: processes started with TARGET wait for the move.")
+@click.option("--abort", is_flag=True, help="Give up a move that has not ended: open the source again.")
 @click.option("--step", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Jobs carried at once.")
 @as_json
 def move(
-    source: str, target: str, wait: float, check: bool, dry_run: bool, abort: bool, step: int, json_: bool
+    source: str, target: str, wait: float, check: bool, dry_run: bool, prepare: bool, abort: bool, step: int,
+    json_: bool,
 ) -> int:  # fmt: skip
     """Carry all jobs, limits and schedules of SOURCE to TARGET, both storage URLs; TARGET must be empty.
 
@@ -41,8 +44,8 @@ def move(
     """
     from treadle.operate import moving
 
-    if check + dry_run + abort > 1:
-        raise Stop(USAGE, "give one of --check, --dry-run and --abort")
+    if check + dry_run + prepare + abort > 1:
+        raise Stop(USAGE, "give one of --check, --dry-run, --prepare and --abort")
     if source == target:
         raise Stop(USAGE, "SOURCE and TARGET are the same")
     for url in (source, target):
@@ -58,8 +61,10 @@ def move(
         return _run(source, None, lambda old, _: _plan(old, json_))
     if dry_run:
         return _run(source, None, lambda old, _: _plan(old, json_))
+    if prepare:
+        return _run(source, target, lambda old, new: _prepared(moving.prepare(old, new), old, new))
     if abort:
-        return _run(source, target, lambda old, new: _abort(moving.abort(old, new), old))
+        return _run(source, target, lambda old, new: _abort(moving.abort(old, new), old, new))
     with _Progress() as progress:
         if check:
             return _run(
@@ -77,7 +82,7 @@ def _run(source: str, target: str | None, act: Callable[[Place, Place], Awaitabl
     from treadle.storage import connect
 
     async def work() -> int:
-        places = [Place(connect(url), masked(url)) for url in (source, target or source)]
+        places = [Place(connect(url), shown(url)) for url in (source, target or source)]
         opened: list[Place] = []
         try:
             for place in places[: 2 if target is not None else 1]:
@@ -132,9 +137,19 @@ async def _compared(compare: Awaitable[Comparison], json_: bool) -> int:
     return OK if found.same else FAILED
 
 
-async def _abort(abort: Awaitable[bool], old: Place) -> int:
+async def _prepared(prepare: Awaitable[None], old: Place, new: Place) -> int:
+    await prepare
+    note(f"{new.name} waits for the jobs of {old.name}: start workers and producers with it now, they work as soon as "
+         "the move has ended; --abort takes this back")  # fmt: skip
+    return OK
+
+
+async def _abort(abort: Awaitable[bool], old: Place, new: Place) -> int:
     if await abort:
-        note(f"{old.name} is open again; the target stays shut and holds a part of the jobs: delete it")
+        mark = await new.movable.read_mark()
+        shut = mark is not None and mark.role == "partial"
+        rest = "stays shut and holds a part of the jobs: delete it" if shut else "holds no jobs"
+        note(f"{old.name} is open again; {new.name} {rest}")
         return OK
     note(f"{old.name} is not being moved; nothing was changed")
     return OK
@@ -151,7 +166,8 @@ class _Progress:
         if total is None:
             if phase != self._phase:
                 self._close(phase)
-                note(f"waiting for {plural(done, 'job')} that still {'runs' if done == 1 else 'run'} at the source")
+                still = f"waiting for {plural(done, 'job')} that still {'runs' if done == 1 else 'run'} at the source"
+                note(still if phase == "closing" else phase)
             return
         if self._bar is None or phase != self._phase or self._bar.total != total:
             self._close(phase)

@@ -14,6 +14,7 @@ import click
 
 from treadle.cli.say import note
 from treadle.clock import monotonic
+from treadle.redaction import in_line
 
 EVERY = 2.0  # s between plain lines
 REDRAW = 0.05  # s between drawings of the moving one
@@ -59,7 +60,7 @@ class Bar:
         width = shutil.get_terminal_size().columns - 1
         room = min(30, width - len(text) - 3)
         bar = f"[{'#' * round(share * room):<{room}}] " if room >= 5 else ""
-        line = (bar + text)[:width]
+        line = in_line(bar + text)[:width]
         self._clear()
         self._drawn = line
         click.echo(line, err=True, nl=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.again import pausable
+from treadle.cli.again import Listing, pausable
 from treadle.cli.say import as_json, document, lasts, table
 from treadle.cli.target import Target, targeted
 
@@ -41,12 +41,9 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
     return found
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def queues(ctx: click.Context) -> None:
+@click.group(cls=Listing)
+def queues() -> None:
     """What is in each queue; pause and resume them."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_)
 
 
 @queues.command("list")

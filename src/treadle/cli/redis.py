@@ -39,6 +39,8 @@ class Health(Protocol):
 class Asked(Protocol):
     async def health(self) -> Sequence[Health]: ...
 
+    async def recount(self) -> Sequence[tuple[str, int, int]]: ...
+
 
 async def checks(url: str) -> list[Check]:
     """What the server of this storage says of itself; raises StorageError if it is away."""
@@ -49,11 +51,12 @@ async def checks(url: str) -> list[Check]:
     await storage.open()
     try:
         found = await storage.health()
+        slots = await storage.recount()
     finally:
         await storage.close()
     shards = int(dict(parse_qsl(urlsplit(url).query)).get("shards", "1"))
     first, *others = found
-    told = [*judged(first), *_spread(first, shards, len(found))]
+    told = [*judged(first), *_spread(first, shards, len(found)), *_slots(slots)]
     for number, other in enumerate(others, 2):  # of these only what is amiss
         told += [replace(check, name=f"{check.name} {number}") for check in judged(other) if check.verdict != "ok"]
     return told
@@ -82,6 +85,13 @@ def _spread(health: Health, shards: int, nodes: int) -> Iterator[Check]:
                    "if that is too slow: a new ns with ?shards=8, and `treadle move` to it")  # fmt: skip
     else:
         yield ok("shards", f"{shards}, on {nodes} {'node' if nodes == 1 else 'nodes'}")
+
+
+def _slots(corrected: Sequence[tuple[str, int, int]]) -> Iterator[Check]:
+    if corrected:
+        said = ", ".join(f"{key}: {before} in use, {now} by its jobs" for key, before, now in dict.fromkeys(corrected))
+        yield warn("slots", f"counters of limits that did not match their jobs were corrected ({said})",
+                   "calls broke off midway: check the rights of the server's user, upgrade all programs")  # fmt: skip
 
 
 def _version(health: Health) -> Check:

@@ -13,7 +13,9 @@ from typing import Any
 
 import click
 
-from treadle.clock import moment, wall
+from treadle.clock import moment, moment_text, wall
+from treadle.redaction import in_json, in_line, shown, visible
+from treadle.tagged import short
 
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -33,16 +35,21 @@ class Stop(Exception):
 
 def complain(text: str) -> None:
     """An error: one line on stderr that says what was found and what to do."""
-    click.echo(f"treadle: {text}", err=True)
+    click.echo(f"treadle: {in_line(text)}", err=True)
 
 
 def note(text: str) -> None:
     """Anything that is neither data nor an error."""
-    click.echo(text, err=True)
+    click.echo(visible(text), err=True)
 
 
 def data(text: str) -> None:
-    """What was asked for. Raises Stop, with exit code 0, when whoever reads it has seen enough (`| head`)."""
+    """What was asked for. Raises Stop, with exit code 0, when the reader has closed the pipe (`| head`)."""
+    _print(visible(text))
+
+
+def _print(text: str) -> None:
+    """To stdout as it is: the caller has made the texts of others visible, and may have added colours."""
     try:
         click.echo(text)
     except BrokenPipeError:
@@ -63,10 +70,31 @@ def paint(text: str, word: str, stream: Any = None) -> str:
 
 
 def document(value: object) -> None:
-    """One JSON document on stdout."""
+    """One JSON document on stdout. What JSON cannot carry is shown by its words."""
     import msgspec
 
-    data(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
+    try:
+        text = msgspec.json.encode(value, enc_hook=str)
+    except Exception:  # halves of characters, numbers of very many digits, classes of the user's
+        text = msgspec.json.encode(_in_words(value))
+    # JSON escapes controls below U+0020 only; the others stand in strings, where their escapes mean the same
+    _print(in_json(msgspec.json.format(text, indent=2).decode()))
+
+
+def _in_words(value: object) -> object:
+    """The same with each part that JSON cannot carry as a text."""
+    import msgspec
+
+    if isinstance(value, dict):
+        return {
+            visible(name if isinstance(name, str) else short(name)): _in_words(each) for name, each in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_in_words(each) for each in value]
+    try:
+        return msgspec.Raw(msgspec.json.encode(value, enc_hook=str))
+    except Exception:
+        return visible(value) if isinstance(value, str) else hex(value) if isinstance(value, int) else short(value)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str, right: Sequence[str] = ()) -> None:
@@ -76,9 +104,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str, 
         return
     texts = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(name), *(len(row[at]) for row in texts)) for at, name in enumerate(columns)]
-    data(_line([name.upper() for name in columns], widths, columns, right).rstrip())
+    _print(_line([name.upper() for name in columns], widths, columns, right).rstrip())
     for row in texts:
-        data(_line(row, widths, columns, right).rstrip())
+        _print(_line(row, widths, columns, right).rstrip())
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[str], right: Sequence[str]) -> str:
@@ -94,7 +122,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return "".join(letter if letter.isprintable() else " " for letter in str(value))
+    return in_line(str(value))
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> None:
@@ -102,10 +130,17 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
     shown = [(name, value) for name, value in pairs if value is not None and value != ""]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        first, *more = str(value).splitlines() or [""]
-        data(f"{name:<{width}}  {paint(first, first)}")
+        first, *more = visible(str(value)).split("\n")
+        _print(f"{name:<{width}}  {paint(first, first)}")
         for line in more:
-            data(f"{'':<{width}}  {line}")
+            _print(f"{'':<{width}}  {line}")
+
+
+def verdict(word: str, name: str, text: str, advice: str) -> None:
+    """One line of `treadle doctor`, and below it what to do."""
+    _print(f"{paint(f'{word:<4}', word)}  {name:<11}  {in_line(text)}")
+    if advice:
+        data(f"{'':<19}-> {advice}")
 
 
 def lasts(seconds: float) -> str:
@@ -127,12 +162,19 @@ def age(at: float | None, now: float) -> str:
 
 def iso(at: float | None) -> str | None:
     """A moment for programs: ISO 8601 in UTC."""
-    return None if at is None else moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        return None if at is None else moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return moment_text(at or 0.0)
 
 
 def stamp(at: float | None, now: float) -> str | None:
     """A moment for people, with its age."""
-    return None if at is None else f"{moment(at):%Y-%m-%d %H:%M:%S} UTC, {age(at, now)}"
+    return None if at is None else f"{stamp_of(at)}, {age(at, now)}"
+
+
+def stamp_of(at: float) -> str:
+    return moment_text(at)
 
 
 def size(count: float) -> str:
@@ -149,17 +191,16 @@ def plural(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("s") else "s")
 
 
-def masked(url: str) -> str:
-    """A URL that may be shown: without its password."""
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url
-    if not parts.password:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+def place(url: str | None, otherwise: str) -> str:
+    """Where jobs live, as people are shown it: without a password, and a file by its absolute path, for a process that
+    was started in another folder has another file."""
+    if url is None:
+        return otherwise
+    scheme, colon, rest = url.partition(":///")
+    if scheme != "sqlite" or not colon:
+        return shown(url)
+    file, question, options = rest.partition("?")
+    return shown(f"sqlite:///{os.path.abspath(file)}{question}{options}")
 
 
 def seconds(text: str) -> float:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.again import pausable
+from treadle.cli.again import Listing, pausable
 from treadle.cli.say import age, as_json, data, document, iso, note, table
 from treadle.cli.target import Target, targeted
 from treadle.clock import wall
+from treadle.errors import error_line
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -18,12 +19,9 @@ if TYPE_CHECKING:
 COLUMNS = ("schedule", "when", "task", "next", "catch up", "overlap", "state", "last")
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def schedules(ctx: click.Context) -> None:
+@click.group(cls=Listing)
+def schedules() -> None:
     """What runs again and again."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(list_)
 
 
 @schedules.command("list")
@@ -50,7 +48,7 @@ def list_(target: Target, json_: bool) -> None:
 
 def _state(each: Schedule) -> str:
     if each.error is not None:
-        return f"failed: {each.error.strip().splitlines()[-1]}"
+        return f"failed: {error_line(each.error)}"
     return "paused" if each.paused else "on"
 
 

@@ -17,13 +17,15 @@ import click
 
 from treadle.cli import loops
 from treadle.cli.announcing import announced, kinds_of
-from treadle.cli.say import USAGE, Stop, masked, note, seconds
-from treadle.cli.target import Target, targeted
+from treadle.cli.logs import simple
+from treadle.cli.say import USAGE, Stop, note, place, seconds
+from treadle.cli.target import Target, move_of, targeted
+from treadle.redaction import shown
 
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.blobs import Blobs
-    from treadle.server import Settings
+    from treadle.server import Serving, Settings
     from treadle.server.site import Face
 
 TENDERS: Final = 4  # jobs of our own at once; each takes a moment
@@ -33,16 +35,21 @@ def serving(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of everything that listens."""
     options = [
         click.option("--host", envvar="TREADLE_HOST",
-                     help="The address to listen on [127.0.0.1; with --face 0.0.0.0]."),
+                     help="The address to listen on [127.0.0.1; with --face and --tokens 0.0.0.0]."),
         click.option("--port", type=click.IntRange(0, 65535), envvar="TREADLE_PORT",
                      help="The port [7373]; 0: any free one."),
         click.option("--tokens", type=click.Path(dir_okay=False, path_type=Path), envvar="TREADLE_TOKENS",
                      metavar="FILE", help="Who may do what; `treadle token` makes it."),
         click.option("--open", "open_", is_flag=True, help="Listen beyond this machine without tokens."),
+        click.option("--allow-host", "hosts", multiple=True, metavar="NAME", envvar="TREADLE_ALLOW_HOST",
+                     help="Also answer to this host name; .example.org is every name below it."),
+        click.option("--origin", "origins", multiple=True, help="Web pages of this origin may call it."),
         click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second for each token."),
+        click.option("--requests", type=click.IntRange(1), help="Requests under way for each token [512]."),
+        click.option("--connections", type=click.IntRange(1),
+                     help="Connections at once [three quarters of what ulimit -n allows, at most 10000]."),
         click.option("--max-body", type=click.IntRange(1_000), help="Bytes of one request [33554432]."),
         click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds for one answer [30]."),
-        click.option("--origin", "origins", multiple=True, help="Web pages of this origin may call it."),
         click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Speak TLS: the certificate."),
         click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="... and its key."),
         click.option("--no-docs", is_flag=True, help="No /docs and no /v1/openapi.json."),
@@ -79,8 +86,9 @@ def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) ->
     """Serve jobs over HTTP: the API and the worker protocol under /v1, its description at /docs.
 
     Programs elsewhere use it as their storage: App("http://host:7373"). With --face queuey it is the HTTP queue of
-    WASI jobs instead, on the first free port from 1717, open to the network as that queue is; with --face delayed it
-    takes delayed jobs by POST / on port 8080. Ctrl-C or SIGTERM: finish what is being answered, then stop.
+    WASI jobs instead, on the first free port from 1717; with --face delayed it takes delayed jobs by POST / on port
+    8080. Without --tokens these listen on this machine only; --host 0.0.0.0 opens them. Ctrl-C or SIGTERM: finish what
+    is being answered, then stop.
     """
     if "delayed" in faces:
         from treadle.cli.delayed import redis_url
@@ -135,13 +143,18 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
         import starlette  # noqa: F401  # an extra: said in one line if it is not there
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise Stop(USAGE, f"the server needs its extra: pip install 'treadle[server]' ({error})") from None
-    settings, faces = _settings(options), options.get("faces", ())
+        raise Stop(
+            USAGE,
+            f"the server needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})",
+        ) from None
+    faces = options.get("faces", ())
     if "delayed" in faces:
         from treadle.cli.delayed import listening
 
         listening(options)
-    options["host"] = options["host"] or ("0.0.0.0" if faces else "127.0.0.1")
+    has_tokens = options["tokens"] is not None
+    options["host"] = options["host"] or ("0.0.0.0" if faces and has_tokens else "127.0.0.1")
+    settings = _settings(options)
     is_open = options["open_"] or not options.get("api", True)  # a face is as open as what it speaks for
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise Stop(USAGE, "--tls-cert and --tls-key go together")
@@ -157,17 +170,21 @@ def _settings(options: dict[str, Any]) -> Settings:
     from treadle.cli.tokens import read_tokens
     from treadle.server import Settings
 
-    given = {name: options[name] for name in ("rate", "max_body", "timeout") if options[name] is not None}
+    numbers = ("rate", "requests", "max_body", "timeout")
+    given = {name: options[name] for name in numbers if options[name] is not None}
     tokens = read_tokens(options["tokens"]) if options["tokens"] is not None else ()
     if options["tokens"] is not None and not tokens:
         raise Stop(USAGE, f"{options['tokens']} has no tokens; make one: `treadle token NAME`")
-    return Settings(tokens=tokens, origins=options["origins"], docs=not options["no_docs"], **given)
+    hosts = tuple(each.lower() for each in options["hosts"])
+    if not _is_address(options["host"]):
+        hosts += (options["host"].lower(),)  # the name it listens on is one of its own
+    return Settings(tokens=tokens, hosts=hosts, origins=options["origins"], docs=not options["no_docs"], **given)
 
 
 async def _serve(
     app: App, settings: Settings, options: dict[str, Any], beside: Beside
 ) -> int:  # fmt: skip
-    from treadle.server import Serving, make_site
+    from treadle.server import Bounds, Serving, make_site
     from treadle.server.settings import PORT, PORTS
     from treadle.worker.signals import Signals
 
@@ -177,25 +194,37 @@ async def _serve(
         first, tries = options["port"], 1
     blobs = _blobs(options, "queuey" in named)
     site = make_site(app, settings, _faces(named, options, blobs), options.get("api", True))
-    serving = Serving(
-        site, host=options["host"], port=first, tries=tries, certificate=options["tls_cert"], key=options["tls_key"],
-        on_stop=site.state.waiting.send_home,
-    )  # fmt: skip
     with Signals(asyncio.get_running_loop(), stopping):
-        # the app first: a storage that is away is said in one line
-        async with app, serving, announced(kinds, serving):
-            who = (
-                "tokens: " + ", ".join(each.name for each in settings.tokens) if settings.tokens else "open: no tokens"
-            )
-            note(f"treadle: {serving.url} ({who}); jobs live in {masked(app.url or 'a storage of the app')}")
-            company = beside(stopping, serving.port)
-            async with company:
-                await stopping.asked.wait()
-                note("treadle: stopping")
+        async with app:  # before the socket: a storage that is away is said in one line
+            serving = Serving(
+                site, host=options["host"], port=first, tries=tries, certificate=options["tls_cert"],
+                key=options["tls_key"], on_stop=site.state.waiting.send_home,
+                bounds=Bounds(connections=options["connections"]),
+            )  # fmt: skip
+            async with serving, announced(kinds, serving):
+                where = place(app.url, "a storage of the app")
+                note(f"treadle: {serving.url} ({_who(settings, serving)}); jobs live in {where}")
+                if (moved := await move_of(app)) is not None:
+                    note(f"treadle: {moved}")
+                company = beside(stopping, serving.port)
+                async with company:
+                    await stopping.asked.wait()
+                    note("treadle: stopping")
     if blobs is not None:
         await blobs.close()
     note("treadle: stopped")
     return company.code
+
+
+def _who(settings: Settings, serving: Serving) -> str:
+    """Who may use it, for the greeting."""
+    from treadle.server.tokens import in_short
+
+    if settings.tokens:
+        return "tokens: " + "; ".join(map(in_short, settings.tokens))
+    if _is_loopback(serving.host):
+        return "no tokens: open to everybody on this machine"
+    return f"no tokens: open to everybody who can reach {serving.host} port {serving.port}"
 
 
 def _faces(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -> list[Face]:
@@ -233,28 +262,31 @@ def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
     from treadle import blobs
 
     limit = options["max_blob"] or blobs.MOST
-    note(f"treadle: blobs live in {place}")
+    note(f"treadle: blobs live in {shown(place) if '://' in place else place}")
     if not place.startswith("s3:"):
         return blobs.DirectoryBlobs(place, limit, options["sha1"])
     try:
         found: Blobs = blobs.S3Blobs.at(place, limit, options["sha1"])
     except ImportError as error:
-        raise Stop(USAGE, f"blobs in a bucket need the extra: pip install 'treadle[s3]' ({error})") from None
+        raise Stop(USAGE, f"blobs in a bucket need the extra: pip install 'aiohttp>=3.11' ({error})") from None
     return found
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+    from treadle.server.border import is_loopback
+
+    return is_loopback(host)
+
+
+def _is_address(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
         return False
+    return True
 
 
 def _log(quiet: bool) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    simple("%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("treadle.access").setLevel(logging.WARNING if quiet else logging.INFO)

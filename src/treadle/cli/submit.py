@@ -10,8 +10,11 @@ import json
 import math
 import os
 import random
+import socket
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,10 +22,14 @@ import click
 
 from treadle.cli.say import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, note, plural, seconds
 from treadle.clock import monotonic, wall
+from treadle.errors import AnswerTooLarge
+from treadle.redaction import origin, shown
 
 LEAD: Final = 2.0  # s before the first of them may be due
 ENDED: Final = ("completed", "failed", "cancelled")
 LOOK_EVERY: Final = 0.5  # s between two looks at what is not picked up yet
+ANSWER: Final = 30.0  # s for a whole answer
+LONGEST: Final = 2**20  # bytes of it
 PATIENCE: Final = 60.0  # s after the last due time
 
 
@@ -30,12 +37,15 @@ class Endpoint:
     """One connection to the API, made anew when it breaks."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Stop(USAGE, f"expected an endpoint such as http://localhost:8080, found {url!r}")
+        url = url if "//" in url else f"http://{url}"
+        try:
+            origin(url)
+        except ValueError:
+            raise Stop(USAGE, f"expected an endpoint such as http://localhost:8080, found {shown(url)!r}") from None
+        parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self.url, self._base = url, parts.path.rstrip("/")
-        self._connection = kind(parts.hostname, parts.port, timeout=30)
+        self.url, self._base = shown(url), parts.path.rstrip("/")
+        self._connection = kind(parts.hostname or "", parts.port, timeout=ANSWER)
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def await_it(self, patience: float) -> None:
@@ -43,8 +53,7 @@ class Endpoint:
         until = monotonic() + patience
         while True:
             try:
-                self._connection.request("GET", self._base + "/healthz", headers=self._headers)
-                self._connection.getresponse().read()
+                self._trip("GET", "/healthz", None, self._headers)
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
                 if monotonic() >= until:
@@ -59,9 +68,7 @@ class Endpoint:
         sent = None if body is None else json.dumps(body).encode()
         for last in (False, True):
             try:
-                self._connection.request(method, self._base + path, sent, self._headers | headers)
-                answer = self._connection.getresponse()
-                content = answer.read()
+                status, content = self._trip(method, path, sent, self._headers | headers)
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
                 if last:
@@ -70,10 +77,53 @@ class Endpoint:
                     ) from None
                 continue
             try:
-                return answer.status, json.loads(content) if content else None
+                return status, json.loads(content) if content else None
             except ValueError:
-                raise Stop(FAILED, f"{self.url} is no delayed face: it answered {answer.status} without JSON") from None
+                raise Stop(FAILED, f"{self.url} is no delayed face: it answered {status} without JSON") from None
         raise AssertionError
+
+    def _trip(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        """Raises OSError, HTTPException; AnswerTooLarge."""
+        connection = self._connection
+        if connection.sock is None:
+            connection.connect()
+        # The timeout of a socket is one of silence: a byte now and then would keep us for ever.
+        sock = connection.sock
+        late = threading.Event()
+        end = threading.Timer(ANSWER, _shut, (sock, late))
+        end.start()
+        try:
+            connection.request(method, self._base + path, body, headers)
+            answer = connection.getresponse()
+            content = bytearray()
+            while len(content) <= LONGEST and (piece := answer.read(LONGEST + 1 - len(content))):
+                content += piece
+        except BaseException:
+            _release(sock)  # its answer holds it open
+            raise
+        finally:
+            end.cancel()
+        if not answer.isclosed():
+            _release(sock)
+        if len(content) > LONGEST:
+            raise AnswerTooLarge(self.url, LONGEST)
+        if late.is_set():
+            raise OSError(f"no whole answer within {ANSWER:g} s")
+        if answer.length:
+            raise OSError(f"the connection ended {answer.length:,} bytes before the end of the answer")
+        return answer.status, bytes(content)
+
+
+def _release(sock: socket.socket) -> None:
+    """Close it, although an answer that was not read to its end still holds it."""
+    with suppress(OSError):
+        os.close(sock.detach())
+
+
+def _shut(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 @click.command(name="submit-jobs")

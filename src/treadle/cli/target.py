@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from treadle.cli.say import UNREACHABLE, USAGE, Stop, masked, note
+from treadle.cli.say import UNREACHABLE, USAGE, Stop, note
+from treadle.errors import UnknownName
+from treadle.redaction import shown
+from treadle.storage.carrying import mark_of, words
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -59,7 +63,7 @@ class Target:
     @property
     def url(self) -> str:
         """Where jobs live, as it may be shown."""
-        return masked(self.app.url or "a storage of the app's own")
+        return shown(self.app.url) if self.app.url else "a storage of the app's own"
 
     @property
     def file(self) -> Path | None:
@@ -75,9 +79,14 @@ class Target:
 
         async def work() -> T:
             async with app:
+                if (moved := await move_of(app)) is not None:
+                    note(f"treadle: {moved}")
                 return await act(app)
 
-        return asyncio.run(work())
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UnknownName)
+            warnings.showwarning = _shown_as_note(warnings.showwarning)
+            return asyncio.run(work())
 
     def check_there(self, make: bool = False) -> None:
         """Raise Stop if the database file is not there, unless it may be made."""
@@ -92,6 +101,23 @@ class Target:
         if not make:
             raise Stop(UNREACHABLE, f"there is no database {file}; give --url or --app, or make it: `treadle migrate`")
         note(f"treadle: jobs will live in {file}, which is new")
+
+
+def _shown_as_note(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """A warning of a mistyped name as a line for a person; others as they are."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, UnknownName):
+            note(f"warning: {message}")
+        else:
+            otherwise(message, category, *rest, **more)
+
+    return show
+
+
+async def move_of(app: App) -> str | None:
+    """What a person must know of a storage whose jobs live elsewhere, or are on their way; None: nothing."""
+    return words(await mark_of(app.storage), shown(app.url) if app.url else "this storage")
 
 
 def file_of(url: str | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""`treadle token`: make a token for the server and keep its hash in a file; and reading that file.
+"""`treadle token`: make a token for the server and keep its hash in a file; and list those of the file.
 
 Without it people would put secrets into configuration, and hash them by hand or not at all.
 """
@@ -6,75 +6,78 @@ Without it people would put secrets into configuration, and hash them by hand or
 from __future__ import annotations
 
 import os
-import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from treadle.cli.say import USAGE, Stop, data, note, table
-from treadle.server.tokens import SCOPES, Token, digest, new_secret
+from treadle.clock import wall
+from treadle.server import token_file
+from treadle.server.tokens import SCOPES, Token, digest, end, new_secret, place, rights
 
 
 def read_tokens(file: Path) -> tuple[Token, ...]:
-    """The tokens of a file. Raises Stop, naming what is wrong with it."""
-    import msgspec
-
+    """The tokens of a file, with a note if others than its owner can read or write it. Raises Stop, naming what is
+    wrong with it."""
     try:
-        found = tomllib.loads(file.read_text())
-        tokens = tuple(msgspec.convert(each, Token) for each in found.get("token", ()))
+        tokens = token_file.read(file.read_text())
+        loose = token_file.exposed(file)
     except FileNotFoundError:
         raise Stop(USAGE, f"there is no token file {file}; make it: `treadle token NAME --file {file}`") from None
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, token_file.BadTokens) as error:
         raise Stop(USAGE, f"{file}: {error}") from None
-    for token in tokens:
-        wrong = set(token.scopes) - set(SCOPES)
-        if wrong or len(token.digest) != 64:
-            what = f"there is no scope {', '.join(sorted(wrong))}" if wrong else "digest is no SHA-256 in hex"
-            raise Stop(USAGE, f"{file}: token {token.name!r}: {what}")
+    if loose is not None:
+        note(f"treadle: {loose}")
     return tokens
-
-
-def as_toml(token: Token) -> str:
-    """One token as it stands in the file."""
-    lines = ["[[token]]", f"name = {_text(token.name)}", f"digest = {_text(token.digest)}"]
-    lines.append(f"scopes = [{', '.join(map(_text, token.scopes))}]")
-    if token.queues:
-        lines.append(f"queues = [{', '.join(map(_text, token.queues))}]")
-    return "\n".join(lines) + "\n\n"
-
-
-def _text(value: str) -> str:
-    """A TOML basic string: what JSON escapes, TOML reads."""
-    import json
-
-    return json.dumps(value)
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--file", "-f", type=click.Path(dir_okay=False, path_type=Path), default="tokens.toml", show_default=True)
-@click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), help="What it may do [all of it].")
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(tuple(SCOPES)), help="What it may do [all of it].")
 @click.option("--queue", "queues", multiple=True, help="Only jobs of this queue; may be repeated [all].")
-def token(name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[str, ...]) -> int:
-    """Make a token called NAME for `treadle server --tokens FILE`. Without NAME: list those of the file.
+@click.option("--expires", metavar="DATE", help="The day or moment (UTC) from which it is refused [never].")
+def token(
+    name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[str, ...], expires: str | None
+) -> int:  # fmt: skip
+    """Make a token called NAME for `treadle server --tokens FILE`. Without NAME: list what each token of FILE may do.
 
     The secret is printed once, on stdout; the file keeps its hash only. Scopes: enqueue (send jobs), work (claim and
-    settle), read (look), operate (cancel, retry, limits).
+    settle), read (look), operate (cancel, retry, signal, pause).
     """
     known = read_tokens(file) if file.exists() else ()
     if name is None:
-        rows = [(each.name, ", ".join(each.scopes), ", ".join(each.queues) or "all") for each in known]
-        table(("name", "scopes", "queues"), rows, f"no tokens in {file}")
+        now = wall()
+        rows = [(each.name, rights(each), place(each), end(each, now)) for each in known]
+        table(("name", "may", "in", "expires"), rows, f"no tokens in {file}")
         return 0
     if any(each.name == name for each in known):
         raise Stop(USAGE, f"{file} has a token {name!r} already: choose another name, or remove that one from the file")
     secret = new_secret()
-    made = Token(name=name, digest=digest(secret), scopes=scopes or SCOPES, queues=queues)
+    made = Token(
+        name=name, digest=digest(secret), scopes=scopes or tuple(SCOPES), queues=queues, expires=_moment(expires)
+    )
+    try:
+        token_file.read(token_file.as_toml(made))
+    except token_file.BadTokens as error:
+        raise Stop(USAGE, str(error)) from None
     try:
         with open(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as out:
-            out.write(as_toml(made))
+            out.write(token_file.as_toml(made))
     except OSError as error:
         raise Stop(USAGE, f"{file}: {error.strerror}") from None
-    note(f"treadle: {name} may {', '.join(made.scopes)}; its hash is in {file}. The token, shown this once:")
+    note(f"treadle: {name} may {rights(made)} in {place(made)}; its hash is in {file}. The token, shown this once:")
     data(secret)
     return 0
+
+
+def _moment(text: str | None) -> float | None:
+    """The moment that an option names; a day begins at midnight, and what has no zone is in UTC."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Stop(USAGE, f"--expires: expected a day or a moment, such as 2027-01-31, found {text!r}") from None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()

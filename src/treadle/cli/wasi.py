@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from treadle.cli.say import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, facts, note, seconds, table
+from treadle.redaction import shown
 
 if TYPE_CHECKING:
     from treadle.wasi.client import Client, QueueJob
@@ -25,35 +27,69 @@ T = TypeVar("T")
 FIND: Final = 5.0  # s a command looks for a queue nobody named
 
 
+class Queue:
+    """Which queue and which store to use, as typed. What discovery finds gets no token unless it is trusted."""
+
+    def __init__(self, server: str | None, store: str | None, trusted: bool) -> None:
+        self.server, self.store, self._trusted = server, store, trusted
+
+    def tokens(self) -> tuple[str | None, str | None]:
+        """For the queue, and for a store of another origin."""
+        from treadle import config
+
+        trusts_queue = self.server is not None or self._trusted
+        trusts_store = trusts_queue or self.store is not None
+        return config.token() if trusts_queue else None, config.store_token() if trusts_store else None
+
+    def note_withheld(self, url: str) -> None:
+        """Say that a token there is stays here."""
+        from treadle import config
+
+        if config.token() is not None and self.tokens()[0] is None:
+            note(f"treadle: {shown(url)} was found by discovery, where any machine can answer: it does not get "
+                 "TREADLE_TOKEN. Name the queue, --server URL, or give --trust-discovered")  # fmt: skip
+
+
 def to_server(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = [
-        click.option("--server", envvar=["TREADLE_SERVER", "SERVAL_NODE_URL"], metavar="URL",
-                     help="The queue [the first one that answers on the local network]."),
-        click.option("--store", envvar="TREADLE_STORE", metavar="URL", help="Where blobs live [the queue's]."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    """Add --server, --store and --trust-discovered to a command, which gets a Queue as `queue`."""
+
+    @click.option(
+        "--server", envvar=["TREADLE_SERVER", "SERVAL_NODE_URL"], metavar="URL",
+        help="The queue [the first one that answers on the local network].",
+    )  # fmt: skip
+    @click.option(
+        "--store", envvar="TREADLE_STORE", metavar="URL",
+        help="The store for blobs [the queue's]. One of another origin gets TREADLE_STORE_TOKEN only.",
+    )  # fmt: skip
+    @click.option(
+        "--trust-discovered", "trusted", is_flag=True, envvar="TREADLE_TRUST_DISCOVERED",
+        help="Send the token to a queue that discovery found: any machine of the network may be that.",
+    )  # fmt: skip
+    @functools.wraps(command)
+    def with_queue(server: str | None, store: str | None, trusted: bool, **rest: Any) -> Any:
+        return command(queue=Queue(server, store, trusted), **rest)
+
+    return with_queue
 
 
-def _with(server: str | None, store: str | None, act: Callable[[Client], Awaitable[T]]) -> T:
+def _with(queue: Queue, act: Callable[[Client], Awaitable[T]]) -> T:
     """Act on the server; one that is away is exit code 3."""
     needs_client()
 
     async def work() -> T:
-        async with _client(server, store) as client:
+        async with _client(queue) as client:
             return await act(client)
 
     return asyncio.run(work())
 
 
 @contextlib.asynccontextmanager
-async def _client(server: str | None, store: str | None) -> AsyncIterator[Client]:
+async def _client(queue: Queue) -> AsyncIterator[Client]:
     """To the server that was named, else to the first one found. Raises Stop if there is none."""
-    from treadle import config
     from treadle.discovery import NoMulticast, find, place
     from treadle.wasi.client import Client
 
+    server, store = queue.server, queue.store
     if server is None:
         try:
             found = await find(FIND, place())
@@ -63,7 +99,9 @@ async def _client(server: str | None, store: str | None) -> AsyncIterator[Client
             words = f"no queue answered on the local network within {FIND:g} s"
             raise Stop(UNREACHABLE, f"{words}; name one: --server URL, or TREADLE_SERVER")
         server, store = found.queue, store or found.store
-    async with Client(server, config.token(), store, patient=False) as client:
+        queue.note_withheld(server)
+    token, store_token = queue.tokens()
+    async with Client(server, token, store, patient=False, store_token=store_token) as client:
         yield client
 
 
@@ -71,7 +109,7 @@ def needs_client() -> None:
     try:
         import aiohttp  # noqa: F401
     except ImportError as error:
-        raise Stop(USAGE, f"this needs the extra: pip install 'treadle[wasi]' ({error})") from None
+        raise Stop(USAGE, f"this needs the extra: pip install 'wasmtime>=30' 'aiohttp>=3.11' ({error})") from None
 
 
 @click.group()
@@ -105,18 +143,18 @@ def discover(json_: bool, timeout: float) -> int:
 
 @wasi.command()
 @to_server
-def ping(server: str | None, store: str | None) -> int:
+def ping(queue: Queue) -> int:
     """Whether the queue answers: prints pong."""
-    data(_with(server, store, lambda client: client.ping()))
+    data(_with(queue, lambda client: client.ping()))
     return 0
 
 
 @wasi.command()
 @to_server
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-def put(server: str | None, store: str | None, file: str) -> int:
+def put(queue: Queue, file: str) -> int:
     """Keep FILE (- for stdin) as a blob and print its address."""
-    data(_with(server, store, lambda client: _put(client, file)))
+    data(_with(queue, lambda client: _put(client, file)))
     return 0
 
 
@@ -124,9 +162,9 @@ def put(server: str | None, store: str | None, file: str) -> int:
 @to_server
 @click.argument("address")
 @click.argument("out", default="-")
-def get(server: str | None, store: str | None, address: str, out: str) -> int:
+def get(queue: Queue, address: str, out: str) -> int:
     """Write the blob at ADDRESS to OUT, or to stdout."""
-    _with(server, store, lambda client: _bring(client, address, out))
+    _with(queue, lambda client: _bring(client, address, out))
     return 0
 
 
@@ -134,13 +172,13 @@ def get(server: str | None, store: str | None, address: str, out: str) -> int:
 @to_server
 @click.argument("binary")
 @click.argument("given", metavar="[INPUT]", required=False)
-def enqueue(server: str | None, store: str | None, binary: str, given: str | None) -> int:
+def enqueue(queue: Queue, binary: str, given: str | None) -> int:
     """Send a job of BINARY with INPUT, each a file or an address, and print its id."""
 
     async def send(client: Client) -> str:
         return (await _create(client, binary, given)).job_id
 
-    data(_with(server, store, send))
+    data(_with(queue, send))
     return 0
 
 
@@ -150,7 +188,7 @@ def enqueue(server: str | None, store: str | None, binary: str, given: str | Non
 @click.argument("binary")
 @click.argument("given", metavar="[INPUT]", required=False)
 @click.argument("out", metavar="[OUTPUT]", default="-")
-def run(server: str | None, store: str | None, timeout: float | None, binary: str, given: str | None, out: str) -> int:
+def run(queue: Queue, timeout: float | None, binary: str, given: str | None, out: str) -> int:
     """Send a job, wait for it, and write its output to OUTPUT, or to stdout. Exit code 0 if it completed, 1 if not."""
 
     async def work(client: Client) -> int:
@@ -165,16 +203,16 @@ def run(server: str | None, store: str | None, timeout: float | None, binary: st
             raise Stop(FAILED, f"{job.job_id} is {job.status} after {timeout:g} s, and goes on") from None
         return await _result(client, job, out)
 
-    return _with(server, store, work)
+    return _with(queue, work)
 
 
 @wasi.command()
 @to_server
 @as_json
 @click.argument("id")
-def status(server: str | None, store: str | None, json_: bool, id: str) -> int:
+def status(queue: Queue, json_: bool, id: str) -> int:
     """How a job stands."""
-    job = _with(server, store, lambda client: client.get(id))
+    job = _with(queue, lambda client: client.get(id))
     if json_:
         document(job)
     else:
@@ -186,22 +224,22 @@ def status(server: str | None, store: str | None, json_: bool, id: str) -> int:
 @to_server
 @click.argument("id")
 @click.argument("out", default="-")
-def result(server: str | None, store: str | None, id: str, out: str) -> int:
+def result(queue: Queue, id: str, out: str) -> int:
     """Write the output of an ended job to OUT, or to stdout."""
 
     async def work(client: Client) -> int:
         return await _result(client, await client.get(id), out)
 
-    return _with(server, store, work)
+    return _with(queue, work)
 
 
 @wasi.command(name="list")
 @to_server
 @as_json
 @click.option("--status", type=click.Choice(("pending", "active", "completed", "failed")))
-def list_(server: str | None, store: str | None, json_: bool, status: str | None) -> int:
+def list_(queue: Queue, json_: bool, status: str | None) -> int:
     """The jobs of the queue, the oldest first."""
-    jobs = _with(server, store, lambda client: client.list(status))
+    jobs = _with(queue, lambda client: client.list(status))
     if json_:
         document(jobs)
     else:

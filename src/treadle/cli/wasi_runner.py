@@ -6,13 +6,14 @@ Without it whoever wants to run modules would write a program around the library
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli.logs import simple
 from treadle.cli.say import UNREACHABLE, USAGE, Stop, note, seconds
-from treadle.cli.wasi import FIND, needs_client, to_server
+from treadle.cli.wasi import FIND, Queue, needs_client, to_server
+from treadle.redaction import shown
 
 if TYPE_CHECKING:
     from treadle.discovery import Whereabouts
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 @click.option("--wall", type=seconds, default="60", show_default=True, help="Seconds one run may take.")
 @click.option("--memory", type=click.IntRange(65_536), default=256 * 2**20, show_default=True, help="Bytes of memory.")
 @click.option("--output", type=click.IntRange(1), default=128 * 2**20, show_default=True, help="Bytes it may write.")
+@click.option("--module", type=click.IntRange(1), default=64 * 2**20, show_default=True, help="Bytes of a module.")
+@click.option("--input", type=click.IntRange(1), default=256 * 2**20, show_default=True, help="Bytes of an input.")
+@click.option(
+    "--compiler", type=click.IntRange(1), default=512 * 2**20, show_default=True,
+    help="Bytes of memory for compiling a module, beside --memory; on Linux.",
+)  # fmt: skip
 @click.option(
     "--tickle", type=seconds, default="60", show_default=True,
     help="Seconds between signs of life; less if the queue counts a runner as gone sooner than after four of them.",
@@ -31,35 +38,33 @@ if TYPE_CHECKING:
 @click.option(
     "--grace", type=seconds, default="30", show_default=True, help="Seconds that runs get to end when it is stopped."
 )
-def wasi_runner(
-    server: str | None, store: str | None, slots: int, wall: float, memory: int, output: int, tickle: float,
-    grace: float,
-) -> int:  # fmt: skip
+def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds: Any) -> int:
     """Claim jobs of the queue and run their modules, each in a process of its own: no files, no network.
 
     Without --server it works for the first queue that is announced on the local network, and follows it when it
     moves. SIGTERM or Ctrl-C: claim no more, let runs end within --grace, then kill them and hand their jobs back.
     """
     needs_wasmtime()
-    from treadle import config
     from treadle.wasi import Bounds
     from treadle.wasi.client import Client
     from treadle.wasi.runner import Runner
     from treadle.worker.signals import Signals
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    simple("%(asctime)s %(levelname)s %(message)s")
 
     async def look() -> tuple[str, str] | None:
         found = await _look()
-        return None if found is None else (found.queue, store or found.store)
+        return None if found is None else (found.queue, queue.store or found.store)
 
     async def work() -> None:
-        place = (server, store) if server is not None else await _first(store)
-        find = None if server is not None else look
-        async with Client(place[0], config.token(), place[1], patient=True, find=find) as client:
-            runner = Runner(client, Bounds(wall=wall, memory=memory, output=output), slots, tickle, grace)
+        place = (queue.server, queue.store) if queue.server is not None else await _first(queue.store)
+        find = None if queue.server is not None else look
+        queue.note_withheld(place[0])
+        token, store_token = queue.tokens()
+        async with Client(place[0], token, place[1], find=find, store_token=store_token) as client:
+            runner = Runner(client, Bounds(**bounds), slots, tickle, grace)
             with Signals(asyncio.get_running_loop(), runner.stop):
-                note(f"treadle: runner {runner.id}, {slots} at once, for {place[0]}")
+                note(f"treadle: runner {runner.id}, {slots} at once, for {shown(place[0])}")
                 await runner.run()
         note("treadle: stopped")
 
@@ -73,7 +78,7 @@ def needs_wasmtime() -> None:
     try:
         import wasmtime  # noqa: F401
     except ImportError as error:
-        raise Stop(USAGE, f"no module could be run here: pip install 'treadle[wasi]' ({error})") from None
+        raise Stop(USAGE, f"this needs: pip install 'wasmtime>=30' 'aiohttp>=3.11' ({error})") from None
 
 
 async def _look() -> Whereabouts | None:

@@ -6,12 +6,13 @@ until a task returns them or somebody enqueues them, and then all of it happens,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, overload
 
 from msgspec.structs import replace
 
 from treadle import defaults
+from treadle.awaiting import check_awaited
 from treadle.codec import MISSING
 from treadle.compose.check import acyclic, usable
 from treadle.compose.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
@@ -133,9 +134,13 @@ class Flow(Continuation[T_co, W_co]):
         others = tuple([replace(new, root=id, parent=new.parent or id) for new in self.rows()])
         return JobSpec(root, source=maker, others=others)
 
-    async def enqueue(self, *, within: Any = None) -> Job[W_co, W_co]:
+    def enqueue(self, *, within: Any = None) -> Coroutine[Any, Any, Job[W_co, W_co]]:
         """Store all of it, with a root job to wait for; durable when it returns, or when the transaction of yours that
         it is to be stored `within` is committed."""
+        check_awaited(f"{type(self).__name__.lower()}(...).enqueue()", "app.sync.enqueue(...) of the flow")
+        return self._enqueue(within)
+
+    async def _enqueue(self, within: Any) -> Job[W_co, W_co]:
         spec = self.job()
         assert spec.source is not None
         [job] = await spec.source.sender.send([spec], within)
@@ -150,13 +155,13 @@ class Chain(Flow[T_co, W_co]):
 
     __slots__ = ()
 
-    async def enqueue(self, *, within: Any = None) -> Job[W_co, W_co]:
-        """Store all of it; answers the last job."""
+    async def _enqueue(self, within: Any) -> Job[W_co, W_co]:
+        """Of a chain the answer is the last job."""
         spec = self.job()
         assert spec.source is not None
         last = self._specs[-1]
-        await spec.source.sender.send([spec], within)
-        return Job(last.id, last.new.task, spec.source.sender, last.decode)
+        [job] = await spec.source.sender.send([spec], within)
+        return Job(last.id, last.new.task, spec.source.sender, last.decode, job.created)
 
 
 def _made(

@@ -6,6 +6,7 @@ last child has ended, from rows that no longer change: so it may be worked out a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -14,7 +15,8 @@ import msgspec
 from treadle import codec, judge
 from treadle.compose.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
 from treadle.compose.reduce import DEFAULT, Reducer
-from treadle.errors import BadResult, TooLarge, TreadleError
+from treadle.errors import BadResult, TooLarge, TreadleError, error_line
+from treadle.judge import upstreams
 from treadle.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.retry import read_policy
 
@@ -63,7 +65,7 @@ def ending(
             name = (task.reduce if task is not None else None) or DEFAULT
         if name not in reducers:
             raise NoReducer(f"there is no reducer {name!r} in this app; there are {', '.join(reducers)}")
-        parts = contributions(children)
+        parts = contributions(children, row.after)
         text, of = _as_text(parts, name) if task is None else (None, ())
         if task is not None or name not in ("last", "first", "list"):
             value = reducers[name]([decode_of(part, tasks, part.result or "null") for part in parts])
@@ -73,7 +75,7 @@ def ending(
             raise TooLarge(f"the value of the workflow {row.job.id}", size, most)
     except Exception as error:  # the reducer is the user's, and so are the classes its values are made of
         return failure(
-            row, f"its children ended well; folding their results with {name!r} failed\n{judge.text_of(error)}"
+            row, f"its children ended well; folding their results with {name!r} failed: {judge.text_of(error)}"
         )
     return _ended(row, text, of, None)
 
@@ -108,10 +110,10 @@ def _over(row: Record, children: Sequence[Record]) -> Outcome:
 def fatal(children: Sequence[Record], plan: Plan) -> list[Record]:
     """The children because of which their parent fails. Of one that somebody waited for with a condition that allows
     for failures, the one that waited decides; of the first ones the condition of the flow, if it has one."""
-    tolerated = {up for child in children if child.job.slack != 0 and child.job.task != FLOW for up in child.job.after}
+    tolerated = {up for child in children if child.job.slack != 0 and child.job.task != FLOW for up in upstreams(child)}
     if plan.of is not None:
         ids = {child.job.id for child in children}
-        begin = [child for child in children if not ids.intersection(child.job.after)]
+        begin = [child for child in children if not ids.intersection(upstreams(child))]
         need = len(begin) if plan.need is None else plan.need
         if sum(1 for child in begin if plan.of == "done" or child.state is State.SUCCEEDED) >= need:
             tolerated |= {child.job.id for child in begin}
@@ -121,9 +123,10 @@ def fatal(children: Sequence[Record], plan: Plan) -> list[Record]:
 
 def _named(failed: Sequence[Record], of: int) -> str:
     lines, blamed = [f"{len(failed)} of its {of} children did not succeed:"], causes(failed)
-    for row in blamed[:SHOWN]:
-        last = (row.error or "").strip().splitlines()
-        lines.append(f"- {row.job.task} {row.job.id} ({row.reason}): {last[-1] if last else 'no details'}"[:400])
+    lines += [
+        f"- {row.job.task} {row.job.id} ({row.reason}): {error_line(row.error) or 'no details'}"[:400]
+        for row in blamed[:SHOWN]
+    ]
     if len(blamed) > SHOWN:
         lines.append(f"- and {len(blamed) - SHOWN} more")
     return "\n".join(lines)
@@ -137,14 +140,17 @@ def causes(failed: Sequence[Record]) -> list[Record]:
 # --- what they contribute
 
 
-def contributions(children: Sequence[Record]) -> list[Record]:
+def contributions(children: Sequence[Record], after: Sequence[str] = ()) -> list[Record]:
     """The children whose results are folded, in the order of their ending (of one moment: as they were given). A
-    result that was handed on as an argument has gone there, and None is nothing."""
-    used = {up for child in children if read_policy(child.job.retry).pass_result for up in child.job.after}
+    result that was handed on as an argument has gone there, and None is nothing. A child contributes as often as the
+    parent names it in `after`: a row whose key two of them asked for has answered both."""
+    named = Counter(after)
+    used = {up for child in children if read_policy(child.job.retry).pass_result for up in upstreams(child)}
     found = [
         child
         for child in children
         if child.state is State.SUCCEEDED and child.job.id not in used and child.result not in (None, "null")
+        for _ in range(named[child.job.id] or 1)
     ]
     return sorted(found, key=lambda child: child.ended_at or 0.0)
 

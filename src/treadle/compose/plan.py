@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle import ids
-from treadle.judge import succeeded
+from treadle.judge import kept_upstreams, succeeded
 from treadle.model import NewJob, Outcome, Pairs, Record, State
 from treadle.options import When
 
@@ -53,7 +53,7 @@ class _Payload(Struct, frozen=True, omit_defaults=True):
     kwargs: Plan = PLAIN
 
 
-_read_plan = msgspec.json.Decoder(Plan).decode
+read_plan = msgspec.json.Decoder(Plan).decode
 _read_payload = msgspec.json.Decoder(_Payload).decode
 
 
@@ -65,11 +65,19 @@ def plan_for(reduce: str | None, when: When | None, locked: bool = False) -> Pla
 
 
 def plan_of(row: Record) -> Plan:
-    """How this parent is to end."""
-    if row.job.task == FLOW:
-        return PLAIN if row.job.payload == "[]" else _read_payload(row.job.payload).kwargs
-    text = dict(row.memo).get(PLAN)
-    return PLAIN if text is None else _read_plan(text)
+    """How this parent is to end. A plan that cannot be read counts as none: a bad row must not stop a worker."""
+    try:
+        if row.job.task == FLOW:
+            return plan_of_job(row.job)
+        text = dict(row.memo).get(PLAN)
+        return PLAIN if text is None else read_plan(text)
+    except msgspec.MsgspecError:
+        return PLAIN
+
+
+def plan_of_job(job: NewJob) -> Plan:
+    """How a row of `treadle.flow` is to end. Raises MsgspecError."""
+    return PLAIN if job.payload == "[]" else _read_payload(job.payload).kwargs
 
 
 def root_of(id: str, plan: Plan, after: Sequence[str], **fields: Any) -> NewJob:
@@ -116,7 +124,9 @@ def continued(
     after = tuple(new.id for new in then if new.parent == record.job.id)
     if marks:
         then.append(mark_of(record))
-    memo = () if plan == PLAIN else ((PLAN, msgspec.json.encode(plan).decode()),)
+    memo = kept_upstreams(record)
+    if plan != PLAIN:
+        memo = (*memo, (PLAN, msgspec.json.encode(plan).decode()))
     return Outcome(
         id=record.job.id, version=record.version, state=State.WAITING, attempt=record.attempt + 1, result=own,
         memo=memo, note=note, then=tuple(then), after=after, slack=None, ran=True,

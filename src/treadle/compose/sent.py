@@ -5,8 +5,9 @@ Without it every way to send jobs would have its own idea of what a flow is made
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from treadle.compose.flow import Flow, behind
 from treadle.compose.plan import FLOW
@@ -15,6 +16,8 @@ from treadle.job import Continuation, JobSpec, Source
 from treadle.options import HasId, Options, Seconds, Sizes, When, columns
 from treadle.retry import Policy
 
+T = TypeVar("T")
+
 
 def flatten(
     specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]], source: Source
@@ -22,7 +25,7 @@ def flatten(
     """Specs and flows, alone or in iterables, as specs. Raises BadOption for anything else, and for another app's."""
     flat: list[JobSpec[Any, Any]] = []
     for some in specs:
-        for each in (some,) if isinstance(some, Continuation) else some:
+        for each in (some,) if isinstance(some, Continuation) else _many(some):
             found: object = each.job(source=source) if isinstance(each, Flow) else each
             if not isinstance(found, JobSpec):
                 raise BadOption("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
@@ -30,6 +33,22 @@ def flatten(
                 raise BadOption("enqueue", f"{found!r} belongs to another app")
             flat.append(found)
     return flat
+
+
+def _many(some: Iterable[T]) -> Iterable[T]:
+    """What may stand among the arguments of `enqueue` besides one spec. Raises BadOption, with what to write."""
+    found: Any = some
+    if callable(getattr(found, "job", None)):
+        name = getattr(found, "__name__", "task")
+        raise BadOption("enqueue", f"{found!r} is a task: give a job of it, with its arguments: {name}.job(...)")
+    if inspect.iscoroutine(found):
+        found.close()
+        raise BadOption("enqueue", f"{found.__name__}(...) is a coroutine: give a job, {found.__name__}.job(...)")
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise BadOption(
+            "enqueue", f"expected specs (task.job(...)) or flows, found {found!r}; a task that is called runs here"
+        )
+    return some
 
 
 def waiting(

@@ -84,6 +84,7 @@ class Announcement:
         """Ask whether the name is free, then say that it is ours."""
         while not await self._probe():
             self._name = uuid.uuid4()
+            self._taken.clear()  # not before the first probe: an objection may be there already
         self._is_ours = True
         for number in range(ANNOUNCEMENTS):
             if number:
@@ -92,7 +93,6 @@ class Announcement:
                 ear.say(Packet(is_response=True, answers=tuple(self._all(ear))))
 
     async def _probe(self) -> bool:
-        self._taken.clear()
         for _ in range(PROBES):
             for ear in self._link.ears:
                 asked = tuple(Question((self.instance, *kind), ANY, alone=True) for kind in self._types)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BYTES = "application/octet-stream"
 SHA1 = re.compile(r"[0-9a-fA-F]{40}")
+# A web page of another site may POST these, and a body of no type, without asking first. It has to ask for a PUT.
+FORMS = ("", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
 
 
 def blob_face(blobs: Blobs) -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
@@ -60,6 +62,9 @@ class BlobFace:
         token = caller(request)
         if not (token.may("enqueue") or token.may("work")):
             raise Refused(403, "forbidden", f"the token {token.name!r} may neither enqueue nor work")
+        named = request.headers.get("content-type", "")
+        if request.method == "POST" and named.partition(";")[0].strip().lower() in FORMS:
+            raise Refused(415, "wrong_type", f"expected Content-Type {BYTES} or PUT, found {named!r}")
 
         async def pieces() -> AsyncIterator[bytes]:
             async for piece in request.stream():

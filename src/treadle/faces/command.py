@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import sys
@@ -22,6 +23,8 @@ from treadle.faces.delivery import DeliveryFailed, Parcel, parcel
 KEPT: Final = 65_536  # bytes of stdout that become the job's result: the last ones
 SHOWN: Final = 4_000  # bytes of stderr in the error of a failure: the last ones
 GRACE: Final = 2.0  # s from SIGTERM to SIGKILL
+# Variables from which Treadle and its drivers take addresses and credentials.
+CREDENTIALS: Final = re.compile(r"(TREADLE|REDIS|AWS|NATS|SERVAL)_.*|PG[A-Z]+|DATABASE_URL", re.DOTALL)
 LINGER: Final = 1.0  # s for pipes to close once the process has ended
 
 # Beside each process, with a pipe from us: were we killed, the process must not go on beside the next one.
@@ -31,14 +34,14 @@ GUARD: Final = 'read _; kill -s KILL -- "-$1"'
 class Command:
     """Runs one program for each job.
 
-    It finds TREADLE_JOB_ID, TREADLE_DUE_TIME and TREADLE_ATTEMPT in its environment. What it leaves running in its
-    process group ends with it.
+    It finds TREADLE_JOB_ID, TREADLE_DUE_TIME and TREADLE_ATTEMPT in its environment, and no credentials of Treadle but
+    those named in `environment`. What it leaves running in its process group ends with it.
     """
 
-    def __init__(self, words: Sequence[str], timeout: float = 30.0) -> None:
+    def __init__(self, words: Sequence[str], timeout: float = 30.0, environment: Sequence[str] = ()) -> None:
         if not words or shutil.which(words[0]) is None:
             raise BadOption("command", f"there is no program {words[0] if words else ''!r}")
-        self._words, self._timeout = tuple(words), timeout
+        self._words, self._timeout, self._environment = tuple(words), timeout, frozenset(environment)
 
     async def __call__(self, payload: Any) -> str:
         """Returns the end of what it wrote to stdout. Raises DeliveryFailed."""
@@ -58,10 +61,14 @@ class Command:
         return output
 
     async def _start(self, found: Parcel) -> Process:
+        inherited = {
+            name: value for name, value in os.environ.items()
+            if name in self._environment or not CREDENTIALS.fullmatch(name)
+        }  # fmt: skip
         about = {"TREADLE_JOB_ID": found.name, "TREADLE_DUE_TIME": found.due, "TREADLE_ATTEMPT": found.attempt}
         try:
             return await asyncio.create_subprocess_exec(
-                *self._words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=os.environ | about, start_new_session=True
+                *self._words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=inherited | about, start_new_session=True
             )
         except OSError as error:
             raise DeliveryFailed(f"{self._words[0]} could not be started: {error}") from None

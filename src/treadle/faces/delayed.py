@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -19,21 +19,37 @@ from starlette.routing import BaseRoute, Route
 from treadle import defaults
 from treadle.errors import StorageError, TreadleError
 from treadle.faces.names import id_of, shown
+from treadle.job import JobSpec
 from treadle.model import NewJob, Record, State
 from treadle.retry import Policy, Retry
 from treadle.server.body import body
 from treadle.server.faults import Refused, json
+from treadle.server.gate import users_row
 from treadle.server.guard import allowed, caller
 from treadle.server.settings import Settings
 from treadle.server.waiting import Waiting
+from treadle.server.weight import SMALL
 
 if TYPE_CHECKING:
     from treadle.app import App
 
 PORT: Final = 8080
+METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # Starlette's default is GET alone
 LATEST: Final = 100 * 365 * 86_400.0  # s from now: beyond it somebody has sent milliseconds
 KEEP: Final = 86_400.0  # s an ended job can be looked at, and an Idempotency-Key answers the same job
+_payload = msgspec.json.Decoder(list[msgspec.Raw]).decode
 POLICY: Final = Policy(retry=Retry(attempts=25, base=1.0, factor=2.0, max=300.0, jitter=0.2))
+
+
+LONGEST: Final = defaults.MAX_PAYLOAD + 2**10  # bytes of a request: a payload and a moment
+NUMBER: Final = 100  # characters of a moment
+
+
+class Asked(Struct, frozen=True, rename="camel"):
+    """A job to store. Both are kept as text until their size is known."""
+
+    payload: Raw | UnsetType = UNSET
+    due_time: Raw | UnsetType = UNSET
 
 
 class Said(Struct, frozen=True):
@@ -91,7 +107,7 @@ class DelayedFace:
             Route("/jobs/{id}", self._plainly(self.get), methods=["GET"]),
             Route("/jobs/{id}", self._plainly(self.delete), methods=["DELETE"]),
             Route("/stats", self._plainly(self.stats), methods=["GET"]),
-            Route("/{rest:path}", self._plainly(self.nothing)),
+            Route("/{rest:path}", self._plainly(self.nothing), methods=METHODS),
         ]
 
     @staticmethod
@@ -118,23 +134,26 @@ class DelayedFace:
     async def post(self, request: Request) -> Response:
         """Store a job; 200 once that is durable."""
         allowed(caller(request, "enqueue"), (defaults.DELAYED_QUEUE,))
-        asked = await body(request, dict[str, Any], self._settings.max_body)
-        delay = self._delay(asked)
-        payload = msgspec.json.encode([asked.get("payload", "")]).decode()
+        asked = await body(request, Asked, min(LONGEST, self._settings.max_body), raw=Asked)
+        due, payload = self._due(asked.due_time), _payload_of(asked.payload)
         key = request.headers.get("idempotency-key")
         job = NewJob(
             id=self._app.new_id(), task=defaults.DELAYED_TASK, payload=payload, queue=defaults.DELAYED_QUEUE,
-            delay=delay, keep=KEEP, retry=POLICY.text(), headers=(("dueTime", repr(float(asked["dueTime"]))),),
+            delay=max(0.0, due - self._app.now()), keep=KEEP, retry=POLICY.text(), headers=(("dueTime", repr(due)),),
             key=None if key is None else f"{defaults.DELAYED_TASK} {caller(request).name} {key}", key_window=KEEP,
+            reach=() if key is None else (defaults.DELAYED_QUEUE,),
         )  # fmt: skip
-        [row] = await self._app.storage.enqueue([job])
-        if row.job.payload != payload:
+        [(row, created)] = await self._app.client.send_rows([JobSpec(users_row(job))])
+        if not created and row.job.payload != payload:
             raise Refused(422, "reused", "this Idempotency-Key was used for another job")
         return json(Stored(shown(row.id)))
 
-    def _delay(self, asked: dict[str, Any]) -> float:
-        """Seconds from now. Strictly later than the current whole second, as the protocol always had it."""
-        found, now = asked.get("dueTime"), self._app.now()
+    def _due(self, asked: Raw | UnsetType) -> float:
+        """The moment. Strictly later than the current whole second, as the protocol always had it."""
+        text, now = memoryview(asked or b"null"), self._app.now()
+        if len(text) > NUMBER:
+            raise Refused(422, "wrong", f"dueTime: expected seconds since 1970 as a number, found {len(text):,} bytes")
+        found = _read(text)
         try:
             due = float(found) if isinstance(found, int | float | str) and not isinstance(found, bool) else math.nan
         except (ValueError, OverflowError):
@@ -145,7 +164,7 @@ class DelayedFace:
             raise Refused(422, "past", f"Job due time must be in future: {due:g} has passed, it is {now:.0f}")
         if due > now + LATEST:
             raise Refused(422, "far", f"dueTime {due:g} is over a hundred years ahead: seconds, not milliseconds")
-        return max(0.0, due - now)
+        return due
 
     async def get(self, request: Request) -> Response:
         caller(request, "read")
@@ -158,15 +177,15 @@ class DelayedFace:
         if row.state is State.RUNNING:
             raise Refused(409, "running", "the job is being handled")
         if not row.state.final:
-            await self._app.jobs.cancel(row.id)
-        await self._app.jobs.delete(row.id)
+            await self._app.jobs.within((defaults.DELAYED_QUEUE,)).cancel(row.id)
+        await self._app.jobs.within((defaults.DELAYED_QUEUE,)).delete(row.id)
         return Response(status_code=204)
 
     async def stats(self, request: Request) -> Response:
-        caller(request, "read")
+        allowed(caller(request, "read"), (defaults.DELAYED_QUEUE,))
         found, oldest = {"backlog": 0, "due": 0, "unacked": 0, "failed": 0}, None
         for count in (await self._app.storage.stats()).counts:
-            if count.task != defaults.DELAYED_TASK:
+            if count.task != defaults.DELAYED_TASK or count.queue != defaults.DELAYED_QUEUE:
                 continue
             if count.state is State.READY:
                 found["backlog"] += count.jobs - count.in_line
@@ -181,10 +200,37 @@ class DelayedFace:
     async def _row(self, request: Request) -> Record:
         [row] = await self._app.storage.get([read(request.path_params["id"])])
         # What was taken back is gone to this protocol; its row stays a while, for whoever repeats a call.
-        if row is None or row.job.task != defaults.DELAYED_TASK or row.state is State.CANCELLED:
+        if row is None or not _is_ours(row) or row.state is State.CANCELLED or not caller(request).sees(row.job.queue):
             raise Refused(404, "not_found", "not found")
-        allowed(caller(request), (row.job.queue,))
         return row
+
+
+def _is_ours(row: Record) -> bool:
+    """Whether this protocol can show the row: a program may have stored another one of its task."""
+    if (row.job.task, row.job.queue) != (defaults.DELAYED_TASK, defaults.DELAYED_QUEUE):
+        return False
+    try:
+        return len(_payload(row.job.payload)) == 1 and math.isfinite(float(dict(row.job.headers)["dueTime"]))
+    except (msgspec.MsgspecError, ValueError, KeyError):
+        return False
+
+
+def _payload_of(asked: Raw | UnsetType) -> str:
+    """The payload as it is stored. A large one word for word: no objects are made of it."""
+    text = memoryview(asked or b'""')
+    if len(text) <= SMALL:
+        return msgspec.json.encode([_read(text)]).decode()
+    try:
+        return f"[{bytes(text).decode()}]"
+    except UnicodeDecodeError as error:
+        raise Refused(400, "malformed", f"the body is not UTF-8: {error}") from None
+
+
+def _read(text: memoryview) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
 
 
 def _view(row: Record) -> DelayedJob:
@@ -192,7 +238,7 @@ def _view(row: Record) -> DelayedJob:
     state = words.get(row.state, str(row.state))
     if row.state is State.READY:
         state = "ready" if row.place is not None else "scheduled"
-    [payload] = msgspec.json.decode(row.job.payload)
+    [payload] = _payload(row.job.payload)
     return DelayedJob(
         job_id=shown(row.id), state=state, payload=payload, due_time=float(dict(row.job.headers)["dueTime"]),
         pickup_time=row.started_at, attempts=row.attempt, last_error=row.error,

@@ -5,9 +5,11 @@ Without it a program in another language could post delayed jobs and never get o
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
@@ -34,19 +36,23 @@ class Delivery(Struct, frozen=True, kw_only=True):
     target   the URL, or the program and its arguments
     headers  of each request
     timeout  s one delivery may take, in all
+    environment  names of variables a command gets although they may hold credentials, such as PGPASSWORD
     """
 
     how: Literal["webhook", "command", "print"] = "print"
     target: tuple[str, ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
     timeout: float = TIMEOUT
+    environment: tuple[str, ...] = ()
 
 
 class Parcel(NamedTuple):
-    """The job that is delivered now: its name, its body, and what else is said of it."""
+    """The job that is delivered now. The sender chose its body only: a shell may compute with the rest."""
 
-    name: str
-    due: str  # seconds since 1970, as it was asked for
+    name: (
+        str  # 26 characters, or an id of the sender's with all but letters, digits, `.`, `_`, `-` and `~` percent-coded
+    )
+    due: str  # seconds since 1970, a finite number
     attempt: str
     body: bytes
     is_text: bool
@@ -56,8 +62,16 @@ def parcel(payload: Any) -> Parcel:
     """From within the run of a delayed job. A text is delivered as that text, anything else as JSON."""
     here, is_text = current(), isinstance(payload, str)
     body = payload.encode() if is_text else msgspec.json.encode(payload)
-    due = here.headers.get("dueTime") or repr(here.record.joined_at or here.record.created_at)
-    return Parcel(name_of(here.id), due, str(here.attempt), body, is_text)
+    due = _seconds(here.headers.get("dueTime"), here.record.joined_at or here.record.created_at)
+    return Parcel(quote(name_of(here.id), safe=""), due, str(here.attempt), body, is_text)
+
+
+def _seconds(asked: str | None, otherwise: float) -> str:
+    try:
+        found = float(asked or otherwise)
+    except ValueError:
+        found = otherwise
+    return repr(found if math.isfinite(found) else otherwise)
 
 
 def deliver(app: App, delivery: Delivery) -> None:
@@ -74,7 +88,7 @@ def deliver(app: App, delivery: Delivery) -> None:
     elif delivery.how == "command":
         from treadle.faces.command import Command
 
-        take = Command(delivery.target, delivery.timeout)
+        take = Command(delivery.target, delivery.timeout, delivery.environment)
     else:
         take = _print
 

@@ -28,12 +28,15 @@ from treadle.faces.queuey_jobs import (
     Listing,
     Rules,
     Tickle,
+    is_ours,
     runner_of,
     view,
 )  # fmt: skip
-from treadle.model import ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
+from treadle.job import JobSpec
+from treadle.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
 from treadle.server.body import body
 from treadle.server.faults import Refused, json
+from treadle.server.gate import users_row
 from treadle.server.guard import allowed, caller
 from treadle.server.settings import WAIT, Settings
 from treadle.server.waiting import Waiting
@@ -46,6 +49,7 @@ TASK: Final = "wasi.run"
 KEEP: Final = 30 * 86_400.0  # s an ended job can be looked at
 KEY_WINDOW: Final = 86_400.0  # s for which an Idempotency-Key answers the same job
 PORT: Final = 1717
+BODY: Final = 16 * 2**10  # bytes: two addresses and a few numbers
 TRIES: Final = 5  # looks at a job that moves on between look and act
 AGE: Final = "Treadle-Abandoned-After"  # a header of claims: seconds of silence that mean gone
 
@@ -61,6 +65,7 @@ class QueueFace:
     def __init__(self, app: App, settings: Settings, rules: Rules, waiting: Waiting, blobs: Blobs | None) -> None:
         self._app, self._settings, self._rules, self._waiting = app, settings, rules, waiting
         self._blobs = blobs
+        self._most = min(BODY, settings.max_body)
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -85,7 +90,7 @@ class QueueFace:
     async def create(self, request: Request) -> Response:
         """Store a job. The same Idempotency-Key answers the same job."""
         allowed(caller(request, "enqueue"), (QUEUE,))
-        asked = await body(request, Create, self._settings.max_body)
+        asked = await body(request, Create, self._most)
         await self._verify(asked)
         payload = msgspec.json.encode([asked.binary_addr, asked.input_addr]).decode()
         key = request.headers.get("idempotency-key")
@@ -94,10 +99,10 @@ class QueueFace:
             lease=self._rules.abandoned_age, key_window=KEY_WINDOW,
             priority=asked.priority, delay=asked.delay,
             # a key and not an id made of it: ids are UUIDs of version 7, so that jobs of one instant keep their order
-            key=None if key is None else f"{TASK} {caller(request).name} {key}",
+            key=None if key is None else f"{TASK} {caller(request).name} {key}", reach=() if key is None else (QUEUE,),
         )  # fmt: skip
-        [row] = await self._app.storage.enqueue([job])
-        if row.job.payload != payload:
+        [(row, created)] = await self._app.client.send_rows([JobSpec(users_row(job))])
+        if not created and row.job.payload != payload:
             raise Refused(422, "idempotency_key_reused", "this Idempotency-Key was used for another job")
         return json(self._view(row))
 
@@ -117,7 +122,7 @@ class QueueFace:
     async def claim(self, request: Request) -> Response:
         """The oldest pending job, or 204. `?wait=20` waits for one; an Idempotency-Key makes it repeatable."""
         allowed(caller(request, "work"), (QUEUE,))
-        runner = (await body(request, ClaimAsked, self._settings.max_body)).runner_id.lower()
+        runner = (await body(request, ClaimAsked, self._most)).runner_id.lower()
         ticket = f"{runner}#{request.headers.get('idempotency-key') or uuid.uuid4().hex}"
         wait = min(_number(request.query_params.get("wait", "0")), self._settings.max_wait, WAIT)
 
@@ -143,9 +148,12 @@ class QueueFace:
             if not found.records:
                 return None, found.next_in
             [row] = found.records
-            if not (row.lost and self._rules.spent(row)):
+            if not is_ours(row):
+                await self._refuse(row)
+            elif not (row.lost and self._rules.spent(row)):
                 return row, None
-            await self._give_up(row)
+            else:
+                await self._give_up(row)
 
     async def get(self, request: Request) -> Response:
         caller(request, "read")
@@ -172,23 +180,24 @@ class QueueFace:
                 order="oldest",
             )
         )
-        return json({"jobs": [self._view(row) for row in page.records], "after": page.cursor})
+        return json({"jobs": [self._view(row) for row in page.records if is_ours(row)], "after": page.cursor})
 
     async def tickle(self, request: Request) -> Response:
         """A sign of life of the runner: the job is his for another while."""
         caller(request, "work")
-        runner = (await body(request, Tickle, self._settings.max_body, empty=b"{}")).runner_id
+        runner = (await body(request, Tickle, self._most, empty=b"{}")).runner_id
         for _ in range(TRIES):
             row = await self._active(request, runner)
             worker = Presence(worker=runner_of(row) or "")
-            if not await self._app.storage.heartbeat(worker, [Hold(row.id, row.version)], self._rules.abandoned_age):
+            held = await self._app.storage.heartbeat(worker, [Hold(row.id, row.version)], self._rules.abandoned_age)
+            if not held.lost:
                 return json(self._view(await self._row(request)))
         raise Refused(409, "moved_on", "the job moves on faster than it can be looked at; try again")
 
     async def complete(self, request: Request) -> Response:
         """What became of the run. The same again from the same runner is 200."""
         caller(request, "work")
-        asked = await body(request, Complete, self._settings.max_body)
+        asked = await body(request, Complete, self._most)
         status = asked.status.lower()
         if status not in ("completed", "failed"):
             raise Refused(422, "wrong_shape", f"status: expected completed or failed, found {asked.status!r}")
@@ -225,7 +234,7 @@ class QueueFace:
     async def release(self, request: Request) -> Response:
         """A runner that stops hands its job back: it returns to its turn, and its claim does not count."""
         caller(request, "work")
-        runner = (await body(request, Tickle, self._settings.max_body, empty=b"{}")).runner_id
+        runner = (await body(request, Tickle, self._most, empty=b"{}")).runner_id
         for _ in range(TRIES):
             row = await self._active(request, runner)
             outcome = Outcome(id=row.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
@@ -238,7 +247,7 @@ class QueueFace:
         caller(request, "operate")
         row = await self._row(request)
         if not row.state.final:
-            await self._app.jobs.cancel(row.id)
+            await self._app.jobs.within((QUEUE,)).cancel(row.id)
         return json(self._view(await self._row(request)))
 
     # --- rows
@@ -250,9 +259,14 @@ class QueueFace:
             raise Refused(400, "malformed_id", f"expected a UUID, found {id!r}")
         await self._app.storage.prune(0)  # abandoned jobs return to the line now, not when somebody claims
         [row] = await self._app.storage.get([id.lower()])
-        if row is None or row.job.task != TASK:
+        if (
+            row is None
+            or row.job.task != TASK
+            or row.job.queue != QUEUE
+            or not is_ours(row)
+            or not caller(request).sees(QUEUE)
+        ):
             raise Refused(404, "not_found", f"there is no job {id}")
-        allowed(caller(request), (row.job.queue,))
         if row.state is State.READY and row.lost and self._rules.spent(row):
             await self._give_up(row)
             [row] = await self._app.storage.get([row.id])
@@ -270,6 +284,14 @@ class QueueFace:
         if runner is not None and runner.lower() != runner_of(row):
             raise Refused(409, "not_owner", f"the job is run by {runner_of(row)}")
         return row
+
+    async def _refuse(self, row: Record) -> None:
+        """End a job that was not sent by this protocol: no runner could be told what to run."""
+        words = "it was not sent by the queue protocol: expected two addresses as its arguments"
+        outcome = Outcome(
+            id=row.id, version=row.version, state=State.FAILED, attempt=row.attempt, reason=ABORTED, error=words
+        )
+        await self._app.storage.settle([outcome])
 
     async def _give_up(self, row: Record) -> None:
         """End a job that was abandoned too often."""

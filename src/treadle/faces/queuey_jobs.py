@@ -30,6 +30,10 @@ Priority = Annotated[int, Meta(ge=defaults.PRIORITY_RANGE[0], le=defaults.PRIORI
 Delay = Annotated[float, Meta(ge=0, le=defaults.MAX_DELAY)]
 
 
+_addresses = msgspec.json.Decoder(tuple[str, str | None]).decode
+_address = msgspec.json.Decoder(str | None).decode
+
+
 class Rules(Struct, frozen=True, kw_only=True):
     """What an operator may set: seconds without a sign of life, attempts, and what counts as one.
 
@@ -121,7 +125,7 @@ def claims(row: Record) -> int:
 
 def view(row: Record, rules: Rules) -> JobJson:
     """The job as it stands."""
-    binary, given = msgspec.json.decode(row.job.payload, type=tuple[str, str | None])
+    binary, given = _addresses(row.job.payload)
     status = {State.RUNNING: "active", State.SUCCEEDED: "completed"}.get(row.state)
     if status is None:
         status = "failed" if row.state.final else "pending"
@@ -135,8 +139,25 @@ def view(row: Record, rules: Rules) -> JobJson:
         job_id=row.id, binary_addr=binary, input_addr=given, created_at=_ms(row.created_at), updated_at=_ms(heard),
         completed_at=None if row.ended_at is None else _ms(row.ended_at), status=status,
         run_attempts=rules.attempts(row), abandon_count=row.lost, failure=_failing(row), runner_id=runner,
-        output_addr=None if row.result is None else msgspec.json.decode(row.result, type=str | None),
+        output_addr=_output(row.result),
     )  # fmt: skip
+
+
+def is_ours(row: Record) -> bool:
+    """Whether this protocol can show the row: a program may have stored another one of its task."""
+    try:
+        _addresses(row.job.payload)
+    except msgspec.MsgspecError:
+        return False
+    return UUID.fullmatch(row.id) is not None
+
+
+def _output(result: str | None) -> str | None:
+    """The address a run gave; None where it gave something else."""
+    try:
+        return None if result is None else _address(result)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _failing(row: Record) -> Failing | None:
@@ -160,7 +181,7 @@ def ending_of(row: Record) -> Ending:
         return Ending()
     try:
         return msgspec.json.decode(row.note, type=Ending)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return Ending()
 
 

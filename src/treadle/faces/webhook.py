@@ -11,13 +11,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import aiohttp
+import yarl
 
 from treadle import clock
 from treadle.errors import BadOption
 from treadle.faces.delivery import DeliveryFailed, parcel
+from treadle.redaction import origin, shown, target
 from treadle.retry import Defer
 
 SHOWN: Final = 2_000  # bytes of an answer that says no, kept as the job's error
@@ -33,9 +34,12 @@ class Webhook:
     """
 
     def __init__(self, url: str, headers: Sequence[tuple[str, str]] = (), timeout: float = 30.0) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadOption("webhook", f"expected a URL such as https://example.org/jobs, found {url!r}")
+        try:
+            self._origin = origin(url)  # for messages: path and query of a webhook are often its secret
+            yarl.URL(url)
+        except ValueError:
+            found = f"expected a URL such as https://example.org/jobs, found {shown(url)!r}"
+            raise BadOption("webhook", found) from None
         self._url, self._headers, self._timeout = url, dict(headers), timeout
         self._session: aiohttp.ClientSession | None = None
 
@@ -58,6 +62,8 @@ class Webhook:
                 return await self._judge(answer)
         except TimeoutError:
             raise DeliveryFailed(f"the webhook has not answered within {self._timeout:g} s") from None
+        except aiohttp.InvalidURL:  # its text is the whole URL
+            raise DeliveryFailed(f"the webhook at {self._origin} cannot be reached: aiohttp refuses its URL") from None
         except (aiohttp.ClientError, OSError) as error:
             raise DeliveryFailed(f"the webhook cannot be reached: {str(error) or type(error).__name__}") from None
 
@@ -69,6 +75,9 @@ class Webhook:
             wait = retry_after(answer.headers.get("Retry-After"), answer.headers.get("Date"))
             if wait is not None:
                 raise Defer(min(max(wait, SOONEST), LATEST))
+        if 300 <= status < 400:
+            there = target(self._url, answer.headers.get("Location"))
+            raise DeliveryFailed(f"the webhook answered {status}, a redirect to {there}, which is not followed")
         said = b""
         with suppress(aiohttp.ClientError, asyncio.TimeoutError):
             while len(said) < SHOWN and (piece := await answer.content.read(SHOWN - len(said))):

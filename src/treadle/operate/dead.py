@@ -6,41 +6,47 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.awaiting import Awaited
 from treadle.errors import BadOption
 from treadle.model import Page, State
-from treadle.operate.jobs import Jobs
+from treadle.operate.acts import GROUP
+from treadle.operate.jobs import Jobs, Told
 
 
-class Dead:
+class Dead(Awaited, call="app.dead", sync="app.sync.dead.{name}(...)"):
     """Failed jobs, newest first. Filters are those of `app.jobs`."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    async def list(self, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:
+    async def list(self, /, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:
         """One page of failed jobs; fewer than `limit` where rows that nobody runs were among them."""
         page = await self._jobs.list(cursor=cursor, limit=limit, order="ended", state=State.FAILED, **filters)
         return replace(page, records=tuple(row for row in page.records if row.job.task))
 
-    async def retry(self, *, limit: int | None = None, **filters: Any) -> int:
-        """Reopen all that match, or `limit` of them, the oldest first; answers how many. Who waits for them waits
-        again. Those whose key is held by another job meanwhile stay. Raises BadOption."""
+    async def retry(self, /, *, limit: int | None = None, progress: Told | None = None, **filters: Any) -> int:
+        """Reopen all that match, or `limit` of them, the oldest first; answers how many jobs this call reopened. Jobs
+        that wait for them wait again. Those whose key another job holds meanwhile stay. `progress` is called after each
+        group with the number of jobs looked at. Raises BadOption."""
         filters = {**filters, "state": State.FAILED}
         if limit is None:
-            return await self._jobs.retry(**filters)
+            return await self._jobs.retry(progress=progress, **filters)
         most: object = limit
         if isinstance(most, bool) or not isinstance(most, int) or limit < 1:
             raise BadOption("limit", f"expected 1 or more, or None for all, found {limit!r}")
-        done, chosen = 0, list[str]()
+        done, looked, chosen = 0, 0, list[str]()
         async for row in self._jobs.iterate(**filters):
             chosen.append(row.job.id)
-            if len(chosen) == limit - done:
+            if len(chosen) == min(GROUP, limit - done):
                 done += await self._jobs.retry(ids=chosen, state=State.FAILED)
+                looked += len(chosen)
                 chosen.clear()
+                if progress is not None:
+                    progress(looked)
                 if done >= limit:
                     return done
         return done + (await self._jobs.retry(ids=chosen, state=State.FAILED) if chosen else 0)
 
-    async def purge(self, **filters: Any) -> int:
-        """Let all that match go; answers how many."""
-        return await self._jobs.delete(**{**filters, "state": State.FAILED})
+    async def purge(self, /, *, progress: Told | None = None, **filters: Any) -> int:
+        """Let all that match go; answers how many jobs this call let go."""
+        return await self._jobs.delete(progress=progress, **{**filters, "state": State.FAILED})

@@ -11,21 +11,24 @@ from itertools import islice
 from typing import Final
 
 from treadle import defaults
-from treadle.events import Event
+from treadle.clock import Clock
+from treadle.events import Event, lease_expired
 from treadle.model import EXPIRED, Query, Record, State
 from treadle.storage.contract import Storage
 
 TRACKED: Final = 10_000  # unfinished jobs looked at; beyond, the oldest are not followed any more
 LISTENED: Final = 500  # of those, the newest whose endings wake us; the others are seen at the next look
 PAGE: Final = 500
+AHEAD: Final = 60.0  # s that clocks may differ; a row created later than that was written by one that was wrong
 UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
 
 class Following:
     """One reader of the events of everybody."""
 
-    def __init__(self, storage: Callable[[], Awaitable[Storage]]) -> None:
-        self._storage = storage
+    def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Clock) -> None:
+        self._storage, self._now = storage, now
+        self._new_ones: dict[str, None] = {}  # told as created, the latest of them: none is told twice
         self._told: dict[str, Record] = {}  # unfinished jobs, as they were told last
         self._mark = 0.0  # the newest creation seen
         self._at_mark: set[str] = set()
@@ -45,6 +48,7 @@ class Following:
     async def _begin(self, storage: Storage) -> None:
         newest = await storage.find(Query(order="newest", limit=PAGE))
         self._note_newest(newest.records)
+        self._new_ones.update(dict.fromkeys(row.job.id for row in newest.records))
         cursor: str | None = None
         while len(self._told) < TRACKED:
             page = await storage.find(Query(state=UNFINISHED, order="newest", limit=PAGE, cursor=cursor))
@@ -65,7 +69,7 @@ class Following:
                 if row is None or row.state.final:
                     del self._told[id]
                 if row is not None and (row.version, row.state) != (before.version, before.state):
-                    events.append(_event(row, before))
+                    events += _events(row, before)
                     if not row.state.final:
                         self._told[id] = row
         for row in await self._new(storage):
@@ -78,6 +82,8 @@ class Following:
 
     async def _new(self, storage: Storage) -> list[Record]:
         """Those created since the last look, oldest first."""
+        if self._mark > self._now() + AHEAD:  # a clock was ahead when it was made, and nothing new would come behind it
+            self._mark, self._at_mark = self._now() - AHEAD, set()
         found: list[Record] = []
         mark, at_mark, cursor = self._mark, self._at_mark, None
         while True:
@@ -89,7 +95,11 @@ class Following:
             if cursor is None or len(fresh) < len(page.records) or len(found) >= TRACKED:
                 break
         self._note_newest(found)
-        return [row for row in reversed(found) if _ours(row)]
+        told = [row for row in reversed(found) if _ours(row) and row.job.id not in self._new_ones]
+        self._new_ones.update(dict.fromkeys(row.job.id for row in told))
+        while len(self._new_ones) > TRACKED:
+            del self._new_ones[next(iter(self._new_ones))]
+        return told
 
     def _note_newest(self, rows: list[Record] | tuple[Record, ...]) -> None:
         newest = max((row.created_at for row in rows), default=self._mark)
@@ -101,6 +111,15 @@ class Following:
 def _ours(row: Record) -> bool:
     """Whether it is a job of the user's."""
     return bool(row.job.task) and row.job.queue != defaults.OWN_QUEUE
+
+
+def _events(row: Record, before: Record) -> list[Event]:
+    """What happened to a row since the last look. A lease that ran out is told also where another worker has the job
+    by now; the job's later story comes behind it, but a return to the line is no story of its own."""
+    if row.lost <= before.lost:
+        return [_event(row, before)]
+    back_in_line = row.state is State.READY and row.version == before.version
+    return [lease_expired(row)] if back_in_line else [lease_expired(row), _event(row, before)]
 
 
 def _event(row: Record, before: Record | None) -> Event:

@@ -7,12 +7,23 @@ storage's clock, and opens it.
 
 from __future__ import annotations
 
-from msgspec import json
+from msgspec import MsgspecError, json
 
+from treadle.errors import BadOption
 from treadle.judge import HOLD, Held
-from treadle.model import Outcome, Record, State
+from treadle.model import ABORTED, Outcome, Record, State
 from treadle.operate.limits import Limits
+from treadle.options import name_of
+from treadle.retry import seconds
 from treadle.runner import OwnTask
+
+
+def _read(text: str) -> Held:
+    """What is asked for, checked as the public call checks it."""
+    held = json.decode(text, type=Held)
+    name_of(held.limit, "limit")
+    seconds(held.seconds, "seconds")
+    return held
 
 
 class Holds:
@@ -24,9 +35,16 @@ class Holds:
 
     async def run(self, record: Record, now: float) -> Outcome:
         """Shut, or open: as the storage's moment `now` says. Either may be repeated."""
-        held = json.decode(record.job.payload, type=Held)
-        left = record.created_at + held.seconds - now
-        await self._limits.shut(held.limit, "held", left > 0)
+        try:
+            held = _read(record.job.payload)
+        except (MsgspecError, BadOption) as error:
+            text = f"this row asks for no rest of a limit that could be given: {error}"
+            return Outcome(
+                id=record.job.id, version=record.version, state=State.FAILED, attempt=1, reason=ABORTED, error=text
+            )
+        until = record.created_at + held.seconds
+        left = until - now
+        await self._limits.hold(held.limit, until, left > 0)
         if left > 0:
             return Outcome(id=record.job.id, version=record.version, state=State.READY, delay=left)
         return Outcome(id=record.job.id, version=record.version, state=State.SUCCEEDED, result="null")

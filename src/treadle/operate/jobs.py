@@ -6,38 +6,44 @@ version it saw: what a worker did meanwhile is never overwritten.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from msgspec.structs import replace
-
-from treadle import codec, defaults, promises
+from treadle import codec, defaults, ids, promises
+from treadle.awaiting import Awaited
 from treadle.client import Client
-from treadle.compose.fold import causes, fatal
-from treadle.compose.plan import plan_of
-from treadle.ending import rows_of
-from treadle.errors import BadOption, JobUnknown, KeyHeld, Stale, TooLarge, TreadleError
+from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
 from treadle.job import Job
 from treadle.memo import check_name
-from treadle.model import ASKED, CHILDREN, Outcome, Page, Query, Record, State
-from treadle.operate.explain import explain
+from treadle.model import Page, Query, Record, State, Stats
+from treadle.operate import acts, stored
+from treadle.operate.explain import explain, made_by
+from treadle.operate.names import Names, near, warn
 from treadle.options import HasId
 from treadle.retry import read_policy
-from treadle.storage.contract import Storage
+from treadle.storage.carrying import check_stays, mark_of
+from treadle.storage.contract import Storage, confined
+from treadle.storage.rules import within as in_reach
 from treadle.task import Task
 
 Filter = Any
-TRIES = 5  # a job that moves on between look and act is looked at again this often
+Told = Callable[[int], object]
+RUNS_READ = 1_000  # running jobs among which `explain` looks for the parent of a job
+UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
+ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 def id_of(job: HasId | str) -> str:
     return job if isinstance(job, str) else job.id
 
 
-class Jobs:
+class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     """Jobs of any state, by id or by filter.
+
+    After a move the old storage still answers looks, with rows that no longer change; acts raise StorageMoved.
 
     Filters: state (a State, its name, or several), task, queue, workflow (id of its first job), parent, label, ids,
     before (an aware moment: created before it).
@@ -45,47 +51,66 @@ class Jobs:
 
     def __init__(
         self, client: Client, storage: Callable[[], Awaitable[Storage]], tasks: Mapping[str, Task[..., Any, Any]],
-        now: Callable[[], float], most: int = defaults.MAX_STEP,
+        now: Callable[[], float], names: Names, most: int = defaults.MAX_STEP,
     ) -> None:  # fmt: skip
+        self._names = names
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
+        self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
+
+    def within(self, queues: tuple[str, ...]) -> Jobs:
+        """The same for a caller with a right to jobs of these queues only; (): of all. Other jobs are unknown when they
+        are named by id, and acts leave them alone, also those that came of one of these. Lists must name a queue."""
+        if not queues:
+            return self
+        found = copy.copy(self)
+        found._acts, found._reach = acts.Acts(self._client, self._storage, queues), queues
+        return found
 
     # --- looking
 
     async def get(self, job: HasId | str) -> Record:
-        """The row. Raises JobUnknown."""
-        [row] = await self._client.get([id_of(job)])
+        """The row. Raises UnknownJob; StorageMoved for a job that is unknown because it lives elsewhere now."""
+        [found] = await self._client.get([id_of(job)])
+        row = self._visible(found)
         if row is None:
-            raise JobUnknown(id_of(job))
+            await self._check_stays()
+            raise UnknownJob(id_of(job))
         return row
 
     async def handle(self, job: HasId | str) -> Job[Any, Any]:
-        """A Job to wait for, from any process: `await (await app.jobs.handle(id)).result()`. Raises JobUnknown."""
+        """A Job to wait for, from any process: `await (await app.jobs.handle(id)).result()`. Raises UnknownJob."""
         return self.job_of(await self.get(job))
 
     def job_of(self, row: Record) -> Job[Any, Any]:
         return Job(row.job.id, row.job.task, self._client, None)
 
     def arguments(self, row: Record) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the job was called with; without the task's code here, as plain values."""
+        """What the job was called with. Without the task's code here these are plain values, and a payload that is no
+        call is the only argument. Raises BadArgument where the task is here and does not take them."""
         task = self._tasks.get(row.job.task)
         if task is not None and not read_policy(row.job.retry).pass_result:
-            return task.signature.decode_call(row.job.payload)
-        found: Any = codec.decode_any(row.job.payload)
-        if isinstance(found, list):
-            return tuple(found), {}
-        return tuple(found.get("args", ())), dict(found.get("kwargs", {}))
+            try:
+                return task.signature.decode_call(row.job.payload)
+            except BadArgument as error:
+                error.permanent = False  # the job that asks is another one
+                raise
+        return stored.arguments(row.job.payload)
 
     async def list(
-        self, *, cursor: str | None = None, limit: int = 50, count: bool = False,
+        self, /, *, cursor: str | None = None, limit: int = 50, count: bool = False,
         order: Literal["newest", "oldest", "ended", "line"] = "newest", **filters: Filter,
     ) -> Page:  # fmt: skip
-        """One page of rows; `page.cursor` goes on with the next. Raises BadOption for a filter that does not exist."""
+        """One page of rows; `page.cursor` goes on with the next. Raises BadOption for a filter that does not exist.
+        Warns (UnknownName) if nothing fits and nothing uses the queue, the task or the label of the filter."""
         if not 0 <= limit <= 10_000:
             raise BadOption("limit", f"expected 0 to 10,000, found {limit!r}")
         query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order)
-        return await (await self._storage()).find(query)
+        page = await (await self._storage()).find(query)
+        if not page.records and cursor is None and (limit or page.total == 0):
+            await self._names.nothing_found(query.queue, query.task, query.label)
+        return page
 
-    async def iterate(self, **filters: Filter) -> AsyncIterator[Record]:
+    async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
         """Every row that matches, page by page, oldest first."""
         cursor: str | None = None
         while True:
@@ -97,101 +122,108 @@ class Jobs:
                 return
 
     async def position(self, job: HasId | str) -> int | None:
-        """How many jobs stand before it in its queue's line; None if it is not in line. Raises JobUnknown."""
+        """How many jobs stand before it in its queue's line; None if it is not in line. Raises UnknownJob."""
         row = await self.get(job)
         if row.place is None:
             return None
-        page = await (await self._storage()).find(Query(order="line", ahead_of=row.job.id, limit=0, count=True))
+        # With the queue: over HTTP, a token that is bound to queues must name one.
+        query = Query(queue=row.job.queue, order="line", ahead_of=row.job.id, limit=0, count=True)
+        page = await (await self._storage()).find(query)
         return page.total
 
     async def explain(self, job: HasId | str) -> str:
-        """In one sentence: why it is not running, or what became of it. Raises JobUnknown."""
+        """In one sentence: why it is not running, or what became of it. Raises UnknownJob.
+
+        Where the jobs live elsewhere since a move, it says so.
+        """
         row = await self.get(job)
         storage = await self._storage()
-        ups = await storage.get(row.after) if row.state is State.WAITING else []
+        mark = await mark_of(storage)
+        if mark is not None and mark.role == "gone":
+            return f"Its storage was moved to {mark.other}: look there. Its row here is old and says {row.state}."
+        ups = [self._visible(up) for up in await storage.get(row.after)] if row.state is State.WAITING else []
         ahead = await self.position(row.job.id) if row.place is not None else None
-        return explain(row, dict(zip(row.after, ups, strict=False)), ahead, await storage.stats(), self._now())
+        stats = Stats()  # which count every row there is, so only where the sentence needs them
+        if row.state is State.RUNNING or row.place is not None:
+            stats = await storage.stats()
+        elif row.state is State.READY and row.parked is not None:
+            stats = Stats(limits=await storage.limits())
+        parent = None
+        if row.state is State.READY and ids.stem(row.job.id) is not None:  # a run made it, which may hold its slot
+            queue = row.job.queue if confined(storage) else None  # a bound token must name one
+            running = await storage.find(Query(state=(State.RUNNING,), queue=queue, limit=RUNS_READ))
+            parent = made_by([each for each in running.records if self._visible(each)], row.job.id)
+        return explain(row, dict(zip(row.after, ups, strict=False)), ahead, stats, self._now(), parent)
+
+    async def _check_stays(self) -> None:
+        await check_stays(await self._storage())
+
+    def _visible(self, row: Record | None) -> Record | None:
+        return row if row is not None and in_reach(self._reach, row.job.queue) else None
 
     # --- acting
 
-    async def cancel(self, job: HasId | str | None = None, *, tree: bool = True, **filters: Filter) -> int:
-        """Cancel a job (its children too, unless tree=False), or all unfinished ones a filter finds. Answers how many.
+    async def cancel(
+        self, /, job: HasId | str | None = None, *, tree: bool = True, progress: Told | None = None, **filters: Filter
+    ) -> int:
+        """Cancel a job (its children too, unless tree=False), or all unfinished ones a filter finds. Answers how many
+        jobs this call cancelled.
 
         Row, key and slot are free at once; a running function is told at once where a wake-up arrives, else at its
-        next heartbeat. Raises JobUnknown.
+        next heartbeat. Of many, groups are cancelled one after the other, and `progress` is called after each with the
+        number of jobs looked at; interrupted, it may be called again. Raises UnknownJob.
         """
-        rows = await self._chosen(job, filters, lambda row: not row.state.final or (tree and job is not None))
+        if job is None and filters and not filters.get("ids"):
+            filters.setdefault("state", UNFINISHED)
         done = 0
-        for row in rows:
-            cancelled = await self._cancel_one(row)
-            done += cancelled + (await self._cancel_below(row) if tree else 0)
-            if cancelled and row.job.root is None:
-                self._client.tell("workflow.ended", replace(row, state=State.CANCELLED, reason=ASKED))
+        async for rows in self._chosen(job, filters, lambda row: not row.state.final or job is not None, progress):
+            done += await self._acts.cancel(rows, tree)
+        if not done:
+            await self._check_stays()
         return done
 
-    async def _cancel_below(self, row: Record) -> int:
-        """What came of a job: after it, which would otherwise come in line and end as failed because of them."""
-        done, look = 0, [row] if row.ran else []
-        while look:
-            async for child in self.iterate(parent=look.pop().job.id):
-                if not child.job.task:
-                    continue  # a signal's row, which goes with its job
-                done += await self._cancel_one(child)
-                look += [child] if child.ran else []
-        return done
-
-    async def _cancel_one(self, row: Record) -> int:
-        if row.state.final:
-            return 0
-        done = await self._act(row, _cancelled)
-        if done and row.state is State.WAITING:
-            # Not before it: the job would come in line, and wait for the signal anew. Nor left: nobody else ends them.
-            async for child in self.iterate(parent=row.job.id):
-                if promises.signal_name(child) is not None and not child.state.final:
-                    await self._act(child, _cancelled)
-        return done
-
-    async def retry(self, job: HasId | str | None = None, **filters: Filter) -> int:
-        """Reopen failed or cancelled jobs: each, what it doomed, and the ancestors that ended because of it.
+    async def retry(self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter) -> int:
+        """Reopen failed or cancelled jobs: each, what it doomed, and the ancestors that ended because of it. Answers
+        how many jobs this call reopened, without those that came along.
 
         Of a job that failed because of its children those are reopened that did, and it waits for them again.
-        Their tries count from 0 again. Raises JobUnknown; Stale for a job that has not ended or succeeded; KeyHeld if
+        Their tries count from 0 again. Raises UnknownJob; Stale for a job that has not ended or succeeded; KeyHeld if
         an unfinished job holds the key meanwhile. By filter, those that cannot be reopened are passed over.
         """
         if job is None and filters:
-            filters.setdefault("state", ("failed",))
-        rows = await self._chosen(job, filters, lambda row: row.state in (State.FAILED, State.CANCELLED))
-        if job is not None and not rows:
-            row = await self.get(job)
-            raise Stale(row.job.id, f"{row.state}: only failed and cancelled jobs are reopened")
-        return sum([await self._reopen(row, raising=job is not None) for row in rows])
-
-    async def _reopen(self, row: Record, raising: bool) -> int:
-        """Reopen a job; of one that failed because of its children, those of them that did, and theirs."""
-        done, look, seen = 0, [row], {row.job.id}
-        while look:
-            one = look.pop()
-            failed: list[Record] = []
-            if one.reason == CHILDREN:
-                children = await rows_of(self._client.get, one.after)
-                failed = [child for child in causes(fatal(children, plan_of(one))) if child.state.final]
-            below = [child for child in failed if child.job.id not in seen]
-            seen.update(child.job.id for child in below)
-            look += below
-            if not failed:
-                done += await self._act(one, _reopened, raising)
+            filters.setdefault("state", (State.FAILED,))
+        done = 0
+        async for rows in self._chosen(job, filters, _reopens, progress):
+            done += await self._acts.reopen(rows, raising=job is not None)
+        if not done:
+            await self._check_stays()
+        if job is not None and not done:
+            await self._refuse(job, _reopens,
+                               "only failed and cancelled jobs are reopened")  # fmt: skip
         return done
+
+    async def signals_of(self, job: HasId | str) -> Sequence[str]:
+        """The names of the signals that a job waits for at the moment. Raises UnknownJob."""
+        return await self._signals_of(await self.get(job))
+
+    async def _signals_of(self, row: Record) -> Sequence[str]:
+        if row.state is not State.WAITING or not row.after:
+            return []
+        ups = await (await self._storage()).get(row.after)
+        return [name for up in ups if up and not up.state.final and (name := promises.signal_name(up)) is not None]
 
     async def signal(self, job: HasId | str, name: str, value: object = None) -> None:
         """Give a job the value its `current().wait_for(name)` waits for; it may come before the job does. Stored when
         this returns.
 
-        Raises JobUnknown; Stale for a job that has ended; Signalled for the second one of a name; BadStep, BadOption
-        for a name or a value that cannot be stored.
+        Raises UnknownJob; Stale for a job that has ended; Signalled for the second one of a name; ForeignRow if another
+        caller has stored the signal's row; BadStep, BadOption for a name or a value that cannot be stored. Warns
+        (UnknownName) if the job waits for other signals.
         """
         check_name(name)
         row = await self.get(job)
         if row.state.final or row.ran:
+            await self._check_stays()
             how = str(row.state) if row.state.final else "waiting for its children"
             raise Stale(row.job.id, f"{how}: nobody waits for {name!r} any more")
         try:
@@ -200,62 +232,79 @@ class Jobs:
             raise BadOption("signal", f"{name!r}: {error}") from None
         if (size := len(text.encode())) > self._most:
             raise TooLarge(f"the value of the signal {name!r}", size, self._most)
-        await promises.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"')
+        waits = await self._signals_of(row)
+        await promises.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self._reach)
+        if waits and name not in waits:
+            named = ", ".join(map(repr, waits))
+            warn(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
 
-    async def run_now(self, job: HasId | str | None = None, **filters: Filter) -> int:
-        """Bring scheduled jobs (and those waiting for their next try) into line at once.
+    async def run_now(
+        self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
+    ) -> int:
+        """Bring scheduled jobs (and those waiting for their next try) into line at once. Answers how many jobs those
+        were.
 
-        Raises JobUnknown; Stale for a job that is not ready.
+        Raises UnknownJob; Stale for a job that is not ready.
         """
         if job is None and filters:
-            filters.setdefault("state", ("ready",))
-        rows = await self._chosen(job, filters, lambda row: row.state is State.READY)
-        if job is not None and not rows:
-            row = await self.get(job)
-            raise Stale(row.job.id, f"{row.state}: only ready jobs can be run now")
-        return sum([await self._act(row, _now) for row in rows if row.place is None and row.parked is None])
+            filters.setdefault("state", (State.READY,))
+        return await self._many(job, filters, acts.at_once, lambda row: row.state is State.READY,
+                                "only ready jobs can be run now", progress)  # fmt: skip
 
-    async def delete(self, job: HasId | str | None = None, **filters: Filter) -> int:
-        """Let ended jobs go: their rows are pruned within a minute or so, unless an unfinished job needs them.
+    async def delete(
+        self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
+    ) -> int:
+        """Let ended jobs go: their rows are pruned within a minute or so, unless an unfinished job needs them. Answers
+        how many jobs this call let go.
 
-        Raises JobUnknown; Stale for a job that has not ended.
+        Raises UnknownJob; Stale for a job that has not ended.
         """
-        rows = await self._chosen(job, filters, lambda row: row.state.final)
-        if job is not None and not rows:
-            row = await self.get(job)
-            raise Stale(row.job.id, f"{row.state}: cancel it first")
-        return sum([await self._act(row, _deleted) for row in rows])
+        if job is None and filters and not filters.get("ids"):
+            filters.setdefault("state", ENDED)
+        return await self._many(job, filters, acts.let_go, lambda row: row.state.final, "cancel it first", progress)
+
+    async def _many(
+        self, job: HasId | str | None, filters: dict[str, Filter], act: acts.Chosen, fits: Callable[[Record], bool],
+        otherwise: str, progress: Told | None,
+    ) -> int:  # fmt: skip
+        done = 0
+        async for rows in self._chosen(job, filters, fits, progress):
+            done += len(await self._acts.settle(rows, act, raising=job is not None))
+        if not done:
+            await self._check_stays()
+        if job is not None and not done:
+            await self._refuse(job, fits, otherwise)
+        return done
+
+    async def _refuse(self, job: HasId | str, fits: Callable[[Record], bool], otherwise: str) -> None:
+        """Raise Stale if the act does not fit this job."""
+        row = await self.get(job)
+        if not fits(row):
+            raise Stale(row.job.id, f"{row.state}: {otherwise}")
 
     async def _chosen(
-        self, job: HasId | str | None, filters: dict[str, Filter], fits: Callable[[Record], bool]
-    ) -> Sequence[Record]:
+        self, job: HasId | str | None, filters: dict[str, Filter], fits: Callable[[Record], bool],
+        progress: Told | None = None,
+    ) -> AsyncIterator[Sequence[Record]]:  # fmt: skip
+        """The job, or what the filters find, a group after the other."""
         if (job is None) == (not filters):
             raise BadOption("job", "give a job or an id, or else at least one filter")
         if job is not None:
-            return [row for row in [await self.get(job)] if fits(row)]
-        return [row async for row in self.iterate(**filters) if row.job.task and fits(row)]
+            yield [row for row in [await self.get(job)] if fits(row)]
+            return
+        looked, cursor = 0, None
+        while True:
+            page = await self.list(cursor=cursor, limit=acts.GROUP, order="oldest", **filters)
+            yield [row for row in page.records if row.job.task and fits(row)]
+            looked, cursor = looked + len(page.records), page.cursor
+            if progress is not None:
+                progress(looked)
+            if cursor is None:
+                return
 
-    async def _act(self, row: Record, outcome: Callable[[Record], Outcome | None], raising: bool = False) -> int:
-        """Settle from outside. A job that moved on meanwhile is looked at again; one that no longer fits is left."""
-        storage = await self._storage()
-        for _ in range(TRIES):
-            out = outcome(row)
-            if out is None:
-                return 0
-            [answer] = await storage.settle([out])
-            if answer.status == "applied":
-                if out.state is State.CANCELLED:
-                    self._client.tell("cancelled", row, out.error)
-                return 1
-            if answer.status == "refused":
-                if raising:
-                    raise _refused(row, answer.reason or "refused")
-                return 0
-            [again] = await storage.get([row.job.id])
-            if again is None:
-                return 0
-            row = again
-        return 0
+
+def _reopens(row: Record) -> bool:
+    return row.state in (State.FAILED, State.CANCELLED)
 
 
 def query_of(filters: dict[str, Filter], **rest: Any) -> Query:
@@ -287,36 +336,3 @@ def _states(value: Any) -> tuple[State, ...]:
         return tuple(State(each) for each in found)
     except ValueError:
         raise BadOption("state", f"expected of {', '.join(State)}, found {value!r}") from None
-
-
-def _refused(row: Record, reason: str) -> TreadleError:
-    """Reopening is refused for one reason only, and the storage can say it in words only."""
-    _, held, holder = reason.rpartition(" is held by job ")
-    if not held:
-        return Stale(row.job.id, reason)
-    return KeyHeld((row.job.key or "").partition(" ")[2], holder)
-
-
-def _cancelled(row: Record) -> Outcome | None:
-    if row.state.final:
-        return None
-    return Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, attempt=row.attempt, reason=ASKED,
-                   error="cancelled by hand")  # fmt: skip
-
-
-def _reopened(row: Record) -> Outcome | None:
-    if row.state not in (State.FAILED, State.CANCELLED):
-        return None
-    return Outcome(id=row.job.id, version=row.version, state=State.READY)
-
-
-def _now(row: Record) -> Outcome | None:
-    if row.state is not State.READY or row.place is not None:
-        return None
-    return Outcome(id=row.job.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
-
-
-def _deleted(row: Record) -> Outcome | None:
-    if not row.state.final:
-        return None
-    return Outcome(id=row.job.id, version=row.version, state=row.state, keep=0.0)

@@ -6,13 +6,16 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
+from treadle.awaiting import Awaited
 from treadle.model import Stats
 from treadle.operate.limits import Limits
-from treadle.options import OWN, name_of
+from treadle.operate.names import warn
+from treadle.options import name_of
+from treadle.ranges import OWN
 from treadle.storage.contract import Storage
 
 
-class Queues:
+class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):
     """Queues are names only: one is there as soon as a job is asked under it."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], limits: Limits) -> None:
@@ -20,12 +23,17 @@ class Queues:
 
     async def pause(self, queue: str) -> None:
         """Claim nothing more from this queue, at once and everywhere. What runs goes on, what is in line keeps its
-        turn."""
-        await self._limits.shut(f"queue:{name_of(queue, 'queue')}", "paused", True)
+        turn. Warns (UnknownName) if nothing uses the name."""
+        words = await self._limits.names.unused_queue(name_of(queue, "queue"))
+        await self._limits.shut(f"queue:{queue}")
+        warn(words)
 
     async def resume(self, queue: str) -> None:
-        """Claim from it again, under the limit it had before the pause, if it had one."""
-        await self._limits.shut(f"queue:{name_of(queue, 'queue')}", "paused", False)
+        """Claim from it again, under the limit it had before the pause, if it had one. Warns (UnknownName) if the queue
+        is not paused."""
+        words = await self._limits.names.not_paused("queue", name_of(queue, "queue"))
+        await self._limits.shut(f"queue:{queue}", False)
+        warn(words)
 
     async def stats(self) -> Stats:
         """Counts by queue, task and state; the workers; the limits."""

@@ -6,6 +6,7 @@ Without it a schedule could be written in code only, and stopping the nightly jo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from treadle import cron as when
 from treadle import defaults
+from treadle.awaiting import Awaited
 from treadle.clock import moment
 from treadle.cron import Next, Timing
 from treadle.errors import BadOption, Stale, UnknownSchedule
@@ -22,11 +24,11 @@ from treadle.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, Sta
 from treadle.operate import ticks
 from treadle.operate.ticks import CatchUp, Declared, Definition, Entry, Overlap, Ticker
 from treadle.runner import OwnTask
+from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
 from treadle.task import Task
 
 TRIES: Final = 10  # a schedule that ticks between look and change is looked at again this often
-UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
 Send = Callable[[Sequence[JobSpec[Any]]], Awaitable[list[Job[Any, Any]]]]
 
@@ -46,16 +48,17 @@ class Schedule(Struct, frozen=True, kw_only=True):
     id: str  # of its row
 
 
-class Schedules:
+class Schedules(Awaited, call="app.schedules", sync="app.sync.schedules.{name}(...)", more={"store": "{through}"}):
     """The schedules of the storage. Those declared in code are stored when a worker with that code starts."""
 
     def __init__(
         self, storage: Callable[[], Awaitable[Storage]], send: Send, new_id: Callable[[], str],
         handle: Callable[[Record], Job[Any, Any]], tell: Callable[[BaseException], None],
+        prepare: ticks.Prepare,
     ) -> None:  # fmt: skip
         self._storage, self._send, self._new_id, self._handle = storage, send, new_id, handle
         self._declared: dict[str, Declared] = {}
-        self._ticker = Ticker(storage, self._declared, tell)
+        self._ticker = Ticker(storage, self._declared, tell, prepare)
         self.tasks: dict[str, OwnTask] = {ticks.TASK: OwnTask(ticks.TASK, self._ticker.run, tends=True)}
 
     # --- declaring
@@ -67,13 +70,19 @@ class Schedules:
         """Write a schedule down in this process. Raises BadOption, and BadArgument if the task cannot be called so."""
         found, named = name or task.name, dict(kwargs or {})
         ticks.check(found, catch_up, overlap)
-        if found in self._declared:
+        known = self._declared.get(found)
+        if known is not None and (known.task is task or known.task.name != task.name):
             raise BadOption("name", f"there is a schedule {found!r} already; give one of them name=")
         task.signature.encode_call(tuple(args), named)
         definition = Definition(found, timing, task.name, catch_up, overlap)
         self._declared[found] = Declared(definition, task, tuple(args), named, ask)
         own = ticks.task_name(found, declared=True)
         self.tasks[own] = OwnTask(own, self._ticker.run, serves=task.name, tends=True)
+
+    @property
+    def declares(self) -> bool:
+        """Whether code has declared any schedule."""
+        return bool(self._declared)
 
     async def store(self) -> None:
         """Store what was declared here, and take over what was declared differently before. Any number of workers
@@ -108,17 +117,30 @@ class Schedules:
     # --- looking
 
     async def list(self) -> list[Schedule]:
-        """All of them, by name. Raises StorageError."""
-        return sorted([_shown(Entry(row)) async for row in self._rows()], key=lambda each: each.name)
+        """All of them, by name. Rows that are no schedules are left out; `treadle doctor` names them. Raises
+        StorageError."""
+        found = []
+        async for row in self._rows():
+            with suppress(*ticks.UNREADABLE):
+                found.append(_shown(Entry(row)))
+        return sorted(found, key=lambda each: each.name)
 
     async def get(self, name: str) -> Schedule:
         """One of them. Raises UnknownSchedule."""
-        return _shown(Entry(await self._find(name)))
+        return _shown(await self._entry(name))
+
+    async def _entry(self, name: str) -> Entry:
+        row = await self._find(name)
+        try:
+            return Entry(row)
+        except ticks.UNREADABLE as error:
+            what = f"the row of {name!r} is no schedule ({error}): `treadle doctor --repair` takes it away"
+            raise BadOption("schedule", what) from error
 
     async def _rows(self) -> AsyncIterator[Record]:
         cursor: str | None = None
         while True:
-            query = Query(queue=defaults.OWN_QUEUE, state=UNFINISHED, order="oldest", limit=500, cursor=cursor)
+            query = Query(queue=defaults.OWN_QUEUE, state=ticks.UNFINISHED, order="oldest", limit=500, cursor=cursor)
             page = await (await self._storage()).find(query)
             for row in page.records:
                 if row.job.task.partition(":")[0] == ticks.TASK:
@@ -128,10 +150,11 @@ class Schedules:
                 return
 
     async def _find(self, name: str) -> Record:
-        query = Query(queue=defaults.OWN_QUEUE, state=UNFINISHED, label=ticks.label(name), limit=10)
+        query = Query(queue=defaults.OWN_QUEUE, state=ticks.UNFINISHED, label=ticks.label(name), limit=10)
         for row in (await (await self._storage()).find(query)).records:
             if row.job.task.partition(":")[0] == ticks.TASK:
                 return row
+        await check_stays(await self._storage())
         raise UnknownSchedule(name)
 
     # --- acting
@@ -154,7 +177,7 @@ class Schedules:
     async def trigger(self, name: str) -> Job[Any, Any]:
         """One job of it now, beside its ticks, paused or not. Raises UnknownSchedule; BadOption for one whose jobs are
         made by code that is not here."""
-        entry = Entry(await self._find(name))
+        entry = await self._entry(name)
         known, job = self._declared.get(name), entry.definition.job
         if known is not None:
             job = known.job()
@@ -185,16 +208,17 @@ class Schedules:
             timing = when.cron(cron, tz)
         for _ in range(TRIES):
             try:
-                row = await self._find(name)
+                entry = await self._entry(name)
             except UnknownSchedule:
                 if spec is None or timing is None:
                     raise BadOption("upsert", f"{name!r} is new: give the job it makes, and cron= or every=") from None
                 definition = Definition(name, timing, spec.new.task, catch_up or "one", overlap or "allow", spec.new)
                 made = self._row(definition, declared=False)
                 [row] = await (await self._storage()).enqueue([made])
+                entry = Entry(row)
                 if row.job.id == made.id:
-                    return _shown(Entry(row))
-            if await self._settle(self._edited(Entry(row), spec, timing, catch_up, overlap)):
+                    return _shown(entry)
+            if await self._settle(self._edited(entry, spec, timing, catch_up, overlap)):
                 return await self.get(name)
         raise Stale(name, "it is being changed all the time")
 
@@ -214,13 +238,18 @@ class Schedules:
 
     async def _change(self, name: str, act: Callable[[Entry], Outcome | None]) -> None:
         for _ in range(TRIES):
-            out = act(Entry(await self._find(name)))
+            out = act(await self._entry(name))
+            if out is None:
+                await check_stays(await self._storage())
             if out is None or await self._settle(out):
                 return
         raise Stale(name, "it is being changed all the time")
 
     async def _settle(self, out: Outcome) -> bool:
-        [answer] = await (await self._storage()).settle([out])
+        storage = await self._storage()
+        [answer] = await storage.settle([out])
+        if answer.status == "stale":
+            await check_stays(storage)
         return answer.status == "applied"
 
 

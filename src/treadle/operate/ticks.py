@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
+from cronsim import CronSimError
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle import defaults, judge
 from treadle.clock import moment as aware
 from treadle.cron import Next, Timing, after, due, stamp
-from treadle.errors import BadOption
+from treadle.cron import check as check_timing
+from treadle.errors import BadOption, ForeignRow
 from treadle.model import NewJob, Outcome, Record, State
 from treadle.storage.contract import Storage
 from treadle.task import Task
@@ -26,6 +28,7 @@ from treadle.task import Task
 log = logging.getLogger("treadle")
 
 TASK: Final = "treadle.schedule"
+UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 ASK_AGAIN: Final = 60.0  # s until a function that raised, and so has no next moment, is asked again
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,200}")  # it stands in the ids of its ticks
 
@@ -48,6 +51,10 @@ class Definition(Struct, frozen=True, omit_defaults=True):
 
 
 read = msgspec.json.Decoder(Definition).decode
+# What a row raises that says it is a schedule and is none.
+UNREADABLE: Final = (
+    msgspec.MsgspecError, CronSimError, BadOption, ValueError, OverflowError, StopIteration, RecursionError,
+)  # fmt: skip
 
 
 class Declared(Struct, frozen=True):
@@ -111,14 +118,18 @@ def a_tick(job: NewJob, name: str, id: str, at: float | None) -> NewJob:
     )  # fmt: skip
 
 
+Prepare = Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]
+"""Jobs as the middleware of the app lets them through."""
+
+
 class Ticker:
     """Runs schedules. One for all of an app; what belongs to one schedule is in its row."""
 
     def __init__(
         self, storage: Callable[[], Awaitable[Storage]], declared: Mapping[str, Declared],
-        tell: Callable[[BaseException], None],
+        tell: Callable[[BaseException], None], prepare: Prepare,
     ) -> None:  # fmt: skip
-        self._storage, self._declared, self._tell = storage, declared, tell
+        self._storage, self._declared, self._tell, self._prepare = storage, declared, tell, prepare
 
     async def run(self, record: Record, now: float) -> Outcome:
         """One run, at the storage's moment `now`. Raises StorageError; whatever the user's code raises is noted in
@@ -129,14 +140,17 @@ class Ticker:
         definition, known = entry.definition, self._declared.get(entry.definition.name)
         ask = None if known is None else known.ask
         try:
-            moments, cursor = due(definition.timing, ask, entry.cursor, now, definition.catch_up)
+            check_timing(definition.timing)
+            # Ticks that a clock made while it was ahead count as made now.
+            moments, cursor = due(definition.timing, ask, min(entry.cursor, now), now, definition.catch_up)
             following = next(after(definition.timing, ask, cursor), None)
         except Exception as error:
             return self._failed(record, error, {"cursor": repr(entry.cursor)}, ASK_AGAIN)
         memo = {"cursor": repr(cursor)}
         if moments and definition.overlap == "skip":
             moments = [] if await self._unfinished(entry.last) else moments[-1:]
-        then, problem = self._ticks(definition, known, moments)
+        then, problem = await self._ticks(definition, known, moments)
+        then, problem = await self._not_taken(then, problem)
         if then:
             memo["last"] = then[-1].id
         if following is None:
@@ -145,7 +159,7 @@ class Ticker:
         out = changed(record, memo, delay) if problem is None else self._failed(record, problem, memo, delay)
         return replace(out, then=then)
 
-    def _ticks(
+    async def _ticks(
         self, definition: Definition, known: Declared | None, moments: Sequence[float]
     ) -> tuple[tuple[NewJob, ...], Exception | None]:
         """The jobs of these moments, and what went wrong with those there are none of."""
@@ -158,7 +172,24 @@ class Ticker:
                 problem = error
             else:
                 then.append(a_tick(job, definition.name, f"cron:{definition.name}:{stamp(at)}", at))
-        return tuple(then), problem
+        try:
+            return await self._prepare(then), problem
+        except Exception as error:  # a middleware's
+            return (), error
+
+    async def _not_taken(
+        self, then: tuple[NewJob, ...], problem: Exception | None
+    ) -> tuple[tuple[NewJob, ...], Exception | None]:  # fmt: skip
+        """Those whose ids no other caller has stored: such a row would swallow the tick without a word."""
+        rows = await (await self._storage()).get([job.id for job in then]) if then else ()
+        foreign = {row.job.id: row for row in rows if row is not None}
+        for job in then:
+            row = foreign.get(job.id)
+            if row is None or (row.job.queue, row.job.task) == (job.queue, job.task):
+                foreign.pop(job.id, None)
+            else:
+                problem = ForeignRow(job.id, row.job.queue, job.queue)
+        return (tuple(job for job in then if job.id not in foreign) if foreign else then), problem
 
     def _failed(self, record: Record, error: Exception, memo: Mapping[str, str], delay: float) -> Outcome:
         log.error("schedule %s: no job was made", Entry(record).definition.name, exc_info=error)

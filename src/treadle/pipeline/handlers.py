@@ -71,7 +71,7 @@ def step_function(pipeline: Pipeline, step: Step, function: Handler | None) -> C
         return run
 
     def run_here(travel: Travel) -> Any:
-        travel = pipeline.app.sync.call(_arrived(pipeline, travel, current().after))
+        travel = pipeline.app.sync.call(arrived_after(pipeline, travel, current().after))
         return goes_on(pipeline, step, travel, function(**pick(travel.fields)))
 
     return run_here
@@ -104,10 +104,11 @@ def child_function(pipeline: Pipeline, name: str, function: Handler) -> Callable
 
 def arrived(pipeline: Pipeline, travel: Travel) -> Coroutine[Any, Any, Travel]:
     """The state a step begins with: what the children of the step before came to is merged in."""
-    return _arrived(pipeline, travel, current().after)
+    return arrived_after(pipeline, travel, current().after)
 
 
-async def _arrived(pipeline: Pipeline, travel: Travel, after: Sequence[str]) -> Travel:
+async def arrived_after(pipeline: Pipeline, travel: Travel, after: Sequence[str]) -> Travel:
+    """The same for a job that waited for `after`."""
     if travel.from_step is None:
         return travel
     client, found = pipeline.app.client, []

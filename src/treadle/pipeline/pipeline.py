@@ -5,17 +5,20 @@ Without it users of named queues would have to name queues, tasks and labels by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
-from treadle import config
+from treadle import config, defaults
 from treadle.app import App
+from treadle.batch import BatchTask
 from treadle.errors import BadOption
 from treadle.job import JobSpec
-from treadle.model import State
+from treadle.model import Query, State
 from treadle.options import Options, name_of
+from treadle.pipeline.batches import BatchHandler
 from treadle.pipeline.handlers import child_function, end_function, step_function
 from treadle.pipeline.run import PipelineRun
 from treadle.pipeline.steps import (
@@ -30,6 +33,7 @@ from treadle.pipeline.steps import (
     priority_of,
     shifted,
 )
+from treadle.task import Task
 from treadle.worker import Worker
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -72,26 +76,70 @@ class Pipeline:
         merged into the state (field by field, the last writer wins), or None. In it have a meaning of their own:
         `next_step` (a step, or None: the run ends here), `children` ({name: [{field: value}, ...]}: a job each) and
         `priority`. What a child returns is its result.
-        Raises BadOption for a name that is no step, or has a handler.
+        Raises BadOption for a name that is no step, or has a handler, and for a task in place of a function.
         """
+        step, child = self._free(name)
+
+        def register(function: H) -> H:
+            self._check_function(name, function)
+            if child:
+                made = child_function(self, name, function)
+            else:
+                made = step_function(self, step, function)
+            self.app.task(name=self.task_of(step.name, child), **step.options(child or None))(made)
+            self._handled.add(name)
+            return function
+
+        return register
+
+    def batch_handler(
+        self, name: str, *, size: int = defaults.BATCH_SIZE, max_wait: float | timedelta = defaults.BATCH_WAIT,
+        by: Callable[[Any], Hashable] | None = None,
+    ) -> Callable[[H], H]:  # fmt: skip
+        """The function of a step, or of a child of one, that takes many runs at a time: a list with an item for each.
+
+        An item holds the fields of its run, and those of the child, as the element type of the list says: a dict, or
+        the fields that a TypedDict, a dataclass or a Struct names. The function returns a list with an answer for each
+        item, in order, as a handler would; an exception in a place fails that job alone.
+
+        size      most items of one call
+        max_wait  s the first item of a call waits for others
+        by        (item) -> a key; only items of one key go into one call. Results of children are not in the item yet.
+        Raises BadOption as `handler` does, and for items without fields; BadTask.
+        """
+        step, child = self._free(name)
+
+        def register(function: H) -> H:
+            self._check_function(name, function)
+            handler = BatchHandler(self, step, child, function)
+            key = None if by is None else lambda travel: by(handler.item(travel))
+            self.app.batch(
+                name=self.task_of(step.name, child), size=size, max_wait=max_wait, by=key, **step.options(child or None)
+            )(handler.function())
+            self._handled.add(name)
+            return function
+
+        return register
+
+    def _free(self, name: str) -> tuple[Step, str]:
+        """The step of this name and the child, which have no handler yet. Raises BadOption."""
         step, _, child = name.partition(":")
         if step not in self.steps or (child and child not in self.steps[step].children):
             known = [*self.steps, *self._children.values()]
             raise BadOption("handler", f"{self.name} has no step {name!r}; there are {', '.join(known)}")
         if name in self._handled:
             raise BadOption("handler", f"{self.name}: {name!r} has a handler already")
+        return self.steps[step], child
 
-        def register(function: H) -> H:
-            declared = self.steps[step]
-            if child:
-                made = child_function(self, name, function)
-            else:
-                made = step_function(self, declared, function)
-            self.app.task(name=self.task_of(step, child), **declared.options(child or None))(made)
-            self._handled.add(name)
-            return function
-
-        return register
+    def _check_function(self, name: str, function: object) -> None:
+        if not isinstance(function, Task):
+            return
+        advice = "the pipeline makes a task of the function"
+        if isinstance(function, BatchTask):
+            advice = f"for many runs in one call, put @{self.name}.batch_handler({name!r}) over the function"
+        raise BadOption(
+            "handler", f"{self.name}: expected a function for {name!r}, found the task {function.name!r}; {advice}"
+        )
 
     def worker(self, **settings: Any) -> Worker:
         """A worker for all its steps: `async with access.worker(): ...`. Settings are those of Worker. Raises
@@ -146,7 +194,7 @@ class Pipeline:
         found: list[PipelineRun] = []
         cursor: str | None = None
         while True:
-            page = await self.app.jobs.list(label=wanted[0], cursor=cursor, limit=500)
+            page = await (await self.app._opened()).find(Query(label=wanted[0], cursor=cursor, limit=500))
             found += [self.run(row.job.id) for row in page.records if set(wanted) <= set(row.job.labels)]
             cursor = page.cursor
             if cursor is None:

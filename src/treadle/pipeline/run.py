@@ -52,12 +52,12 @@ class PipelineRun:
 
     async def result(self, timeout: float | timedelta | None = None) -> Finished:
         """The shared state at its end. Raises WorkflowFailed, naming the steps and children that failed, JobCancelled,
-        JobUnknown, TimeoutError."""
+        UnknownJob, TimeoutError."""
         found: Finished = await self._job.workflow.result(timeout)
         return found
 
     async def state(self) -> RunState:
-        """Where it is now. Raises JobUnknown."""
+        """Where it is now. Raises UnknownJob."""
         root, row = await self._now()
         travel = travel_of(self._app, row)
         fields, state, error = travel.fields, row.state, row.error
@@ -70,16 +70,16 @@ class PipelineRun:
 
     async def position(self) -> int | None:
         """How many jobs stand before it in the line of the step it is at; None where it is not in line. Raises
-        JobUnknown."""
+        UnknownJob."""
         _, row = await self._now()
         return await self._app.jobs.position(row.job.id) if row.place is not None else None
 
     async def cancel(self) -> int:
-        """Cancel what of it has not ended; answers how many jobs that were. Raises JobUnknown."""
+        """Cancel what of it has not ended; answers how many jobs that were. Raises UnknownJob."""
         return await self._app.jobs.cancel(self.id)
 
     async def delete(self) -> None:
-        """Cancel what has not ended, and let all of it go within a minute or so. Raises JobUnknown."""
+        """Cancel what has not ended, and let all of it go within a minute or so. Raises UnknownJob."""
         await self.cancel()
         await self._app.jobs.delete(workflow=self.id)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from treadle import defaults
-from treadle.errors import BadOption
+from treadle.errors import BadOption, error_line
 from treadle.model import Record, State
 from treadle.options import Options, name_of
 from treadle.retry import Retry
@@ -187,6 +187,5 @@ def child_result(row: Record, child: str, given: dict[str, Any], result: Any) ->
     """What the next step is told of a child: which, what it was given, and what became of it."""
     found = {"child": child, "given": given, "state": str(row.state), "result": result}
     if row.state is not State.SUCCEEDED:
-        lines = (row.error or "").strip().splitlines()
-        found |= {"reason": row.reason, "error": lines[-1] if lines else ""}
+        found |= {"reason": row.reason, "error": error_line(row.error)}
     return found

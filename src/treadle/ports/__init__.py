@@ -18,6 +18,8 @@ from treadle.ports.contract import (
     three,
 )
 from treadle.ports.file import FileQueue, file_queue
+from treadle.ports.file_backend import FileBackend, file_backend
+from treadle.ports.file_store import FileStore, file_store
 from treadle.ports.files import Files
 from treadle.ports.memory import (
     Dead,
@@ -35,7 +37,9 @@ __all__ = [
     "CorruptQueue",
     "Counting",
     "Dead",
+    "FileBackend",
     "FileQueue",
+    "FileStore",
     "Files",
     "Listener",
     "MemoryBackend",
@@ -48,7 +52,9 @@ __all__ = [
     "Queue",
     "Store",
     "Timed",
+    "file_backend",
     "file_queue",
+    "file_store",
     "memory_backend",
     "memory_pubsub",
     "memory_queue",

@@ -164,6 +164,13 @@ def three(given: Any) -> Ports:
         missing = [method for method in methods if not callable(getattr(port, method, None))]
         if missing:
             raise BadOption("ports", f"expected a {name} with {', '.join(missing)}, found {port!r}")
+    queue, _, store = given
+    if getattr(queue, "outlives", False) and getattr(store, "forgets", False):
+        raise BadOption(
+            "ports",
+            f"the queue {type(queue).__name__} survives this process and the store {type(store).__name__} does not: "
+            "acknowledged jobs would be forgotten at the next start; use file_store(path), or file_backend(folder)",
+        )
     return Ports(*given)
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from treadle import clock as clocks
+from treadle import forks
 from treadle.ports.contract import CorruptQueue, Pulled
 from treadle.ports.files import Disk, Files
 from treadle.ports.held import Held, Item, handle_of
 from treadle.ports.journal import SEGMENT, Journal
 from treadle.ports.memory import Dead
+from treadle.started import started
 
 T = TypeVar("T")
 Entries = list[Item | int]
@@ -27,12 +29,15 @@ Change = Callable[[Held, float], tuple[Any, Entries]]
 class FileQueue:
     """A queue in the files `<file>.0000000001` and so on; see `file_queue`."""
 
+    outlives = True  # the process; see `ports.contract.three`
+
     def __init__(
         self, file: str | Path, *, clock: clocks.Clock = clocks.wall, fs: Files | None = None,
         on_error: Callable[[Exception], None] | None = None, corrupt: Literal["refuse", "aside"] = "refuse",
         segment: int = SEGMENT,
     ) -> None:  # fmt: skip
         self._path, self._now, self._files = Path(file), clock, fs or Disk()
+        self._lock_file = self._path.with_name(f"{self._path.name}.lock")
         self._tell, self._corrupt, self._segment = on_error, corrupt, segment
         self._held: Held | None = None
         self._journal = Journal(self._files, self._path, segment)
@@ -120,7 +125,7 @@ class FileQueue:
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._asked.append((change, answer))
         if self._running is None:
-            self._running = asyncio.create_task(self._work())
+            self._running = started(self._work())
         return await answer
 
     async def _work(self) -> None:
@@ -152,7 +157,7 @@ class FileQueue:
             entries += written
         if entries:
             try:
-                await asyncio.to_thread(self._journal.write, entries, self._held)
+                await asyncio.to_thread(self._write, entries, self._held)
             except OSError as error:
                 # What reached the disk is not known; what is in memory is more than that. The disk decides.
                 self._let_go()
@@ -163,7 +168,9 @@ class FileQueue:
     def _load(self) -> Held:
         if self._lock is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = self._files.lock(self._path.with_name(f"{self._path.name}.lock"))
+            with forks.opening:
+                self._lock = self._files.lock(self._lock_file)
+                forks.register(self)
         self._journal, held = Journal(self._files, self._path, self._segment), Held()
         try:
             self._journal.load(held)
@@ -179,6 +186,19 @@ class FileQueue:
             held.put(item)
         self._name = secrets.token_hex(4)  # no lease of an earlier life is one of this
         return held
+
+    def _write(self, entries: Entries, held: Held) -> None:
+        if self._lock is not None and not self._files.is_in_place(self._lock, self._lock_file):
+            raise OSError(
+                f"{self._lock_file} was deleted or replaced while this queue was in use, and its messages perhaps too: "
+                "repeat the call, which goes on with what is on the disk now"
+            )
+        self._journal.write(entries, held)
+
+    def forked(self) -> None:
+        """In a child the queue is closed: the parent has it open."""
+        self._let_go()
+        self._asked, self._running = [], None
 
     def _let_go(self) -> None:
         self._held = None

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from treadle.private import FILE
+
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -21,6 +23,10 @@ class Files(Protocol):
         ...
 
     def unlock(self, lock: int) -> None: ...
+
+    def is_in_place(self, lock: int, path: Path) -> bool:
+        """Whether the path still names the file that is locked."""
+        ...
 
     def list(self, path: Path) -> list[Path]:
         """The files beside `path` whose names go on where its name ends, in the order of their names."""
@@ -43,7 +49,7 @@ class Disk:
     """The real one."""
 
     def lock(self, path: Path) -> int:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE)
         try:
             if sys.platform == "win32":
                 msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
@@ -57,6 +63,12 @@ class Disk:
     def unlock(self, lock: int) -> None:
         os.close(lock)
 
+    def is_in_place(self, lock: int, path: Path) -> bool:
+        try:
+            return os.path.samestat(os.fstat(lock), os.stat(path))
+        except OSError:
+            return False
+
     def list(self, path: Path) -> list[Path]:
         return sorted(each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdigit())
 
@@ -65,7 +77,7 @@ class Disk:
 
     def append(self, path: Path, data: bytes) -> None:
         is_new = not path.exists()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
         try:
             rest = memoryview(data)
             while rest:

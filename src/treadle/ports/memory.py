@@ -109,6 +109,8 @@ class MemoryPubSub:
 class MemoryStore:
     """Keys in this process; `len()` of it is how many there are."""
 
+    forgets = True  # with the process; see `ports.contract.three`
+
     def __init__(self, clock: clocks.Clock = clocks.wall) -> None:
         self._now = clock
         self._values: dict[str, tuple[str, float | None]] = {}

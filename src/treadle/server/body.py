@@ -1,20 +1,85 @@
-"""The body of a request as a typed message; what cannot be read is refused before anything is done.
-
-Without it each call would answer a wrong body in its own way, some of them with a traceback.
-"""
+"""The body of a request as a typed message; what cannot be read is refused before anything is done."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Hashable
-from typing import Any, TypeVar, cast
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from treadle.server.faults import Refused
+from treadle.server.parts import decoded
+from treadle.server.weight import CONTAINERS, ROWS, SMALL, weigh
 
 T = TypeVar("T")
+Check = Callable[[bytes | bytearray], Awaitable[None]]
+
+BODY: Final = 2**20  # bytes of a call that brings neither rows nor the arguments of a job
+EACH, ALL = 2, 8  # largest bodies that one caller, and all of them, may have in memory at once
+CLOSE: Final = {"Connection": "close"}  # of an answer to a body that is not read to its end
+PATIENCE: Final = 10.0  # s a large body waits for others to be done with
+
+
+class Bodies:
+    """How many bytes of large bodies are in memory, from their first byte to the end of their request.
+
+    A small one needs no room: the number of requests bounds those. A large one waits, which costs nothing: its bytes
+    stay with the client.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._each, self._all = EACH * most, ALL * most
+        self._held: dict[str, int] = {}
+        self._waiting: deque[tuple[asyncio.Future[None], Scope, int]] = deque()
+
+    async def enter(self, scope: Scope, size: int) -> None:
+        """Room for a body of `size` bytes, until `leave`. Raises Refused (503) if there is none for a while."""
+        if size <= SMALL or "treadle.held" in scope:
+            return
+        if self._took(scope, size):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (turn, scope, size)
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await turn
+        except TimeoutError:
+            words = f"other large bodies are still worked on; these {size:,} bytes were not read"
+            raise Refused(503, "too_many", words, {"Retry-After": "1"}) from None
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+
+    def leave(self, scope: Scope) -> None:
+        """The request has ended."""
+        held = scope.pop("treadle.held", None)
+        if held is None:
+            return
+        caller, size = held
+        self._held[caller] -= size
+        if not self._held[caller]:
+            del self._held[caller]
+        for entry in list(self._waiting):
+            turn, waiting, asked = entry
+            if not turn.done() and self._took(waiting, asked):
+                self._waiting.remove(entry)
+                turn.set_result(None)
+
+    def _took(self, scope: Scope, size: int) -> bool:
+        """Whether there is room; then it is taken."""
+        caller = scope.get("treadle.caller", "")
+        held = self._held.get(caller, 0)
+        if held + size > self._each or sum(self._held.values()) + size > self._all:
+            return False
+        self._held[caller] = held + size
+        scope["treadle.held"] = caller, size
+        return True
 
 
 @functools.cache
@@ -22,32 +87,57 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-async def raw_body(request: Request, most: int) -> bytes:
-    """The bytes. Raises Refused: 413 beyond `most`, whatever Content-Length said."""
-    length = request.headers.get("content-length")
-    if length is not None and length.isdecimal() and int(length) > most:
-        raise Refused(413, "too_large", f"the body has {int(length):,} bytes, the limit is {most:,}", limit=most)
-    chunks, size = [], 0
+async def raw_body(request: Request, most: int, check: Check | None = None) -> bytes | bytearray:
+    """The bytes. Raises Refused: 413 beyond `most`, whatever Content-Length said. `check` sees what has come each time
+    that has doubled, so that what is refused in the end is refused early."""
+    named = request.headers.get("content-length")
+    length = int(named) if named is not None and named.isdecimal() else None
+    if length is not None and length > most:
+        raise Refused(413, "too_large", f"the body has {length:,} bytes, the limit is {most:,}", CLOSE, limit=most)
+    bodies: Bodies | None = request.scope.get("treadle.bodies")
+    if bodies is not None and length is not None:
+        await bodies.enter(request.scope, length)
+    content: bytes | bytearray = b""
+    next_check = 2**20
     try:
         async for chunk in request.stream():
-            size += len(chunk)
-            if size > most:
-                raise Refused(413, "too_large", f"the body is beyond the limit of {most:,} bytes", limit=most)
-            chunks.append(chunk)
+            if len(content) + len(chunk) > most:
+                raise Refused(413, "too_large", f"the body is beyond the limit of {most:,} bytes", CLOSE, limit=most)
+            if not content:
+                content = chunk
+            elif chunk:
+                if not isinstance(content, bytearray):
+                    content = bytearray(content)  # grows in place: pieces and their sum would be twice the body
+                content += chunk
+            if bodies is not None and length is None and len(content) > SMALL:
+                await bodies.enter(request.scope, most)
+            if check is not None and len(content) >= next_check:
+                await check(content)
+                next_check *= 2
     except ClientDisconnect:
         raise Refused(400, "gone", "the client went away before its body was complete") from None
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return content
 
 
-async def body(request: Request, kind: type[T], most: int, empty: bytes | None = None) -> T:
+async def body(request: Request, kind: type[T], most: int, empty: bytes | None = None, raw: Any = None) -> T:
     """The message. Raises Refused: 415 not JSON, 413 too large, 400 malformed, 422 JSON of another shape.
 
     empty  what a request without a body means; None: it is malformed
+    raw    a type with the fields of `kind` that are kept as text: no objects are made of them
     """
-    content = await raw_body(request, most)
+    check: Check = functools.partial(weigh, most=ROWS if most > BODY else CONTAINERS)
+    content = await raw_body(request, most, check if raw is None else None)
     if content or empty is None:
         _check_type(request)
     try:
+        if raw is None:
+            await check(content)
+        elif len(content) > SMALL:
+            _check_rest(content, _decoder(raw).decode(content))
+        if raw is None and len(content) > SMALL:
+            in_parts: T | None = await decoded(content, kind)
+            if in_parts is not None:
+                return in_parts
         found: T = _decoder(cast("Hashable", kind)).decode(content or empty or b"")
         return found
     except msgspec.ValidationError as error:
@@ -56,8 +146,17 @@ async def body(request: Request, kind: type[T], most: int, empty: bytes | None =
         raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
 
 
+def _check_rest(content: bytes | bytearray, raw: msgspec.Struct) -> None:
+    """Raises Refused (413) where what is beside the texts is large by itself."""
+    rest = len(content) - sum(len(memoryview(getattr(raw, name) or b"")) for name in raw.__struct_fields__)
+    if rest > SMALL:
+        words = f"{rest:,} bytes beside {' and '.join(raw.__struct_fields__)}, the limit is {SMALL:,}"
+        raise Refused(413, "too_large", words, limit=SMALL)
+
+
 def _check_type(request: Request) -> None:
+    """A web page of another site may send bodies of three types, and of none, without asking; JSON it may not."""
     named = request.headers.get("content-type")
-    kind = (named or "application/json").partition(";")[0].strip().lower()
+    kind = (named or "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Refused(415, "wrong_type", f"expected Content-Type application/json, found {named!r}")

@@ -10,22 +10,44 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 from starlette.responses import StreamingResponse
 
-from treadle import ids, wire
-from treadle.errors import JobUnknown
+from treadle import defaults, ids, wire
+from treadle.clock import wall
+from treadle.errors import ForeignRow, IdTaken
 from treadle.model import Record
+from treadle.server import rights
 from treadle.server.faults import Refused, json
+from treadle.server.gate import users_row
 from treadle.server.guard import allowed
 from treadle.server.operations import Call, Operation
 from treadle.server.settings import Settings
-from treadle.server.views import Id, JobAsked, JobsAsked, JobView, JobViews, Name, PageView, moment_of, spec_of, view
+from treadle.server.turns import in_turns
+from treadle.server.views import (
+    CallAsked,
+    Id,
+    JobAsked,
+    JobsAsked,
+    JobView,
+    JobViews,
+    Name,
+    PageView,
+    check_call,
+    moment_of,
+    spec_of,
+    view,
+)
 from treadle.server.waiting import Waiting
+from treadle.validation import check_together
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.job import JobSpec
+    from treadle.operate.jobs import Jobs
 
+ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request that brings the arguments of one job
 BEAT: Final = 15.0  # s between signs of life on a silent stream: below what proxies cut
 LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 
@@ -39,7 +61,7 @@ class Listing(Struct, frozen=True, kw_only=True):
     workflow: Id | None = None
     parent: Id | None = None
     label: Name | None = None
-    before: float | None = None
+    before: Annotated[float, Meta(ge=0)] | None = None
     order: Literal["newest", "oldest", "ended", "line"] = "newest"
     cursor: str | None = None
     limit: Annotated[int, Meta(ge=0, le=1_000)] = 50
@@ -66,10 +88,18 @@ class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
     tree: bool = True
 
 
+class Signal(Struct, frozen=True, forbid_unknown_fields=True):
+    """The name of a signal, and any JSON as its value."""
+
+    name: Name
+    value: Any = None
+
+
 class Acted(Struct, frozen=True):
-    """How many jobs it acted on."""
+    """How many jobs it acted on. warning: what seems wrong with the name that was given."""
 
     jobs: int
+    warning: str | UnsetType = UNSET
 
 
 class Explained(Struct, frozen=True):
@@ -89,11 +119,11 @@ class JobRoom:
         made = Operation
         return [
             made(method="POST", path="/v1/jobs", run=self.send, summary="Send one job", tag="jobs", scope="enqueue",
-                 takes=JobAsked, gives=JobView, status=201, others=(200, 409)),
+                 takes=JobAsked, raw=CallAsked, most=ONE, gives=JobView, status=201, others=(200, 409)),
             made(method="GET", path="/v1/jobs", run=self.list, summary="Find jobs, page by page", tag="jobs",
                  scope="read", query=Listing, gives=PageView),
             made(method="POST", path="/v1/jobs/batch", run=self.send_many, summary="Send many jobs, all or none",
-                 tag="jobs", scope="enqueue", takes=JobsAsked, gives=JobViews, status=201, others=(409,)),
+                 tag="jobs", scope="enqueue", takes=JobsAsked, most=None, gives=JobViews, status=201, others=(409,)),
             made(method="GET", path="/v1/jobs/{id}", run=self.get, summary="Look at a job", tag="jobs", scope="read",
                  gives=JobView, others=(404,)),
             made(method="DELETE", path="/v1/jobs/{id}", run=self.delete, summary="Let an ended job go", tag="jobs",
@@ -109,6 +139,8 @@ class JobRoom:
                  summary="Cancel it, with its children", takes=Cancel, empty=b"{}", gives=Acted, others=(404,)),
             made(method="POST", path="/v1/jobs/{id}/retry", run=self.retry, tag="jobs", scope="operate",
                  summary="Reopen a failed or cancelled job", gives=Acted, others=(404, 409)),
+            made(method="POST", path="/v1/jobs/{id}/signal", run=self.signal, tag="jobs", scope="operate", takes=Signal,
+                 summary="Give it the signal it waits for, or will", gives=Acted, others=(404, 409)),
             made(method="POST", path="/v1/jobs/{id}/run_now", run=self.run_now, tag="jobs", scope="operate",
                  summary="Bring a scheduled job into line at once", gives=Acted, others=(404, 409)),
         ]  # fmt: skip
@@ -117,29 +149,40 @@ class JobRoom:
 
     async def send(self, call: Call[JobAsked, wire.Nothing]) -> object:
         """One job; 200 instead of 201 where another row answered (its id or key was known)."""
-        [(row, is_new)] = await self._send(call, [call.body])
-        return json(view(row), 201 if is_new else 200, {"Location": f"/v1/jobs/{row.id}"})
+        with call.heard() as said:
+            [(row, is_new)] = await self._send(call, [call.body])
+        shown = replace(view(row), warning=said.text) if said.words else view(row)
+        return json(shown, 201 if is_new else 200, {"Location": f"/v1/jobs/{row.id}"})
 
     async def send_many(self, call: Call[JobsAsked, wire.Nothing]) -> JobViews:
-        rows = await self._send(call, call.body.jobs) if call.body.jobs else []
-        return JobViews([view(row) for row, _ in rows])
+        with call.heard() as said:
+            rows = await self._send(call, call.body.jobs) if call.body.jobs else []
+        return JobViews(await in_turns(lambda found: view(found[0]), rows), said.text)
 
     async def _send(self, call: Call[Any, Any], asked: Sequence[JobAsked]) -> list[tuple[Record, bool]]:
+        check_together([0 if each.after is msgspec.UNSET else len(each.after) for each in asked])
         names = self._ids(call, len(asked))
-        specs = [spec_of(self._app, each, name) for each, name in zip(asked, names, strict=True)]
+        for each in asked:
+            await check_call(self._app, each)
+        specs = await in_turns(self._spec, zip(asked, names, strict=True))
         allowed(call.token, [spec.new.queue for spec in specs])
-        may_be_known = [spec.id for spec, each, name in zip(specs, asked, names, strict=True) if name or each.id]
-        found = await self._app.client.get(may_be_known) if may_be_known else ()
-        stored = {row.id: row for row in found if row is not None}
-        before = [stored.get(spec.id) for spec in specs]
-        for name, spec, known in zip(names, specs, before, strict=True):
-            if name and known is not None and (known.job.task, known.job.payload) != (spec.new.task, spec.new.payload):
-                words = "this Idempotency-Key was used for another request"
-                raise Refused(422, "idempotency_key_reused", words, id=known.id)
-        rows = await self._app.client.send_rows(specs)
-        return [
-            (row, row.id == spec.id and known is None) for spec, known, row in zip(specs, before, rows, strict=True)
-        ]
+        if call.token.queues:
+            specs = await in_turns(lambda spec: spec.changed(reach=call.token.queues), specs)
+        try:
+            rows = await self._app.client.send_rows(specs)
+            found = zip(rows, specs, strict=True)
+            return await in_turns(lambda pair: (rights.shown(call.token, pair[0][0], pair[1].new), pair[0][1]), found)
+        except IdTaken as error:
+            if error.id not in names:
+                raise rights.told(call.token, error) from None
+            words = "this Idempotency-Key was used for another request"
+            raise Refused(422, "idempotency_key_reused", words, id=error.id) from None
+
+    def _spec(self, pair: tuple[JobAsked, str | None]) -> JobSpec[Any]:
+        asked, name = pair
+        spec = spec_of(self._app, asked, name)
+        users_row(spec.new, derived=name is not None and spec.id == name)
+        return spec
 
     def _ids(self, call: Call[Any, Any], count: int) -> list[str | None]:
         """With an Idempotency-Key the same request has the same ids, so that repeating it stores nothing again."""
@@ -148,37 +191,39 @@ class JobRoom:
             return [None] * count
         if not 0 < len(key) <= LONGEST_KEY:
             raise Refused(422, "wrong_header", f"Idempotency-Key: expected 1 to {LONGEST_KEY} characters")
-        return [ids.derived("idempotency", call.token.name, key, count, number) for number in range(count)]
+        stem = ids.derived("idempotency", call.token.name, key, count)
+        return [f"{stem}-{number:06d}" for number in range(count)]
 
     # --- looking
 
     async def list(self, call: Call[None, Listing]) -> PageView:
         asked = call.query
         if call.token.queues:
+            if asked.queue is None and len(call.token.queues) == 1:
+                asked = replace(asked, queue=call.token.queues[0])
             if asked.queue is None:
                 words = (
                     f"the token {call.token.name!r} may look into {', '.join(call.token.queues)}: name one with queue="
                 )
                 raise Refused(403, "forbidden", words)
             call.allowed([asked.queue])
-        page = await self._app.jobs.list(
-            cursor=asked.cursor, limit=asked.limit, count=asked.count, order=asked.order, **asked.filters()
-        )
-        return PageView([view(row) for row in page.records], page.cursor, page.total)
+        with call.heard() as said:
+            page = await self._app.jobs.list(
+                cursor=asked.cursor, limit=asked.limit, count=asked.count, order=asked.order, **asked.filters()
+            )
+        return PageView(await in_turns(view, page.records), page.cursor, page.total, said.text)
 
     async def get(self, call: Call[None, wire.Nothing]) -> JobView:
         return view(await self._row(call))
 
     async def explain(self, call: Call[None, wire.Nothing]) -> Explained:
         row = await self._row(call)
-        return Explained(await self._app.jobs.explain(row.id), await self._app.jobs.position(row.id))
+        jobs = self._jobs(call)
+        return Explained(await jobs.explain(row.id), await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
         """The row the path names. A token without a right to its queue does not learn that it is there."""
-        row = await self._app.jobs.get(call.part("id"))
-        if call.token.serves([row.job.queue]) is not None:
-            raise JobUnknown(row.id)
-        return row
+        return await self._jobs(call).get(call.part("id"))
 
     # --- waiting
 
@@ -196,6 +241,8 @@ class JobRoom:
         async def stream() -> AsyncIterator[bytes]:
             last: tuple[Any, ...] | None = None
             async for found in self._follow(row, None):
+                if call.token.ended(wall()):
+                    return
                 mark = (found.version, found.state, found.note)
                 if mark == last:
                     yield b": still here\n\n"
@@ -216,6 +263,8 @@ class JobRoom:
             try:
                 await asyncio.sleep(0)  # listening first, then looking: a change in between is heard
                 [found] = await self._app.storage.get([id])
+                if found is not None and found.job.queue != row.job.queue:
+                    found = None  # it is gone, and another queue has a job of that id now
                 row = found or row
                 yield row
                 if row.state.final or found is None or (until is not None and loop.time() >= until) or home.is_set():
@@ -237,13 +286,31 @@ class JobRoom:
 
     async def cancel(self, call: Call[Cancel, wire.Nothing]) -> Acted:
         row = await self._row(call)
-        return Acted(await self._app.jobs.cancel(row.id, tree=call.body.tree))
+        return Acted(await self._jobs(call).cancel(row.id, tree=call.body.tree))
 
     async def retry(self, call: Call[None, wire.Nothing]) -> Acted:
-        return Acted(await self._app.jobs.retry((await self._row(call)).id))
+        return Acted(await self._jobs(call).retry((await self._row(call)).id))
 
     async def run_now(self, call: Call[None, wire.Nothing]) -> Acted:
-        return Acted(await self._app.jobs.run_now((await self._row(call)).id))
+        return Acted(await self._jobs(call).run_now((await self._row(call)).id))
 
     async def delete(self, call: Call[None, wire.Nothing]) -> Acted:
-        return Acted(await self._app.jobs.delete((await self._row(call)).id))
+        return Acted(await self._jobs(call).delete((await self._row(call)).id))
+
+    async def signal(self, call: Call[Signal, wire.Nothing]) -> Acted:
+        """Give the job the value that it waits for, or will; 409 if it was given before, or nobody waits any more."""
+        row = await self._row(call)
+        try:
+            with call.heard() as said:
+                await self._jobs(call).signal(row.id, call.body.name, call.body.value)
+        except ForeignRow as error:
+            if call.token.queues:
+                raise Refused(
+                    409, "foreign_row", "another caller has stored the row of this signal", id=error.id
+                ) from None
+            raise
+        return Acted(1, said.text)
+
+    def _jobs(self, call: Call[Any, Any]) -> Jobs:
+        """The acts that this caller has a right to."""
+        return self._app.jobs.within(call.token.queues)

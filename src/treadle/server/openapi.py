@@ -24,11 +24,12 @@ from treadle.server.operations import NO_BODY, Operation
 WORDS: Final = {
     200: "Done.", 201: "Stored.", 400: "The body is not JSON, or was cut short.", 401: "The token is not known.",
     403: "The token has no such right.", 404: "There is no such thing.", 405: "The method is not for this path.",
-    409: "It has moved on, or is held by another.", 413: "The body is too large.",
-    415: "The body is not application/json.", 422: "It is JSON, but not what is expected.",
-    429: "Too many requests; Retry-After says when.", 503: "The storage is away; nothing is known to be done.",
+    409: "It has moved on, or is held by another.", 410: "The jobs live elsewhere since a move.",
+    413: "The body is too large.", 415: "The body is not application/json.",
+    422: "It is JSON, but not what is expected.", 429: "Too many requests; Retry-After says when.",
+    503: "The storage is away; nothing is known to be done.",
 }  # fmt: skip
-ALWAYS: Final = (401, 403, 422, 429, 503)
+ALWAYS: Final = (401, 403, 410, 422, 429, 503)
 WITH_BODY: Final = (400, 413, 415)
 REF: Final = "#/components/schemas/{name}"
 
@@ -46,7 +47,10 @@ def description(operations: Sequence[Operation], tokens: bool) -> list[Route]:
 
     async def page(request: Request) -> Response:
         text = resources.files("treadle.server").joinpath("viewer.html").read_bytes()
-        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+        policy = (
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
         return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
     return [Route("/v1/openapi.json", openapi), Route("/docs", page)]
@@ -81,7 +85,7 @@ def _operation(operation: Operation, of: dict[int, Any], components: dict[str, A
     name = re.sub(r"\W+", "_", f"{operation.method.lower()}{operation.path.removeprefix('/v1')}").strip("_")
     found: dict[str, Any] = {"operationId": name, "summary": operation.summary, "tags": [operation.tag]}
     if operation.scope:
-        found["description"] = f"Needs the scope `{operation.scope}`."
+        found["description"] = f"Needs the scope {' or '.join(f'`{each}`' for each in operation.scope.split('|'))}."
     parameters = [
         {"name": part, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for part in re.findall(r"\{(\w+)\}", operation.path)

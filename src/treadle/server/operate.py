@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from treadle import wire
+from treadle.defaults import MAX_COUNT
 from treadle.model import Count, Limit, LimitUse, Presence, State, Stats
+from treadle.options import name_of
+from treadle.server import rights
 from treadle.server.faults import Refused
-from treadle.server.guard import for_everybody, seen
+from treadle.server.guard import for_everybody
 from treadle.server.operations import Call, Operation
 
 if TYPE_CHECKING:
@@ -55,12 +58,18 @@ class LimitViews(Struct, frozen=True):
 class LimitAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """A rule; `slots` or `rate` must be given. Slots 0 is a pause."""
 
-    slots: Annotated[int, Meta(ge=0)] | None = None
-    rate: Annotated[int, Meta(ge=1)] | None = None
+    slots: Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None = None
+    rate: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
     per: Annotated[float, Meta(gt=0)] = 1.0
     how: Literal["window", "bucket"] = "window"
-    burst: Annotated[int, Meta(ge=1)] | None = None
+    burst: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None = None
     hold: Literal["running", "ended"] = "running"
+
+
+class Noted(Struct, frozen=True, omit_defaults=True):
+    """The act is done. warning: what seems wrong with the name that was given."""
+
+    warning: str | UnsetType = UNSET
 
 
 class OperatorRoom:
@@ -75,15 +84,15 @@ class OperatorRoom:
             made(method="GET", path="/v1/queues", run=self.queues, summary="Queues and what is in them", tag="operate",
                  scope="read", gives=QueueViews),
             made(method="POST", path="/v1/queues/{name}/pause", run=self.pause, tag="operate", scope="operate",
-                 summary="Claim nothing more from a queue"),
+                 summary="Claim nothing more from a queue", gives=Noted),
             made(method="POST", path="/v1/queues/{name}/resume", run=self.resume, tag="operate", scope="operate",
-                 summary="Claim from it again"),
+                 summary="Claim from it again", gives=Noted),
             made(method="GET", path="/v1/limits", run=self.limits, summary="Limits and their use", tag="operate",
                  scope="read", gives=LimitViews),
             made(method="PUT", path="/v1/limits/{name}", run=self.set_limit, summary="Add or replace a limit",
                  tag="operate", scope="operate", takes=LimitAsked),
             made(method="DELETE", path="/v1/limits/{name}", run=self.drop_limit, summary="Remove a limit",
-                 tag="operate", scope="operate"),
+                 tag="operate", scope="operate", gives=Noted),
             made(method="GET", path="/v1/workers", run=self.workers, summary="The workers heard of lately",
                  tag="operate", scope="read", gives=Workers),
             made(method="GET", path="/v1/stats", run=self.stats, tag="operate", scope="read", gives=Stats,
@@ -104,18 +113,21 @@ class OperatorRoom:
             ]
         )
 
-    async def pause(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
-        call.allowed([call.part("name")])
-        await self._app.queues.pause(call.part("name"))
-        return wire.Nothing()
+    async def pause(self, call: Call[None, wire.Nothing]) -> Noted:
+        return await self._shut_queue(call, True)
 
-    async def resume(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
-        call.allowed([call.part("name")])
-        await self._app.queues.resume(call.part("name"))
-        return wire.Nothing()
+    async def resume(self, call: Call[None, wire.Nothing]) -> Noted:
+        return await self._shut_queue(call, False)
+
+    async def _shut_queue(self, call: Call[None, wire.Nothing], shut: bool) -> Noted:
+        name = name_of(call.part("name"), "queue")
+        call.allowed([name])
+        with call.heard() as said:
+            await (self._app.queues.pause(name) if shut else self._app.queues.resume(name))
+        return Noted(said.text)
 
     async def limits(self, call: Call[None, wire.Nothing]) -> LimitViews:
-        return LimitViews(await self._app.limits.list())
+        return LimitViews(rights.limits_seen(call.token, await self._app.limits.list()))
 
     async def set_limit(self, call: Call[LimitAsked, wire.Nothing]) -> wire.Nothing:
         for_everybody(call.token, "limits")
@@ -126,16 +138,17 @@ class OperatorRoom:
         await self._app.limits.set(rule)
         return wire.Nothing()
 
-    async def drop_limit(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
+    async def drop_limit(self, call: Call[None, wire.Nothing]) -> Noted:
         for_everybody(call.token, "limits")
-        await self._app.limits.set(Limit(call.part("name")))
-        return wire.Nothing()
+        with call.heard() as said:
+            await self._app.limits.set(Limit(call.part("name")))
+        return Noted(said.text)
 
     async def workers(self, call: Call[None, wire.Nothing]) -> Workers:
-        return Workers((await self._app.storage.stats()).workers)
+        return Workers(rights.workers_seen(call.token, (await self._app.storage.stats()).workers))
 
     async def stats(self, call: Call[None, wire.Nothing]) -> Stats:
-        return seen(call.token, await self._app.storage.stats())
+        return rights.seen(call.token, await self._app.storage.stats())
 
 
 def _add(parts: dict[str, Any], count: Count) -> None:

@@ -6,6 +6,7 @@ Routes and OpenAPI are made of it. Without it the description and the behaviour 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -16,9 +17,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from treadle import wire
-from treadle.server.body import body
-from treadle.server.faults import Refused, json
+from treadle.operate.names import Heard, heard
+from treadle.server.body import BODY, body
+from treadle.server.faults import Refused
 from treadle.server.guard import allowed, caller
+from treadle.server.parts import encoded
 from treadle.server.tokens import Token
 
 B = TypeVar("B")
@@ -44,6 +47,11 @@ class Call(Generic[B, Q]):
         """Raises Refused (403) unless the caller's token has a right to all of these queues."""
         allowed(self.token, queues)
 
+    def heard(self) -> AbstractContextManager[Heard]:
+        """Collect the warnings of mistyped names for the answer. They name the queues of this token only."""
+        token = self.token
+        return heard((lambda queue: token.serves([queue]) is None) if token.queues else None)
+
 
 class Operation(Struct, frozen=True, kw_only=True):
     """One method on one path.
@@ -52,6 +60,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     scope   the right its caller needs; "": any known token
     takes   the type of the JSON body; NO_BODY: there is none
     empty   what a request without a body means; None: it is refused
+    most    bytes of its body, as far as the settings allow them; None: as many as those allow
+    raw     a type of the fields of the body that are kept as text, see body()
     query   the type of the query parameters, all optional
     others  further statuses it may answer, beside those every call may (see openapi.py)
     """
@@ -64,6 +74,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     scope: str = ""
     takes: Any = NO_BODY
     empty: bytes | None = None
+    most: int | None = BODY
+    raw: Any = None
     query: Any = wire.Nothing
     gives: Any = wire.Nothing
     status: int = 200
@@ -93,10 +105,12 @@ class Endpoint:
         query = _query(request, operation.query)
         given: object = None
         if operation.takes is not NO_BODY:
-            given = await body(request, operation.takes, self._most, operation.empty)
+            most = self._most if operation.most is None else min(self._most, operation.most)
+            given = await body(request, operation.takes, most, operation.empty, operation.raw)
         answer = await operation.run(Call(request, token, given, query))
-        response = answer if isinstance(answer, Response) else json(answer, operation.status)
-        await response(scope, receive, send)
+        if not isinstance(answer, Response):
+            answer = Response(await encoded(answer), operation.status, media_type="application/json")
+        await answer(scope, receive, send)
 
 
 def _query(request: Request, kind: Any) -> object:

@@ -5,17 +5,18 @@ Without it every runner would need our retry rules in its own language, and each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle import ids, judge
-from treadle.compose.plan import PLAIN, adopted, continued
+from treadle.compose.plan import PLAIN, adopted, continued, either_id, mark_id
 from treadle.errors import RemoteFailure
 from treadle.model import NewJob, Outcome, Record
 from treadle.retry import Abort, Defer, Retry
 from treadle.server.faults import Refused
+from treadle.server.turns import Turns
 from treadle.wire import Report
 
 
@@ -40,6 +41,8 @@ def check(report: Report) -> bool:
         raise Refused(422, "wrong_shape", f"job {report.id}: only a run that went well may have children", id=report.id)
     if report.defer is not None and not report.defer >= 0:
         raise Refused(422, "wrong_shape", f"job {report.id}: defer: expected seconds, found {report.defer}")
+    if report.state is None:
+        _check_chosen(report)
     return report.state is None
 
 
@@ -76,7 +79,7 @@ def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[
 
 def _goes_on(report: Report, record: Record, own: str | None, marks: bool, now: float) -> Outcome:
     """A run that has children: it waits for them, to be ended, or to be called again."""
-    jobs = _named(record, report.then)
+    jobs = report.then
     left = None if record.deadline_at is None else max(0.0, record.deadline_at - now)
     if report.again:
         then = tuple(adopted(job, record.job, left) for job in jobs)
@@ -86,9 +89,48 @@ def _goes_on(report: Report, record: Record, own: str | None, marks: bool, now: 
     return replace(outcome, memo=(*outcome.memo, *report.memo))
 
 
-def _named(record: Record, then: Sequence[NewJob]) -> list[NewJob]:
-    """The children with their ids: an empty one is derived, so that a repeated report stores nothing twice."""
+async def check_ids(outcomes: Iterable[Outcome]) -> None:
+    """Raises Refused for a new job whose id has the form of a derived one, but was not derived from this run."""
+    turns = Turns()
+    for outcome in outcomes:
+        await turns.step()
+        found = {job.id: stem for job in outcome.then if (stem := ids.stem(job.id)) is not None}
+        if not found:
+            continue
+        own = {ids.derived(outcome.id, outcome.version), mark_id(outcome.id)}
+        own |= {either_id(job.id) for job in outcome.then}
+        for id, stem in found.items():
+            if stem not in own:
+                words = f"then: {id} was not derived from version {outcome.version} of job {outcome.id}: leave id empty"
+                raise Refused(422, "wrong_id", words, id=id)
+
+
+def _check_chosen(report: Report) -> None:
+    for job in report.then:
+        if job.id and (wrong := ids.problem(job.id)):
+            raise Refused(422, "wrong_id", f"job {report.id}: then: {wrong}", id=job.id)
+
+
+def _named(report: Report) -> list[NewJob]:
+    """The children with their ids: an empty one is derived, so that a repeated report stores nothing twice. A chosen
+    one gets a nonce, which is the same in a repeated report: a job of others with this id refuses the outcome."""
+    stem = ids.derived(report.id, report.version)
     return [
-        replace(job, id=job.id or ids.derived(record.job.id, record.version, number))
-        for number, job in enumerate(then)
-    ]  # fmt: skip
+        replace(job, nonce=job.nonce or ids.digest(stem, job.id)[:16])
+        if job.id
+        else replace(job, id=f"{stem}-{number:06d}")
+        for number, job in enumerate(report.then, 1)
+    ]
+
+
+async def prepared(report: Report, through: Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]) -> Report:
+    """The report with its children named, as the middleware of the server's app lets them through. What a middleware
+    raises fails the run, as it does where the run was in Python."""
+    if not report.then:
+        return report
+    try:
+        return replace(report, then=await through(_named(report)))
+    except Exception as error:
+        return Report(
+            id=report.id, version=report.version, fail=judge.text_of(error), memo=report.memo, note=report.note
+        )

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from treadle import wire
 from treadle.operate.schedules import Schedule
 from treadle.operate.ticks import CatchUp, Overlap
+from treadle.server.gate import users_row
 from treadle.server.guard import for_everybody
 from treadle.server.operations import Call, Operation
 from treadle.server.views import JobAsked, JobView, Name, spec_of, view
@@ -96,6 +97,8 @@ class ScheduleRoom:
     async def put(self, call: Call[ScheduleAsked, wire.Nothing]) -> ScheduleView:
         name, asked = self._name(call), call.body
         spec = None if asked.job is None else spec_of(self._app, asked.job)
+        if spec is not None:
+            users_row(spec.new)
         return _shown(
             await self._app.schedules.upsert(
                 name, spec, cron=asked.cron, every=asked.every, tz=asked.tz, catch_up=asked.catch_up,

@@ -1,7 +1,4 @@
-"""A site on a port: bound before anything is announced, and stopped without cutting off an answer.
-
-Without it tests, `treadle server` and `treadle up` would each handle sockets and signals in their own way.
-"""
+"""A site on a port: bound before anything is announced, and stopped without cutting off an answer."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ from typing import Any, Self
 import uvicorn
 
 from treadle.errors import BadOption
+from treadle.server.bounds import Bounds
+from treadle.server.door import Door
 from treadle.server.settings import GRACE
 
 
@@ -40,13 +39,16 @@ class Serving:
 
     grace    s that requests under way get to end
     on_stop  called when no more requests are taken, to answer those that wait
+    bounds   what one connection may take, and how many there may be. Raises BadOption
     """
 
     def __init__(
         self, site: Callable[..., Awaitable[Any]], *, host: str = "127.0.0.1", port: int = 0, tries: int = 1,
         certificate: str | None = None, key: str | None = None, grace: float = GRACE,
-        on_stop: Callable[[], None] = lambda: None,
+        on_stop: Callable[[], None] = lambda: None, bounds: Bounds | None = None,
     ) -> None:  # fmt: skip
+        bounds = bounds or Bounds()
+        bounds.most_connections()
         self._socket = listen(host, port, tries)
         self.host, self.port = self._socket.getsockname()[:2]
         self._on_stop = on_stop
@@ -54,9 +56,11 @@ class Serving:
         config = uvicorn.Config(
             site, log_config=None, access_log=False, http="httptools", ws="none", lifespan="on",
             ssl_certfile=certificate, ssl_keyfile=key, timeout_graceful_shutdown=max(1, round(grace)),
-            server_header=False,
+            server_header=False, timeout_keep_alive=max(1, round(bounds.idle_time)),
+            proxy_headers=False,  # any client of this machine could choose the address by which it is counted
         )  # fmt: skip
         self._server = uvicorn.Server(config)
+        self._door = Door(self._socket, self._server, bounds)
         self._ticking: asyncio.Task[None] | None = None
 
     @property
@@ -65,8 +69,8 @@ class Serving:
         return f"{self.scheme}://{host}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        # Step by step instead of `serve()`: that would take the signals from whoever handles them for the whole
-        # process, and look only ten times a second whether it is to stop.
+        # Step by step instead of `serve()`: that would take the signals of the whole process, accept connections
+        # without a bound, and look only ten times a second whether it is to stop.
         config, server = self._server.config, self._server
         config.load()
         server.lifespan = config.lifespan_class(config)
@@ -74,8 +78,8 @@ class Serving:
         if server.lifespan.should_exit:
             self._socket.close()
             raise BadOption("server", "the storage could not be opened; the log says why")
-        server.lifespan.startup = _done
-        await server.startup([self._socket])
+        server.servers, server.started = [], True
+        self._door.open()
         self._ticking = asyncio.create_task(self._tick())
         return self
 
@@ -91,8 +95,5 @@ class Serving:
         if self._ticking is not None:
             self._ticking.cancel()
         self._on_stop()
-        await self._server.shutdown([self._socket])
-
-
-async def _done() -> None:
-    """It has started already."""
+        await self._door.close()
+        await self._server.shutdown()

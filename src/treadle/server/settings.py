@@ -1,4 +1,4 @@
-"""What an operator decides about a server, each with its default. Without it every part would have its own."""
+"""What an operator decides about a server, each with its default."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from treadle.server.border import check_hosts, check_origins
 from treadle.server.tokens import Token
 
 PORT: Final = 7373
@@ -14,6 +15,7 @@ BODY: Final = 32 * 2**20  # bytes; twice the largest payload
 WAIT: Final = 30.0  # s one long poll may last: below what proxies allow
 ANSWER: Final = 30.0  # s for one answer, beyond the time a call asks to wait
 GRACE: Final = 10.0  # s that requests get to end when the server stops
+REQUESTS: Final = 512  # of one caller at once, with those that wait for work or for an ending
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -23,8 +25,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body   bytes of one request
     max_wait   s one long poll may last
     timeout    s for one answer, beyond the time a call asks to wait; then 503
+    hosts      names by which clients may call it, beside IP addresses, localhost and the name of the machine;
+               ".example.org" is every name below example.org
     origins    web pages of these origins may call it (CORS); none by default
     rate       requests a second one token, or one address without tokens, may make; None: any number
+    requests   requests one token, or one address without tokens, may have under way; then 429
     docs       serve /v1/openapi.json and the page that shows it
     """
 
@@ -32,6 +37,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body: int = BODY
     max_wait: float = WAIT
     timeout: float = ANSWER
+    hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     rate: float | None = None
+    requests: int = REQUESTS
     docs: bool = True
+
+    def __post_init__(self) -> None:
+        check_hosts(self.hosts, not self.tokens)
+        check_origins(self.origins, not self.tokens)

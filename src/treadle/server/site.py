@@ -5,6 +5,7 @@ Without it each way to start a server would wire its own. It can be mounted into
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -29,10 +30,13 @@ from treadle.server.schedules import ScheduleRoom
 from treadle.server.settings import Settings
 from treadle.server.verbs import Verbs
 from treadle.server.waiting import Waiting
+from treadle.storage.carrying import NOT_HERE, mark_of
+from treadle.storage.carrying import words as words_of
 
 if TYPE_CHECKING:
     from treadle.app import App
 
+log = logging.getLogger("treadle.server")
 
 Face = Callable[["App", Settings, Waiting], Sequence[BaseRoute]]
 
@@ -65,11 +69,21 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
         return PlainTextResponse("ok")
 
     async def readyz(request: Request) -> Response:
-        """The storage answers."""
+        """The storage answers, and its jobs are here."""
         try:
             await app.storage.get(["treadle:ready"])
+            mark = await mark_of(app.storage)
         except StorageError as error:
-            raise Refused(503, "storage_unavailable", str(error), {"Retry-After": "1"}) from error
+            log.warning("the storage does not answer: %s", error)
+            # This path takes no token: where there are tokens, names of hosts are for the log.
+            words = "the storage does not answer; the server's log says why" if settings.tokens else str(error)
+            raise Refused(503, "storage_unavailable", words, {"Retry-After": "1"}) from error
+        if mark is not None and mark.role in NOT_HERE:
+            words = words_of(mark, "the storage") or ""
+            log.warning("%s", words)
+            if settings.tokens:
+                words = "the jobs are not here; the server's log says where"
+            raise Refused(503, "storage_moved" if mark.role == "gone" else "storage_unavailable", words)
         return PlainTextResponse("ok")
 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
@@ -87,6 +101,7 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
             0, Middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=headers)
         )
     site = Starlette(routes=routes, middleware=layers, lifespan=life, exception_handlers={HTTPException: _http})
+    site.router.redirect_slashes = False  # it would send clients to whatever host a Host header names
     site.state.waiting = waiting
     return site
 
@@ -96,6 +111,8 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     word = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "refused")
     headers = dict(error.headers) if error.headers else None
-    words = {404: f"there is no {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+    here = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    where = "; jobs are under /v1/jobs, and /docs describes all calls" if here in ("", "/") else ""
+    words = {404: f"there is no {request.url.path}{where}", 405: f"{request.method} is not for {request.url.path}"}
     message = words.get(error.status_code, error.detail)
     return refusal(Refused(error.status_code, word, message, headers))

@@ -6,32 +6,49 @@ runner in any language; docs/guides/runners.md is the page for those who write o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from msgspec.structs import replace
+
 from treadle import defaults, wire
+from treadle.client import Client
 from treadle.clock import Clock
 from treadle.compose.reduce import Reducer
 from treadle.ending import Ender
-from treadle.model import Claim, Claimed, Outcome, Page, Query, Record, Settled, Stats
+from treadle.errors import IdTaken, StorageError
+from treadle.model import Claim, Claimed, Outcome, Page, Query, Settled, Stats
 from treadle.options import Sizes
+from treadle.ranges import a_count, a_span, check_change, check_ids, check_query
 from treadle.retry import Retry
-from treadle.server import reports
+from treadle.server import reports, rights
+from treadle.server.body import BODY
 from treadle.server.faults import Refused
-from treadle.server.guard import allowed, for_everybody, seen
+from treadle.server.gate import Gate
+from treadle.server.guard import allowed, for_everybody
 from treadle.server.operations import Call, Operation
+from treadle.server.portions import fitting
 from treadle.server.settings import Settings
 from treadle.server.tokens import Token
+from treadle.server.turns import Turns, in_parts, in_turns
 from treadle.server.waiting import Waiting
+from treadle.storage.carrying import mark_of
+from treadle.storage.checks import among
 from treadle.storage.contract import Fused, Storage
+from treadle.validation import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 
 ROUNDS: Final = 20  # claims of one call that find nothing but jobs to be ended
-MOST: Final = 10_000  # jobs of one claim, ids of one look: bounds the answer
+PART: Final = 1_000  # rows that go to the storage in one step, where the rows of a call stand for themselves
+LISTS: Final = (wire.ClaimCall, wire.Ids, Query, wire.Watch)  # calls that bring names and ids, and no rows
+IDS: Final = 8 * 2**20  # bytes of those: 100,000 ids with some room
 
 
 class Keeper(Protocol):
-    """What the verbs need of the app: its storage, and the policy of jobs that bring none."""
+    """What the verbs need of the app: its storage, its middleware, and the policy of jobs that bring none."""
 
+    @property
+    def client(self) -> Client: ...
     @property
     def storage(self) -> Storage: ...
     @property
@@ -53,56 +70,68 @@ class Verbs:
 
     def __init__(self, app: Keeper, waiting: Waiting, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
+        self._gate = Gate(lambda: app.storage)
 
     def operations(self) -> list[Operation]:
         """One for each verb, with the scope it needs and the shapes it takes and gives."""
         return [
-            _verb(self.hello, wire.Nothing, wire.Nothing, "", "That this is a Treadle server, and knows the token"),
-            _verb(self.enqueue, wire.Enqueue, wire.Records, "enqueue", "Store jobs, all or none"),
+            _verb(self.hello, wire.Nothing, wire.Hello, "", "That this is a Treadle server, and knows the token"),
+            _verb(self.enqueue, wire.Enqueue, wire.Records, "enqueue|work", "Store jobs, all or none"),
             _verb(self.claim, wire.ClaimCall, Claimed, "work", "Lease jobs; with `wait`, wait for the first"),
-            _verb(self.heartbeat, wire.Beat, wire.Ids, "work", "Lengthen leases; answers those that are lost"),
+            _verb(self.heartbeat, wire.Beat, wire.Held, "work", "Lengthen leases; answers those lost or not saved"),
             _verb(self.settle, wire.Settle, wire.AllSettled, "work", "Say what became of jobs, each for itself"),
             _verb(self.settle_claim, wire.SettleClaim, wire.SettledClaimed, "work", "Both in one trip"),
             _verb(self.get, wire.Ids, wire.Records, "read", "Rows by id, in order"),
             _verb(self.find, Query, Page, "read", "One page of rows"),
             _verb(self.stats, wire.Nothing, Stats, "read", "Counts, workers, limits"),
-            _verb(self.set_limits, wire.Limits, wire.Nothing, "operate", "Add, replace or remove limits"),
+            _verb(self.limits, wire.LimitsCall, wire.LimitUses, "read", "Limits, who pauses them, and their use"),
+            _verb(self.set_limits, wire.LimitChanges, wire.Nothing, "operate", "Set, remove, pause and resume limits"),
             _verb(self.prune, wire.Prune, wire.Number, "operate", "Delete ended rows past their retention"),
             _verb(self.watch, wire.Watch, wire.Topics, "read", "Wait for a hint"),
         ]
 
     # --- the life of a job
 
-    async def hello(self, call: Call[wire.Nothing, wire.Nothing]) -> wire.Nothing:
-        """That this is a Treadle server, and that the token is known to it."""
-        return wire.Nothing()
+    async def hello(self, call: Call[wire.Nothing, wire.Nothing]) -> wire.Hello:
+        """That this is a Treadle server, what the token may do, and how large a request may be."""
+        mark = None
+        with suppress(StorageError):  # a storage that is away does not keep clients from opening theirs
+            mark = await mark_of(self._app.storage)
+        moving = None if mark is None else wire.Moving(mark.role, mark.other)
+        return wire.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving)
 
     async def enqueue(self, call: Call[wire.Enqueue, wire.Nothing]) -> wire.Records:
-        asked, token = call.body, call.token
-        allowed(token, (job.queue for job in asked.jobs))
-        return wire.Records(tuple(await self._app.storage.enqueue(asked.jobs)))
+        """Store jobs, all or none. The marks of a worker take the scope "work", other jobs "enqueue"."""
+        asked, token = call.body.jobs, call.token
+        await self._gate.jobs(token, asked)
+        try:
+            rows = await self._app.storage.enqueue(await rights.to_store(token, asked))
+        except IdTaken as error:
+            raise rights.told(token, error) from None
+        pairs = zip(rows, asked, strict=True)
+        return wire.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
 
     async def claim(self, call: Call[wire.ClaimCall, wire.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
         asked, token = call.body, call.token
         queues = [name for name, _ in asked.queues]
-        allowed(token, queues)
-        await self._own(token, asked.ids)
-        ask, wait = asked.ask(), min(asked.wait, self._settings.max_wait)
-        if not 0 <= ask.limit <= MOST or not ask.lease >= 0 or not asked.wait >= 0:
-            raise Refused(422, "wrong_shape", f"expected limit 0 to {MOST:,}, lease and wait 0 or more")
+        ask, wait = rights.to_claim(token, asked.ask()), min(asked.wait, self._settings.max_wait)
+        self._gate.claim(ask)
+        a_span("wait", asked.wait)
 
         async def look() -> tuple[Claimed, bool, float | None]:
-            found = await self._claim(ask, asked.max_lost)
+            found = await self._claim(token, ask, asked.max_lost, asked.most)
             return found, bool(found.records), found.next_in
 
         return await self._waiting.until_found(queues, wait, call.request, look)
 
-    async def _claim(self, ask: Claim, max_lost: int | None) -> Claimed:
+    async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
         """What was claimed. For a runner that leaves judging to the server, what is only to be ended is ended here."""
         for _ in range(ROUNDS):
-            found = await self._app.storage.claim(ask)
-            if max_lost is None or not any(row.lost or row.ran for row in found.records):
+            found = await fitting(self._app.storage, await self._app.storage.claim(ask), most)
+            if max_lost is None:
+                return await self._without_foreign(token, found)
+            if not any(row.lost or row.ran for row in found.records):
                 return found
             over = reports.lost_too_often([row for row in found.records if not row.ran], self._app.retry, max_lost)
             over += [await self._ender().end(row, max_lost) for row in found.records if row.ran]
@@ -113,107 +142,170 @@ class Verbs:
                 break
         return Claimed(left, found.next_in)
 
+    async def _without_foreign(self, token: Token, found: Claimed) -> Claimed:
+        """For a worker with a bound token: what waited for jobs of other queues is ended here. It cannot read those."""
+        ran = [row for row in found.records if row.ran and row.after] if token.queues else []
+        if not ran:
+            return found
+        ups = await self._app.storage.get(list(dict.fromkeys(up for row in ran for up in row.after)))
+        foreign = {row.id for row in ups if row is not None and not token.sees(row.job.queue)}
+        over = {row.id: row for row in ran if not foreign.isdisjoint(row.after)}
+        if not over:
+            return found
+        await self._app.storage.settle([await self._ender().end(row, defaults.MAX_LOST) for row in over.values()])
+        return Claimed(tuple(row for row in found.records if row.id not in over), found.next_in)
+
     def _ender(self) -> Ender:
         app = self._app
         return Ender(app.storage, app.tasks, app.reducers, app.sizes.result)
 
-    async def heartbeat(self, call: Call[wire.Beat, wire.Nothing]) -> wire.Ids:
+    async def heartbeat(self, call: Call[wire.Beat, wire.Nothing]) -> wire.Held:
         asked, token = call.body, call.token
-        await self._own(token, [hold.id for hold in asked.holds])
-        lost = await self._app.storage.heartbeat(asked.worker, asked.holds, asked.lease)
-        return wire.Ids(tuple(sorted(lost)))
+        await self._gate.beat(token, asked.worker, asked.holds, asked.lease)
+        worker, holds = rights.to_beat(token, asked.worker, asked.holds)
+        lost, unsaved, turns = set[str](), set[str](), Turns()
+        for part in list(in_parts(holds, PART, lambda _: 1)) or [()]:
+            held = await self._app.storage.heartbeat(worker, part, asked.lease)
+            lost |= held.lost
+            unsaved |= held.unsaved
+            await turns.step()
+        return wire.Held(tuple(sorted(lost)), tuple(sorted(unsaved)))
 
     async def settle(self, call: Call[wire.Settle, wire.Nothing]) -> wire.AllSettled:
         """Word for word, or judged here; each outcome stands for itself."""
         asked, token = call.body, call.token
-        open_ones = [report.id for report in asked.outcomes if reports.check(report)]
+        turns = Turns()
+        at_most_in_call("outcomes", len(asked.outcomes), MOST_ROWS)
+        is_open = await in_turns(reports.check, asked.outcomes)
+        open_ones = [report.id for report, found in zip(asked.outcomes, is_open, strict=True) if found]
         rows = {row.id: row for row in await self._app.storage.get(open_ones) if row is not None} if open_ones else {}
         outcomes: list[Outcome] = []
         for report in asked.outcomes:
+            await turns.step()
             if report.state is not None:
                 outcomes.append(report.outcome())
             elif (row := rows.get(report.id)) is not None:
                 max_lost, now = defaults.MAX_LOST, self._app.now()
-                outcomes.append(reports.judged(report, row, self._app.retry, max_lost, now, self._app.chance()))
-        await self._check_outcomes(token, outcomes)
-        said = iter(await self._app.storage.settle(outcomes)) if outcomes else iter(())
+                ready = await reports.prepared(report, self._app.client.prepared)
+                outcomes.append(reports.judged(ready, row, self._app.retry, max_lost, now, self._app.chance()))
+        may, odd = await self._checked(token, outcomes)
+        said = iter(among(odd, await self._settled(may)))
         unknown = Settled("stale", "there is no such job")
         return wire.AllSettled(
             tuple(next(said) if report.state is not None or report.id in rows else unknown for report in asked.outcomes)
         )
 
+    async def _settled(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        """What became of these, which the storage settles in parts: each outcome stands for itself."""
+        said: list[Settled] = []
+        turns = Turns()
+        for part in in_parts(outcomes, PART, _rows):
+            said += await self._app.storage.settle(part)
+            await turns.step()
+        return said
+
     async def settle_claim(self, call: Call[wire.SettleClaim, wire.Nothing]) -> wire.SettledClaimed:
         asked, token = call.body, call.token
-        ask = asked.claim.ask()
-        allowed(token, (name for name, _ in ask.queues))
-        await self._own(token, ask.ids)
-        await self._check_outcomes(token, asked.outcomes)
-        storage = self._app.storage
+        ask, storage = rights.to_claim(token, asked.claim.ask()), self._app.storage
+        self._gate.claim(ask)
+        may, odd = await self._checked(token, asked.outcomes)
+        *first, last = list(in_parts(may, PART, _rows)) or [()]
+        before = [each for part in first for each in await self._settled(part)]
         if isinstance(storage, Fused):
-            settled, claimed = await storage.settle_claim(asked.outcomes, ask)
+            settled, claimed = await storage.settle_claim(last, ask)
         else:
-            settled, claimed = await storage.settle(asked.outcomes), await storage.claim(ask)
-        return wire.SettledClaimed(tuple(settled), claimed)
+            settled, claimed = await storage.settle(last), await storage.claim(ask)
+        said = tuple(among(odd, [*before, *settled]))
+        claimed = await fitting(storage, claimed, asked.claim.most, wire.AllSettled(said))
+        return wire.SettledClaimed(said, await self._without_foreign(token, claimed))
 
     # --- looking
 
     async def get(self, call: Call[wire.Ids, wire.Nothing]) -> wire.Records:
         asked, token = call.body, call.token
+        check_ids("ids", asked.ids)
         rows = await self._app.storage.get(asked.ids)
-        return wire.Records(tuple(row if row is None or _sees(token, row) else None for row in rows))
+        return wire.Records(tuple(row if row is not None and token.sees(row.job.queue) else None for row in rows))
 
     async def find(self, call: Call[Query, wire.Nothing]) -> Page:
-        """One page. A token of some queues must name one of them."""
+        """One page. A token of one queue means that one, a token of several must name one of them."""
         asked, token = call.body, call.token
+        check_query(asked)
         if token.queues:
+            if asked.queue is None and len(token.queues) == 1:
+                asked = replace(asked, queue=token.queues[0])
             if asked.queue is None:
-                raise Refused(403, "forbidden", f"the token {token.name!r} may look into {', '.join(token.queues)}")
+                words = f"the token {token.name!r} may look into {', '.join(token.queues)}: name one queue"
+                raise Refused(403, "forbidden", words)
             allowed(token, (asked.queue,))
+            if asked.ahead_of is not None:
+                [row] = await self._app.storage.get([asked.ahead_of])
+                if row is None or not token.sees(row.job.queue):
+                    return Page(total=0 if asked.count else None)
         return await self._app.storage.find(asked)
 
     async def stats(self, call: Call[wire.Nothing, wire.Nothing]) -> Stats:
-        return seen(call.token, await self._app.storage.stats())
+        return rights.seen(call.token, await self._app.storage.stats())
 
     # --- tending
 
-    async def set_limits(self, call: Call[wire.Limits, wire.Nothing]) -> wire.Nothing:
+    async def limits(self, call: Call[wire.LimitsCall, wire.Nothing]) -> wire.LimitUses:
+        return wire.LimitUses(rights.limits_seen(call.token, await self._app.storage.limits(call.body.use)))
+
+    async def set_limits(self, call: Call[wire.LimitChanges, wire.Nothing]) -> wire.Nothing:
         asked, token = call.body, call.token
-        for_everybody(token, "limits")
-        await self._app.storage.set_limits(asked.limits)
+        at_most_in_call("changes", len(asked.changes), MOST_CHANGES)
+        changes = asked.read()
+        rights.to_set_limits(token, changes)
+        for change in changes:
+            check_change(change)
+        await self._app.storage.set_limits(changes)
         return wire.Nothing()
 
     async def prune(self, call: Call[wire.Prune, wire.Nothing]) -> wire.Number:
+        for_everybody(call.token, "old rows")
+        a_count("limit", call.body.limit, 0, MOST_CALL)
         return wire.Number(await self._app.storage.prune(call.body.limit))
 
     async def watch(self, call: Call[wire.Watch, wire.Nothing]) -> wire.Topics:
         asked, token = call.body, call.token
-        allowed(token, (topic[6:] for topic in asked.topics if topic.startswith("queue:")))
-        heard = await self._app.storage.watch(asked.topics, max(0.0, min(asked.timeout, self._settings.max_wait)))
-        return wire.Topics(tuple(sorted(heard)))
+        self._gate.topics(asked.topics)
+        a_span("timeout", asked.timeout)
+        jobs = [topic[4:] for topic in asked.topics if topic.startswith("job:")] if token.queues else []
+        rows = await self._app.storage.get(jobs) if jobs else ()
+        visible = {row.id for row in rows if row is not None and token.sees(row.job.queue)}
+        topics = rights.topics(token, asked.topics, visible)
+        wait = max(0.0, min(asked.timeout, self._settings.max_wait))
+        heard = await self._waiting.unless_stopped(self._app.storage.watch(tuple(topics), wait))
+        return wire.Topics(tuple(sorted(topics[topic] for topic in heard if topic in topics)))
 
-    # --- the rights of tokens that are bound to queues
+    async def _checked(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[int, Settled]]:
+        """The outcomes as they may be applied for this token, and by their place those that are refused alone."""
+        at_most_in_call("outcomes", len(outcomes), MOST_ROWS)
+        await reports.check_ids(outcomes)
+        odd = await self._gate.outcomes(token, outcomes)
+        may: list[Outcome] = []
+        turns = Turns()
+        for number, out in enumerate(outcomes):
+            await turns.step()
+            if number not in odd:
+                try:
+                    may.append(rights.to_settle(token, out))
+                except Refused as error:
+                    odd[number] = Settled("refused", str(error))
+        return may, odd
 
-    async def _own(self, token: Token, ids: Sequence[str]) -> None:
-        """Raises Refused if one of these jobs is in a queue that is not the token's."""
-        if token.queues and ids:
-            allowed(token, (row.job.queue for row in await self._app.storage.get(ids) if row is not None))
 
-    async def _check_outcomes(self, token: Token, outcomes: Iterable[Outcome]) -> None:
-        if token.queues:
-            outcomes = list(outcomes)
-            allowed(token, (job.queue for outcome in outcomes for job in outcome.then))
-            await self._own(token, [outcome.id for outcome in outcomes])
+def _rows(out: Outcome) -> int:
+    return 1 + len(out.then)
 
 
 def _verb(
     run: Callable[[Call[Any, Any]], Awaitable[object]], takes: Any, gives: Any, scope: str, summary: str
 ) -> Operation:
     name = run.__name__
+    most = BODY if takes in (wire.Nothing, wire.LimitsCall, wire.Prune) else IDS if takes in LISTS else None
     return Operation(
         method="POST", path=f"/v1/work/{name}", run=run, summary=summary, tag="work", scope=scope, takes=takes,
-        gives=gives,
+        gives=gives, most=most,
     )  # fmt: skip
-
-
-def _sees(token: Token, row: Record) -> bool:
-    return not token.queues or row.job.queue in token.queues

@@ -11,13 +11,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from treadle import codec, defaults
-from treadle.errors import TreadleError
+from treadle import codec, defaults, ids, wire
+from treadle.errors import TooLarge
 from treadle.model import Record, State
+from treadle.operate import stored
 from treadle.options import Key, When
 from treadle.retry import Retry
+from treadle.server.faults import Refused
+from treadle.server.weight import SMALL, weigh
+from treadle.tagged import has_mark
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -56,12 +60,25 @@ class WhenAsked(Struct, frozen=True, forbid_unknown_fields=True):
     of: Literal["succeeded", "done"] = "succeeded"
 
 
+MANY: Final = 1_000  # limits, labels or headers of one job; their options say how many make sense
+Args = Annotated[Raw | UnsetType, Meta(extra_json_schema={"type": "array", "items": {}, "default": []})]
+Kwargs = Annotated[Raw | UnsetType, Meta(extra_json_schema={"type": "object", "default": {}})]
+Labels = Annotated[list[Name], Meta(max_length=MANY)] | Annotated[dict[str, str], Meta(max_length=MANY)] | UnsetType
+
+
+class CallAsked(Struct, frozen=True):
+    """What of a job is kept as text until its size is known."""
+
+    args: Raw | UnsetType = UNSET
+    kwargs: Raw | UnsetType = UNSET
+
+
 class JobAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job to send: a task by name, its arguments, and any of the options of docs/guides/options.md."""
 
     task: Name
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
+    args: Args = UNSET
+    kwargs: Kwargs = UNSET
     queue: Name | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     delay: Span | UnsetType = UNSET
@@ -74,17 +91,17 @@ class JobAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_lost: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
     key: KeyAsked | Name | UnsetType = UNSET
     lane: Name | UnsetType = UNSET
-    limits: list[Name] | UnsetType = UNSET
-    cost: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    limits: Annotated[list[Name], Meta(max_length=MANY)] | UnsetType = UNSET
+    cost: Annotated[int, Meta(ge=1, le=defaults.MAX_COUNT)] | UnsetType = UNSET
     aging: Span | UnsetType = UNSET
     keep: Span | UnsetType = UNSET
     keep_failed: Span | UnsetType = UNSET
-    after: list[Id] | UnsetType = UNSET
+    after: Annotated[list[Id], Meta(max_length=wire.LONG)] | UnsetType = UNSET
     when: WhenAsked | UnsetType = UNSET
     wait_timeout: Span | UnsetType = UNSET
     pass_result: bool | UnsetType = UNSET
-    labels: list[Name] | dict[str, str] | UnsetType = UNSET
-    headers: dict[str, str] | UnsetType = UNSET
+    labels: Labels = UNSET
+    headers: Annotated[dict[str, str], Meta(max_length=MANY)] | UnsetType = UNSET
     id: Id | UnsetType = UNSET
 
 
@@ -94,7 +111,13 @@ class JobsAsked(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: Annotated[list[JobAsked], Meta(max_length=10_000)]
 
 
+UNSHOWN: Final = (msgspec.MsgspecError, ValueError, RecursionError)  # of a text that is no JSON
+ENCODE: Final = msgspec.json.Encoder(enc_hook=repr).encode  # dates as text, bytes as base64, what is left by its words
 CALL: Final = ("task", "args", "kwargs")
+
+
+_any = msgspec.json.Decoder(Raw).decode
+_envelope = msgspec.json.Decoder(CallAsked).decode
 
 
 def options_of(asked: JobAsked) -> dict[str, Any]:
@@ -110,13 +133,65 @@ def options_of(asked: JobAsked) -> dict[str, Any]:
 def spec_of(app: App, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
     """The job as the app would make it: checked against its task where the app has that, else taken as it is."""
     options = options_of(asked)
-    if id is not None and "id" not in options:
-        options["id"] = id
-    task = app.tasks.get(asked.task)
+    task, payload = app.tasks.get(asked.task), None
     if task is None:
-        return app.stub(asked.task, **options).job(*asked.args, **asked.kwargs)
-    args, kwargs = task.signature.decode_call(codec.encode_foreign_call(asked.args, asked.kwargs, asked.task))
-    return task.options(**options).job(*args, **kwargs)
+        payload = _payload(asked)
+        given, named = _call(asked) if payload is None else ([], {})
+        spec = app.stub(asked.task, **options).job(*given, **named)
+        if payload is not None:
+            spec = spec.changed(payload=payload)
+    else:
+        args, kwargs = task.signature.decode_call(codec.encode_foreign_call(*_call(asked), asked.task))
+        spec = task.options(**options).job(*args, **kwargs)
+    # Not as an option: derived ids are refused there.
+    return spec if id is None or "id" in options else spec.changed(id=id, nonce=ids.nonce())
+
+
+async def check_call(app: App, asked: JobAsked) -> None:
+    """Raises TooLarge for arguments beyond the app's sizes, Refused (413) for too many values to be looked at."""
+    args, kwargs = _texts(asked)
+    size = len(args) + len(kwargs)
+    if size > app.sizes.payload:
+        raise TooLarge(f"the payload of {asked.task}", size, app.sizes.payload)
+    if size > SMALL and (asked.task in app.tasks or _payload(asked) is None):
+        await weigh(args)
+        await weigh(kwargs)
+
+
+def _texts(asked: JobAsked) -> tuple[memoryview, memoryview]:
+    return memoryview(asked.args or b"[]"), memoryview(asked.kwargs or b"{}")
+
+
+def _payload(asked: JobAsked) -> str | None:
+    """Large arguments word for word: to decode and encode them takes a second for 16 MB of small values. None: they are
+    small, or something in them has to be written in another way."""
+    args, kwargs = _texts(asked)
+    if len(args) + len(kwargs) <= SMALL:
+        return None
+    _check_shape(args, kwargs)
+    try:
+        first, second = bytes(args).decode(), bytes(kwargs).decode()
+    except UnicodeDecodeError as error:
+        raise Refused(400, "malformed", f"the body is not UTF-8: {error}") from None
+    text = f'{{"args":{first},"kwargs":{second}}}' if asked.kwargs else first
+    return None if has_mark(text) else text
+
+
+def _call(asked: JobAsked) -> tuple[list[Any], dict[str, Any]]:
+    args, kwargs = _texts(asked)
+    _check_shape(args, kwargs)
+    try:
+        return msgspec.json.decode(args), msgspec.json.decode(kwargs)
+    except msgspec.ValidationError as error:
+        raise Refused(422, "wrong_shape", f"the body does not fit: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
+
+
+def _check_shape(args: memoryview, kwargs: memoryview) -> None:
+    for name, found, sign, word in (("args", args, b"[", "array"), ("kwargs", kwargs, b"{", "object")):
+        if found[:1] != sign:
+            raise Refused(422, "wrong_shape", f"the body does not fit: expected `{word}` - at `$.{name}`")
 
 
 def _option(name: str, value: Any) -> Any:
@@ -141,7 +216,9 @@ class JobView(Struct, frozen=True, kw_only=True):
 
     state   one of waiting, ready, running, succeeded, failed, cancelled
     result  what it returned, as JSON; null until it has succeeded
-    reason  of a failure: error, aborted, lost, expired, children; of a cancellation: asked, upstream, superseded
+    reason  of a failure: error, aborted, lost, expired, children; of a cancellation: asked, upstream, superseded;
+            of a job that came back into line: "lost by <worker>", "declined by <worker>"
+    warning of a call that sends: what seems wrong with a name in it
     """
 
     id: str
@@ -174,13 +251,14 @@ class JobView(Struct, frozen=True, kw_only=True):
     started_at: float | None
     ended_at: float | None
     deadline_at: float | None
+    warning: str | UnsetType = UNSET
 
 
 def view(row: Record) -> JobView:
     """The row for everybody."""
     job = row.job
     args, kwargs = _arguments(job.payload)
-    progress, note = _progress(row.note)
+    progress, note = stored.progress(row.note)
     return JobView(
         id=job.id, task=job.task, queue=job.queue, state=row.state, priority=job.priority, args=args, kwargs=kwargs,
         version=row.version, attempt=row.attempt, lost=row.lost, result=_plain(row.result), error=row.error,
@@ -191,36 +269,32 @@ def view(row: Record) -> JobView:
     )  # fmt: skip
 
 
-def _arguments(payload: str) -> tuple[list[Any], dict[str, Any]]:
-    try:
-        args, kwargs = codec.decode_foreign_call(payload)
-        return [_json(each) for each in args], {name: _json(each) for name, each in kwargs.items()}
-    except (TreadleError, ValueError, TypeError):
-        return [payload], {}
+def _arguments(payload: str) -> tuple[Any, Any]:
+    if len(payload) > SMALL and not has_mark(payload):  # as it stands
+        try:
+            found = _large(payload)
+            return found.args or [], found.kwargs or {}
+        except UNSHOWN:
+            return [stored.utf8(payload)], {}
+    return stored.carried_call(*stored.arguments(payload), payload, ENCODE)
+
+
+def _large(payload: str) -> CallAsked:
+    """Raises ValueError for what are no arguments."""
+    if not payload.startswith("["):
+        return _envelope(payload)
+    return CallAsked(_any(payload))
 
 
 def _plain(text: str | None) -> Any:
     if text is None:
         return None
-    try:
-        return _json(codec.decode_any(text))
-    except (TreadleError, ValueError, TypeError):
-        return text
-
-
-def _json(value: object) -> Any:
-    """A value as JSON can say it: dates as text, bytes as base64, what is left by its words."""
-    return msgspec.to_builtins(value, enc_hook=repr, str_keys=True)
-
-
-def _progress(note: str | None) -> tuple[float | None, str | None]:
-    if note is None:
-        return None, None
-    try:
-        found = msgspec.json.decode(note)
-        return float(found["progress"]), str(found["text"])
-    except (ValueError, TypeError, KeyError):
-        return None, note
+    if len(text) > SMALL and not has_mark(text):
+        try:
+            return _any(text)
+        except UNSHOWN:
+            return stored.utf8(text)
+    return stored.carried(stored.value(text), text, ENCODE)
 
 
 class PageView(Struct, frozen=True):
@@ -229,7 +303,9 @@ class PageView(Struct, frozen=True):
     jobs: Sequence[JobView]
     cursor: str | None
     total: int | None = None
+    warning: str | UnsetType = UNSET
 
 
 class JobViews(Struct, frozen=True):
     jobs: Sequence[JobView]
+    warning: str | UnsetType = UNSET

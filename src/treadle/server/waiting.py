@@ -69,6 +69,7 @@ class Waiting:
     def __init__(self, storage: Callable[[], Storage]) -> None:
         self._storage = storage
         self._benches: dict[tuple[str, ...], Bench] = {}
+        self._limits: set[asyncio.Timeout] = set()  # of those who wait for hints
         self.home = asyncio.Event()  # the server stops: nobody waits any longer, for work or for an ending
 
     @asynccontextmanager
@@ -110,9 +111,25 @@ class Waiting:
                     bench.call_one()
                     raise Refused(400, "gone", "the runner went away while it waited")
 
+    async def unless_stopped(self, hints: Awaitable[set[str]]) -> set[str]:
+        """What was heard; nothing as soon as the server stops."""
+        limit = asyncio.timeout(0 if self.home.is_set() else None)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                return await hints
+        except TimeoutError:
+            if limit.expired():
+                return set()
+            raise
+        finally:
+            self._limits.discard(limit)
+
     def send_home(self) -> None:
         """The server stops: whoever waits is answered with what there is now."""
         self.home.set()
+        for limit in self._limits:
+            limit.reschedule(0)
         for bench in self._benches.values():
             for seat in bench.seats:
                 seat.set()

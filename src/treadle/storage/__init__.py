@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from treadle import clock
 from treadle.errors import BadUrl
 from treadle.ports import Ports
+from treadle.redaction import shown
 from treadle.storage.contract import Storage
 
 KNOWN = (
@@ -26,10 +27,13 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
     redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart, ?shards=4
         spreads one over the nodes of a cluster
     redis+sentinel://host:26379,host:26379/service, redis+cluster://host:6379,host:6379; rediss+... for TLS
-    http://host:7373, https://: a Treadle server; its token as `token`, or ?token=...; ?ca=file.pem
+    http://host:7373, https://: a Treadle server; its token as `token`, or ?token=...; ?ca=file.pem, ?max_answer=BYTES
     memory://
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its words may hold a part of the password
+        raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {shown(url)!r}, which is no URL") from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "memory":
         from treadle.storage.memory import MemoryStorage
@@ -41,13 +45,13 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
 
         path = unquote(parts.path.removeprefix("/"))
         if parts.netloc or not path:
-            raise BadUrl(f"expected sqlite:///file.db (three slashes; four for an absolute path), found {url!r}")
+            raise BadUrl(f"expected sqlite:///file.db (three slashes; four for an absolute path), found {shown(url)!r}")
         synchronous = options.pop("synchronous", "full")
         if synchronous not in ("full", "normal"):
-            raise BadUrl(f"synchronous: expected full or normal, found {synchronous!r} in {url!r}")
+            raise BadUrl(f"synchronous: expected full or normal, found {synchronous!r} in {shown(url)!r}")
         shared = options.pop("shared", "false")
         if shared not in ("true", "false"):
-            raise BadUrl(f"shared: expected true or false, found {shared!r} in {url!r}")
+            raise BadUrl(f"shared: expected true or false, found {shared!r} in {shown(url)!r}")
         _no_others(url, options)
         return SqliteStorage(path, now=now or clock.wall, synchronous=synchronous, shared=shared == "true")
     if parts.scheme in REDIS:
@@ -56,7 +60,7 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
         return _http(url, token)
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, now)
-    raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {url!r}")
+    raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {shown(url)!r}")
 
 
 def compose(ports: Ports, *, now: clock.Clock | None = None, namespace: str | None = None) -> Storage:
@@ -75,7 +79,7 @@ def _redis(url: str, now: clock.Clock | None) -> Storage:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("redis", "hiredis"):
             raise
-        raise BadUrl(f"a Redis storage needs its driver: pip install treadle[redis] ({error})") from error
+        raise BadUrl(f"a Redis storage needs its driver: pip install 'redis[hiredis]>=5.2' ({error})") from error
     place, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     ns = options.pop("ns", "default")
@@ -94,7 +98,7 @@ def _http(url: str, token: str | None) -> Storage:
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "aiohttp":
             raise
-        raise BadUrl(f"a server as the storage needs its client: pip install treadle[http] ({error})") from error
+        raise BadUrl(f"a server as the storage needs its client: pip install 'aiohttp>=3.11' ({error})") from error
     return HttpStorage(url, token=token)
 
 
@@ -104,10 +108,10 @@ def _postgres(url: str, now: clock.Clock | None) -> Storage:
     except ImportError as error:
         if (error.name or "psycopg").partition(".")[0] != "psycopg":  # without libpq its error names no module
             raise
-        raise BadUrl(f"a PostgreSQL storage needs its driver: pip install treadle[postgres] ({error})") from error
+        raise BadUrl(f"a PostgreSQL storage needs its driver: pip install 'psycopg[binary]>=3.2' ({error})") from error
     return PostgresStorage(url, now=now)
 
 
 def _no_others(url: str, options: dict[str, str]) -> None:
     if options:
-        raise BadUrl(f"{', '.join(options)}: no such option for this storage, found in {url!r}")
+        raise BadUrl(f"{', '.join(options)}: no such option for this storage, found in {shown(url)!r}")

@@ -5,12 +5,17 @@ Without it each storage would have its own idea of a rolling window, and one of 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import heapq
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol, TypeGuard
 
 from msgspec import Struct, field
 
-from treadle.model import Limit
+from treadle.model import Hold, Limit, Record, State
+from treadle.storage.rules import costs, within
+
+GONE: Final = 30 * 86_400.0  # s after the last start, where no rule counts it
 
 Costs = tuple[tuple[str, int], ...]
 
@@ -24,6 +29,19 @@ class Usage(Struct):
     at: float = 0.0
 
 
+class Asker(NamedTuple):
+    """A job that asks for room in a limit: it stands aside, or came back in line and is not claimed yet."""
+
+    turn: tuple[float, float, str]  # (-rank, place, id): who stands before whom
+    cost: int
+    kept: bool  # it has kept its slot since an earlier claim
+    aside: bool
+
+    @property
+    def id(self) -> str:
+        return self.turn[2]
+
+
 def rule_for(rules: Mapping[str, Limit], key: str) -> Limit | None:
     """The rule a key obeys: its own, else that of the name before the colon."""
     return rules.get(key) or rules.get(key.partition(":")[0])
@@ -32,6 +50,36 @@ def rule_for(rules: Mapping[str, Limit], key: str) -> Limit | None:
 def slots_fit(rule: Limit, usage: Usage, cost: int) -> bool:
     """A cost beyond the rule counts as all of it: such a job runs alone."""
     return rule.slots is None or (rule.slots > 0 and usage.used + min(cost, rule.slots) <= rule.slots)
+
+
+class Counting(Protocol):
+    """Where a storage has its rules, and counts what they let in."""
+
+    @property
+    def rules(self) -> Mapping[str, Limit]: ...
+
+    def kept(self, row: Record) -> list[str]: ...
+
+    def used(self, key: str) -> Usage: ...
+
+
+def may_go_on(row: Record | None, hold: Hold, counting: Counting) -> TypeGuard[Record]:
+    """Whether a heartbeat prolongs the lease: no other claim came, and the limits of a job in line have room."""
+    if (
+        row is None
+        or not within(hold.reach, row.job.queue)
+        or row.version != hold.version
+        or row.worker is None
+        or row.state not in (State.RUNNING, State.READY)
+    ):
+        return False
+    if row.state is State.READY and not row.ran:  # its lease ran out, and nobody has claimed it since
+        kept = counting.kept(row)
+        for key, cost in costs(row.job):
+            rule = rule_for(counting.rules, key)
+            if rule is not None and key not in kept and not slots_fit(rule, counting.used(key), cost):
+                return False
+    return True
 
 
 def capacity(rule: Limit) -> int:
@@ -75,6 +123,18 @@ def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
     return None
 
 
+def rate_use(rule: Limit, usage: Usage, now: float) -> tuple[int, float | None]:
+    """How many starts a rate counts now, and when it lets the next one through; None if it does now."""
+    if not rule.rate:
+        return 0, None
+    return counted(rule, level(rule, usage, now)), opens_at(rule, usage, 1, now)
+
+
+def counted(rule: Limit, left: float) -> int:
+    """The starts that a rate counts of which so much is left. A token that is refilled in part counts as used."""
+    return max(0, math.ceil(capacity(rule) - left - 1e-9))
+
+
 def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
     """Write a start down."""
     if rule.rate is not None:
@@ -85,6 +145,27 @@ def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
         else:
             usage.starts = [entry for entry in usage.starts if entry[0] + rule.per > now]
             usage.starts.append((now, min(cost, rule.rate)))
+
+
+def take_back(usage: Usage, now: float) -> None:
+    """Starts that a clock ahead of `now` wrote down count as now: none too many starts, and a rate opens again."""
+    ahead = sum(cost for at, cost in usage.starts if at >= now)
+    if ahead:
+        usage.starts = [*(entry for entry in usage.starts if entry[0] < now), (now, ahead)]
+    usage.at = min(usage.at, now)
+
+
+def is_over(rule: Limit | None, usage: Usage, now: float) -> bool:
+    """Whether a rate remembers nothing that still counts: its window is over, its bucket is full."""
+    counted = rule if rule is not None and rule.rate is not None else None
+    window = counted.per if counted is not None and counted.how == "window" else GONE
+    if usage.starts and usage.starts[-1][0] + window > now:
+        return False
+    if usage.tokens is None:
+        return True
+    if counted is not None and counted.how == "bucket":
+        return level(counted, usage, now) >= capacity(counted)
+    return usage.at + GONE <= now
 
 
 class Admission:
@@ -144,31 +225,37 @@ class Admission:
             if rule is not None and rule.hold == "ended" and key not in held:
                 self.of(key).used += cost
 
-    def back(self, key: str, returned: Sequence[tuple[int, bool]], aside: Iterable[tuple[int, bool]]) -> int:
-        """How many of those aside may come back in line: as many as fit beside those that came back already.
+    def back(self, key: str, keepers: Iterable[Asker], others: Iterable[Asker]) -> list[str]:
+        """Which of those aside may come back in line. `keepers` have kept their slot, `others` need one, each in turn,
+        with those among them that came back already: such a job takes its room from those behind it, and from no other.
 
-        Each is (cost, whether it has kept its slot). Give those first that have: they need no slot, and the first
-        for whom there is none bars those behind it (or a costly one would never come).
+        The first for whom no slot is free bars the others behind it, or a costly one would never come; the first that
+        the rate does not let through bars all.
         """
-        return max(0, self._fit(key, itertools.chain(returned, aside)) - len(returned))
-
-    def _fit(self, key: str, asked: Iterable[tuple[int, bool]]) -> int:
-        """How many of these, in order, would be let through now."""
         rule = rule_for(self.rules, key)
         if rule is None:
-            return sum(1 for _ in asked)
-        usage, left = self.of(key), level(rule, self.of(key), self.now) if rule.rate is not None else None
-        used, fitting = usage.used, 0
-        for cost, kept in asked:
-            if rule.slots is not None and not kept:
-                taken = min(cost, rule.slots)
-                if rule.slots <= 0 or used + taken > rule.slots:
-                    break
-                used += taken
+            return [each.id for each in heapq.merge(keepers, others) if each.aside]
+        free = None if rule.slots is None else rule.slots - self.of(key).used
+        left = level(rule, self.of(key), self.now) if rule.rate is not None else None
+        barred, back = False, list[str]()
+
+        def unbarred() -> Iterator[Asker]:
+            for each in others:
+                if barred:
+                    return
+                yield each
+
+        for each in heapq.merge(keepers, unbarred()):
+            slots = 0 if rule.slots is None or each.kept else min(each.cost, rule.slots)
+            if free is not None and not each.kept and (not rule.slots or slots > free):
+                barred = True
+                continue
             if left is not None:
-                taken = min(cost, capacity(rule))
-                if left < taken - 1e-9 or not rule.rate:
+                if not lets_start(rule, left, each.cost):
                     break
-                left -= taken
-            fitting += 1
-        return fitting
+                left -= min(each.cost, capacity(rule))
+            if free is not None:
+                free -= slots
+            if each.aside:
+                back.append(each.id)
+        return back

@@ -6,16 +6,20 @@ Without it a moved job would have forgotten whom it waits for and which key it h
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.errors import StorageError, StorageMoved, StorageUnavailable
-from treadle.model import Limit, Record, Settled, State
+from treadle.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
+from treadle.model import LimitFacts, Record, Settled, State
 from treadle.storage.rules import first_moment
+
+log = logging.getLogger("treadle")
 
 
 class Edge(Struct, frozen=True, gc=False):
@@ -50,41 +54,133 @@ class Load(Struct, frozen=True):
     """As many jobs as are carried at once. Rules and rates come with the first; `cursor` goes on, None ends."""
 
     jobs: tuple[Carried, ...] = ()
-    rules: tuple[Limit, ...] = ()
+    rules: tuple[LimitFacts, ...] = ()
     rates: tuple[Rate, ...] = ()
     cursor: str | None = None
 
 
-class Mark(Struct, frozen=True, kw_only=True):
-    """What a storage knows of a move it is part of. Kept by the storage, obeyed by every verb.
+Role = Literal["closing", "gone", "filling", "arrived", "aborted", "partial"]
 
-    closing  its jobs are about to leave: nothing new is stored, claims find nothing, what runs may still be settled
-    gone     they have left: claims and enqueues are told where to, what still runs here is lost
-    filling  they are arriving: every verb but those of looking says StorageUnavailable
-    arrived  they are here: the storage is like any other, and remembers the move
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """What a storage knows of a move it is part of. The storage keeps it, and every verb obeys it.
+
+    closing  its jobs are about to leave: nothing new is stored, claims find nothing, running jobs may still be settled
+    gone     the jobs have left: enqueues and claims raise StorageMoved, leases of running jobs are lost
+    filling  the jobs are arriving: every verb that changes something raises StorageUnavailable
+    arrived  the jobs are here: the storage works normally, and remembers the move
+    aborted  the move was given up: the storage works normally
+    partial  the move was given up: the storage holds some of the jobs and stays shut
+
+    `turn`, `run` and `step` fence the marks, as `version` fences a job: `replaces` says which mark may follow which.
     """
 
-    role: Literal["closing", "gone", "filling", "arrived"]
-    other: str  # the other storage's URL, as it may be shown
+    role: Role
+    other: str  # the other storage's URL, without its password
     move: str  # id of the move, the same on both sides
-    cursor: str | None = None  # filling: what was stored last; the next load begins behind it
+    cursor: str | None = None  # filling: the last load ended here; the next one starts behind it
     jobs: int = 0  # filling: how many have arrived
+    turn: int = 0  # a run of the command takes the highest turn of both storages, plus one
+    run: str = ""  # id of the run of the command that wrote this mark
+    step: int = 0  # number of this mark within its run
 
 
-SETTLES: Final = "closing"  # the one role under which settle and heartbeat go on as ever
-SHUT: Final = frozenset({"closing", "gone", "filling"})
+SETTLES: Final = "closing"  # the one role under which settle and heartbeat work normally
+NOT_HERE: Final = frozenset({"gone", "filling", "partial"})  # no jobs are served here
+SHUT: Final = frozenset({"closing", "gone", "filling", "partial"})
+FINAL: Final = frozenset({"arrived", "aborted", "partial"})  # the move has ended: no later mark of the same move
+
+
+def replaces(found: Mark | None, mark: Mark) -> bool:
+    """Whether `mark` may take the place of the stored one. A storage asks this in the step that writes the mark.
+
+    A run that stood still (a sleeping laptop, a paused container) is refused once another run has taken the move over
+    or ended it. Within one run a call that arrives late cannot undo a later one; a repeated call changes nothing.
+    """
+    if found is None:
+        return True
+    if found.run == mark.run:
+        return mark.step >= found.step
+    if found.move == mark.move and found.role in FINAL:
+        return False
+    return mark.turn > found.turn
+
+
+def check_replaces(found: Mark | None, mark: Mark, storage: str) -> None:
+    """Raise MoveFailed unless `mark` may take the place of the stored one."""
+    if found is not None and not replaces(found, mark):
+        raise overtaken(found, storage)
+
+
+class InTheWay(StorageError):
+    """A mark cannot be set yet: `who`, in words, is under way and may still store jobs. Nothing was changed."""
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        super().__init__(f"{who} may have stored jobs: the mark of a move waits until it ends")
+
+
+def overtaken(found: Mark, storage: str) -> MoveFailed:
+    """Why a mark was refused. The refused run has changed nothing since."""
+    if found.role == "arrived":
+        what = f"another run has ended this move: the jobs of {found.other} live at {storage} now"
+    elif found.role in FINAL:
+        what = "this move was given up with --abort"
+    else:
+        what = "another run of `treadle move` has taken this move over"
+    return MoveFailed(f"{what}; this run stops here and has changed nothing since")
+
 
 encode_mark = msgspec.json.Encoder().encode
 decode_mark = msgspec.json.Decoder(Mark).decode
 
 
 def refusal(mark: Mark, storage: str) -> StorageError:
-    """What a verb says that cannot be done under this mark."""
+    """The error of a verb that cannot be done under this mark."""
+    if mark.role == "partial":
+        return StorageUnavailable(
+            f"{storage} holds a part of the jobs of {mark.other}, whose move here was given up; those jobs live there. "
+            "Delete this storage, or use another one"
+        )
     if mark.role == "filling":
         return StorageUnavailable(
             f"{storage} is being filled from {mark.other}; it answers when `treadle move` has ended"
         )
     return StorageMoved(storage, mark.other)
+
+
+async def mark_of(storage: object) -> Mark | None:
+    """The move that a storage is part of; None also for storages that keep no marks. Raises StorageError."""
+    read = getattr(storage, "read_mark", None)
+    found: Mark | None = None if read is None else await read()
+    return found
+
+
+async def check_stays(storage: object) -> None:
+    """Raise StorageMoved if the jobs of this storage live elsewhere now. For calls that found or changed nothing: the
+    move may be the reason."""
+    mark = await mark_of(storage)
+    if mark is not None and mark.role == "gone":
+        raise refusal(mark, "this storage")
+
+
+def words(mark: Mark | None, here: str) -> str | None:
+    """What a person must know of a storage whose jobs live elsewhere, or are on their way; None: nothing."""
+    there = "" if mark is None else mark.other
+    return None if mark is None else {
+        "closing": f"{here} is being moved to {there}; it takes no new jobs",
+        "gone": f"{here} was moved to {there}: its jobs live there, and change no more here; use that URL",
+        "filling": f"{here} is being filled from {there}; it answers when `treadle move` has ended",
+        "partial": f"{here} holds a part of the jobs of {there}, whose move was given up; use that URL",
+    }.get(mark.role)  # fmt: skip
+
+
+async def warn_of_move(storage: object) -> None:
+    """Log a warning if the jobs of a storage that was just opened live elsewhere now."""
+    with suppress(StorageError):
+        mark = await mark_of(storage)
+        if mark is not None and mark.role in NOT_HERE:
+            log.warning("%s", words(mark, "the storage of this app"))
 
 
 def gone(mark: Mark) -> Settled:

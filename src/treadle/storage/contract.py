@@ -1,4 +1,4 @@
-"""The seam: all that a storage must offer, in twelve methods of which four carry every job.
+"""The seam: all that a storage must offer, in thirteen methods of which four carry every job.
 
 Each call is one atomic step on plain data. The storage keeps, counts and orders; it never judges: retries,
 timeouts and failure policy arrive decided, as values. `treadle.testing.contract` is this page as tests.
@@ -23,23 +23,44 @@ Exactly:
   when a rate of their own lets the next of their line start.
 * **Tending**: claim, heartbeat (after its holds) and prune act on rows whose due_at has come (`due_at <= now`,
   leases `due_at < now`): scheduled jobs join the line; lost leases return (`lost + 1`, version unchanged, `worker`
-  kept); a job that is not running when its deadline passes fails as expired (unless it `ran`); a waiting job past
-  `wait_timeout` fails as expired if it was never claimed, and joins the line if it `ran` or waits in its run.
+  kept, reason "lost by <name of the worker>"); a job that is not running when its deadline passes fails as expired
+  (unless it `ran`); a waiting job past `wait_timeout` fails as expired if it was never claimed, and joins the line if
+  it `ran` or waits in its run.
 * **Count-down**: an ending lowers `pending` of each job that waits for it, once, and only for the wait that named it.
   With slack None every ending counts. Otherwise a success counts, a failure lowers `slack` instead, and below zero
   the endings it needs can no longer come: a job never claimed is *doomed*, cancelled in the same step with reason
   "upstream", and its own dependents follow; one that was claimed, or `ran`, joins the line.
+* **Ranges**: `enqueue`, `claim`, `heartbeat` and `set_limits` raise BadOption for a name, a number or a text out of
+  range, and TooLarge for one that is too long; nothing is stored. An outcome with such a value is refused alone. See
+  `treadle.ranges` and `storage/checks.py`. In payloads, results, errors, notes and memo values U+0000 is a character
+  like others. Rows that earlier versions stored are read and claimed as they are; a cost below 1 counts as 1.
+* **Chosen ids**: a job with a `nonce` whose id is known refuses the whole call with IdTaken if the stored row has
+  another nonce and another task or payload. An earlier job of the same call counts as stored. Keys come after this.
+* **Reach**: a job, outcome, hold or claim with a `reach` concerns rows of these queues only; any other row counts as
+  not there. Where such a row is in the way, the refusal tells nothing of it: a known id in another queue refuses the
+  call with IdTaken, a key held there with KeyHeld (its `id` empty), whatever `key_conflict` says. `after` must name
+  jobs of these queues, stored or of the call, also with `wait_timeout`. So must `parent`, and `root` must be that
+  parent's root; without a parent, `root` must be in reach itself. Else UnknownUpstream. An outcome may also name in
+  `after` what its job waits for already. Endings act on all jobs that wait for them, in any queue.
+* **Own ids**: a job whose id begins with "treadle:" and is known refuses the call with IdTaken if the stored row has
+  another queue, root or parent: somebody else has stored it.
 * **Keys**: a new job whose key is held is answered by the holder ("keep"), refuses the whole call with KeyHeld
   ("raise"), or takes its place ("replace": a holder never claimed, or ready again, is cancelled as superseded; one that
   is running, waits in its run, or ran, gives its key away, and the new job waits for its ending, whatever it is, beside
   its own `after`; who supersedes a job that waits so waits as that did). Stored with an outcome that does not end, a
   job takes the key of the very job being settled too, and never waits for it: that goes on without the key. A holder
-  that ended within its `key_window` answers "keep" and "replace" alike.
+  that ended within its `key_window` answers "keep" and "replace" alike. `Record.after` names the rows that answered, in
+  the order asked for; a row it names twice ends once, and `slack` is at most what leaves endings enough for `need`.
+  A job that waits in an outcome for a `then` job waits for the row that answered this one; not for a row that waits for
+  the job itself, directly or through others. An outcome is refused if a job born of it, which its job waits for, names
+  such a row in `after`.
 * **Limits**: claims check, in order, the queue's own ("queue:<name>", else "queue"): shut, nobody of that line moves;
   then each job's: shut, the job steps aside (`parked`, place None) and returns to its turn when there is room.
-  Queue by queue, as many return as fit beside those that returned and are not claimed yet; those that keep a slot
-  first, then by turn.
-  A rule is looked up by the full name, then by the part before ":". A cost beyond the rule counts as all of it.
+  Queue by queue, those aside return in turn while there is room. One that returned and is not claimed yet takes its
+  room from those behind it only: no job waits for a returned one that stands after it. The first for which no slot is
+  free bars those behind it that need one; the first that the rate does not let through bars all.
+  The rule that acts is the operator's, else the declared one; while there is a reason to pause the limit, it has 0
+  slots. It is looked up by the full name, then by the part before ":". A cost beyond the rule counts as all of it.
   `ran` jobs pass everything and use nothing, but with hold="ended" a slot is kept from the first claim to the
   ending, by them too, from the call on that claims them.
 * **Reopening** (READY on an ended job) begins a round: attempt and lost 0, its key taken again, the deadline counted
@@ -48,6 +69,9 @@ Exactly:
   If any of them finds its key held, all is refused.
 * **Versions** rise by claim, settle and every ending, not by a lost lease, nor when only `keep` is assigned. The same
   outcome again (its version one transition old, state, attempt, result, value, error and reason equal) is "applied".
+* **A clock set back**: a heartbeat that finds its worker's last one more than `CLOCK_BACK` seconds in the future takes
+  what the clock wrote meanwhile back with it. Starts that rates remember count as now, and jobs that are due later
+  (after a delay, or at the end of a lease) keep the time they had left when they were written.
 * **Topics** of watch: "queue:<name>" when its line may have grown, "job:<id>" when that job ended, was settled with a
   result of its own before that, or its note changed, "worker:<name>" when a job it runs was settled with the reason
   "asked" or "superseded".
@@ -58,7 +82,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
+from treadle.model import (
+    Claim,
+    Claimed,
+    Held,
+    Hold,
+    LimitChange,
+    LimitUse,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    Stats,
+)
 from treadle.storage.carrying import Load, Mark
 
 
@@ -77,7 +116,8 @@ class Storage(Protocol):
         """Store the jobs that are not there yet; answer, in order, the row each is or was answered by.
 
         A new row's `job` is the very NewJob given, unless `after` named a job of this call that another row answered.
-        All or nothing: raises UnknownJob (an id in `after` nobody knows, without wait_timeout) or KeyHeld.
+        All or nothing: raises UnknownUpstream (an id in `after` nobody knows, without wait_timeout), KeyHeld,
+        IdTaken.
         """
         ...
 
@@ -89,8 +129,11 @@ class Storage(Protocol):
         """
         ...
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
-        """Lengthen the leases still held, saving memo and note; answer the ids held no longer.
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+        """Lengthen the leases still held, saving memo and note; answer the ids held no longer, and those not written.
+
+        A memo is stored unless the answer names its job: the caller may then never run that step again. A storage
+        waits a second at most for a row that another transaction has, and only for a hold with a memo.
 
         A lease that ran out is taken up again (out of line) unless the job was claimed, or its slot given away.
         """
@@ -99,7 +142,8 @@ class Storage(Protocol):
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         """Apply each outcome whose version is current; say of each what became of it.
 
-        An outcome that cannot be stored ("refused": unknown job in `after`, a key held when reopening) fails alone.
+        An outcome that cannot be stored ("refused": unknown job in `after`, an id taken, a key held when reopening)
+        fails alone.
         One that had to wait too long for a row somebody else holds is refused with `again`: settle it once more.
         """
         ...
@@ -115,13 +159,21 @@ class Storage(Protocol):
         ...
 
     async def stats(self) -> Stats:
-        """Counts by queue, task and state; workers heard of within their ttl; limits and their use."""
+        """Counts by queue, task and state; the workers whose last heartbeat is no older than their `ttl`, each with its
+        `age`; limits and their use."""
         ...
 
     # tending
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        """Add, replace or remove rules; acts on the next claim."""
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        """The limits as `stats` shows them, without a look at the jobs that neither run nor stand aside. Without `use`
+        only the rules are read: `used`, `parked` and `starts` are 0, `next_start` is None, and partitions without a
+        rule of their own are not named."""
+        ...
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        """Apply these changes in their order, in one step; acts on the next claim. Each changes its own fact, so two
+        callers never undo each other's. Changes that are true already cost a look and wake nobody."""
         ...
 
     async def prune(self, limit: int) -> int:
@@ -161,6 +213,22 @@ class DearTrips(Protocol):
     one_trip_up_to: ClassVar[int]
 
 
+@runtime_checkable
+class Confined(Protocol):
+    """A storage that gives this process jobs of some queues only, because its token is bound to them. A worker on it
+    neither tends nor claims Treadle's own queue, and stores no schedules: whatever is beyond the token does that.
+
+    queues  these queues, known once it is open; (): every queue
+    """
+
+    queues: tuple[str, ...]
+
+
+def confined(storage: object) -> tuple[str, ...]:
+    """The queues of which alone this process is given jobs; (): every queue."""
+    return storage.queues if isinstance(storage, Confined) else ()
+
+
 class Post(Protocol):
     """Where a worker of this process is handed jobs."""
 
@@ -191,8 +259,8 @@ class Bound(Protocol):
     """The verbs that make sense inside a transaction: what they do commits or vanishes with it.
 
     They answer as those of the storage do, and see what the transaction has done already. A refusal (KeyHeld,
-    UnknownJob, "refused", "stale") leaves nothing behind and the transaction as usable as before. Hints are spoken
-    after the commit, as soon as the storage can know of it.
+    UnknownUpstream, IdTaken, "refused", "stale") leaves nothing behind and the transaction as usable as before. Hints
+    are spoken after the commit, as soon as the storage can know of it.
     """
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]: ...
@@ -231,8 +299,9 @@ class Transactional(Protocol):
     """A storage that can act inside a transaction on its database: the user's own, or one made for a run."""
 
     def within(self, session: Any) -> Bound:
-        """The verbs inside a transaction of the user's (`storage.sessions` says what that may be). Nothing is asked
-        of the session yet; each verb raises BadSession for one that is closed, commits by itself, or belongs to
+        """The verbs inside a transaction of the user's (`storage.sessions` says what that may be). The storage need not
+        be open; where it never was, the verbs raise StorageError unless its schema is there. Nothing is asked of the
+        session yet; each verb raises BadSession for one that is closed, commits by itself, or belongs to
         another database than this storage. A session that is not of asyncio is never waited on: `at_once` may drive
         the verbs in a plain thread, also in one that is not the storage's."""
         ...
@@ -254,9 +323,11 @@ class Movable(Protocol):
         """The move this storage is part of, if any."""
         ...
 
-    async def set_mark(self, mark: Mark | None) -> None:
-        """Put a mark in place of the one there is; acts on the next call of any process. Workers are woken where the
-        storage is open for them again (None, "arrived"); those who stand aside for a limit with room return then."""
+    async def set_mark(self, mark: Mark) -> None:
+        """Put a mark in place of the stored one, if `carrying.replaces` allows it; else raise MoveFailed and change
+        nothing; raise `carrying.InTheWay` and change nothing while a transaction that may have stored jobs is open: to
+        be called again. The next call of any process obeys it. Where it opens the storage, workers are woken and jobs
+        blocked by a limit that has room return to the line."""
         ...
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
@@ -265,6 +336,7 @@ class Movable(Protocol):
         ...
 
     async def load(self, load: Load, mark: Mark) -> None:
-        """Store these rows as they are, and the mark, in one step. An id that is known is left as it is, so a load may
-        be repeated. Nothing is tended, counted down or woken."""
+        """Store these rows as they are, and the mark, in one step; raise MoveFailed and store nothing if the mark is
+        refused (see `set_mark`). An id that is known is left as it is, so a load may be repeated. Nothing is tended,
+        counted down or woken."""
         ...

@@ -39,7 +39,7 @@ class Hub:
                 continue
             for waiter in waiting.get(topic, ()):
                 waiter.heard.add(topic)
-                if not waiter.future.done():
+                if not waiter.future.done() and not waiter.future.get_loop().is_closed():
                     waiter.future.set_result(None)
 
     async def wait(self, topics: Sequence[str], timeout: float) -> set[str]:

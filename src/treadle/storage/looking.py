@@ -10,13 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.errors import BadOption
-from treadle.model import Count, Limit, LimitUse, Page, Query, Record, State
+from treadle.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
 from treadle.storage.admit import rule_for
+from treadle.storage.limiting import acting
 from treadle.storage.rules import rank
 
 Key = tuple[Any, ...]
+EMPTY: Mapping[str, int] = {}
+RateUse = tuple[int, float | None]
+"""The starts that a rate counts, and when it lets the next one through; None if it does now."""
+NO_RATES: Mapping[str, RateUse] = {}
+UNUSED: RateUse = 0, None
 
 
 def sort_key(row: Record, order: str) -> Key:
@@ -118,11 +125,41 @@ def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
     )  # fmt: skip
 
 
-def limit_uses(rules: Mapping[str, Limit], used: Mapping[str, int], parked: Mapping[str, int]) -> tuple[LimitUse, ...]:
+def limit_uses(
+    facts: Mapping[str, LimitFacts], used: Mapping[str, int] = EMPTY, parked: Mapping[str, int] = EMPTY,
+    rates: Mapping[str, RateUse] = NO_RATES,
+) -> tuple[LimitUse, ...]:  # fmt: skip
     """Each rule, and each partition of one that is in use."""
-    keys = {*rules, *(key for key in (*used, *parked) if rule_for(rules, key) and (used.get(key) or parked.get(key)))}
+    rules = acting_rules(facts)
+    in_use = [
+        *(key for key, slots in used.items() if slots), *(key for key, jobs in parked.items() if jobs),
+        *(key for key, (starts, _) in rates.items() if starts),
+    ]  # fmt: skip
+    keys = {*rules, *(key for key in in_use if rule_for(rules, key))}
     return tuple(
-        LimitUse(key=key, rule=rule, used=used.get(key, 0), parked=parked.get(key, 0))
+        _limit_use(key, rule, facts[rule.name], used.get(key, 0), parked.get(key, 0), rates.get(key, UNUSED))
         for key in sorted(keys)
         if (rule := rule_for(rules, key)) is not None
     )
+
+
+def workers(found: Iterable[tuple[Presence, float]], now: float) -> tuple[Presence, ...]:
+    """Those who sent a heartbeat within their `ttl`, from (worker, when its last heartbeat came)."""
+    return tuple(
+        replace(worker, age=max(0.0, now - seen)) for worker, seen in found if seen + worker.ttl >= now
+    )  # fmt: skip
+
+
+def acting_rules(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
+    """The rule that jobs obey, by its name."""
+    return {name: rule for name, each in facts.items() if (rule := acting(each)) is not None}
+
+
+def _limit_use(
+    key: str, rule: Limit, facts: LimitFacts, used: int, parked: int, rate: RateUse
+) -> LimitUse:  # fmt: skip
+    return LimitUse(
+        key=key, rule=rule, used=used, parked=parked, starts=rate[0], next_start=rate[1], pauses=facts.pauses,
+        behind=(facts.set or facts.declared) if facts.pauses else None,
+        declared=facts.set is None and facts.declared is not None,
+    )  # fmt: skip

@@ -114,10 +114,10 @@ async def session_of(given: Any, dialect: Dialect, storage: str) -> Session:
     storage  the name of the storage, for the errors
     Raises BadSession for what is no session, is closed, commits by itself, or speaks another dialect.
     """
-    names = _names(given)
+    names = class_names(given)
     if not names.isdisjoint(SCOPED):
         given = given()
-        names = _names(given)
+        names = class_names(given)
     raw, how = given, f"a {type(given).__name__}"
     if not names.isdisjoint(DJANGO):
         raw, how = _of_django(given), "Django's connection"
@@ -134,7 +134,7 @@ async def session_of(given: Any, dialect: Dialect, storage: str) -> Session:
 
 def is_async(given: Any) -> bool:
     """Whether it belongs to an event loop, so that a plain thread cannot use it."""
-    names = _names(given)
+    names = class_names(given)
     kinds = (*ASYNC, *ASYNCPG, "psycopg AsyncConnection", SCOPED[1], "aiosqlite.core Connection")
     return not names.isdisjoint(kinds)
 
@@ -153,7 +153,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     )  # fmt: skip
 
 
-def _names(given: Any) -> frozenset[str]:
+def class_names(given: Any) -> frozenset[str]:
     return frozenset(f"{kind.__module__} {kind.__qualname__}" for kind in type(given).__mro__)
 
 
@@ -169,13 +169,13 @@ def _of_django(given: Any) -> Any:
 async def _of_async_alchemy(given: Any, names: frozenset[str]) -> Any:
     connection = given if ASYNC[1] in names else await given.connection()
     raw = (await connection.get_raw_connection()).driver_connection
-    if not _names(raw).isdisjoint(ASYNCPG) and not raw.is_in_transaction():
+    if not class_names(raw).isdisjoint(ASYNCPG) and not raw.is_in_transaction():
         await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction at its own first statement
     return raw
 
 
 def _checked(raw: Any, how: str) -> Session:
-    names = _names(raw)
+    names = class_names(raw)
     if isinstance(raw, sqlite3.Connection):
         return _sqlite(raw, how)
     if "psycopg Connection" in names or "psycopg AsyncConnection" in names:

@@ -5,6 +5,7 @@ Without it a test of code that enqueues would need a second app, or write into t
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,16 +17,19 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from msgspec import Struct
 
 from treadle import defaults
-from treadle.codec import Signature, decode_any
-from treadle.errors import BadArgument, BadResult
+from treadle.codec import Signature
+from treadle.errors import BadArgument, BadOption, BadResult
 from treadle.model import Claim, Query, Record, State
+from treadle.operate import stored
 from treadle.promises import signal_name
 from treadle.retry import seconds as in_seconds
 from treadle.storage import connect
 from treadle.task import Stub
 from treadle.testing.clock import HandClock
 from treadle.testing.drain import drain
+from treadle.testing.within import Transactions, When, at_once
 from treadle.worker.inline import Inline
+from treadle.worker.threads import Runs
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -51,25 +55,35 @@ class Testing:
 
     Tasks, middleware and listeners are the app's own. Whatever a codec does not give back as it was raises
     BadArgument where it is enqueued, or is a BadResult of the job. Afterwards the app is what it was before.
+
+    within  "commit": jobs of `within=session` are stored when the session commits, and dropped when it rolls back, for
+            sessions of SQLAlchemy and Django's connection; "at_once": they are stored at once, for any session
     """
 
     __test__ = False  # pytest takes it for a test case by its name
 
-    def __init__(self, app: App, clock: HandClock | None = None) -> None:
-        self.app, self.clock = app, clock or HandClock()
+    def __init__(
+        self, app: App, clock: HandClock | None = None, *, within: When = "commit", threads: Runs | None = None
+    ) -> None:
+        if within not in ("commit", "at_once"):
+            raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
+        self.app, self.clock, self._threads = app, clock or HandClock(), threads
         self.storage = connect("memory://", now=self.clock)
+        self._transactions = Transactions(self.storage, within)
+        vars(self.storage).update(within=self._transactions.within, begin=self._transactions.begin)
         self._before: list[tuple[object, str, Any]] = []
         self._peeks = count(1)
 
     async def __aenter__(self) -> Self:
         app, ids = self.app, count(1)
         new: dict[str, Any] = {
-            "storage": self.storage, "url": None, "now": self.clock, "_clock": self.clock, "chance": lambda: 0.0,
-            "_users": 0, "_is_open": False, "_lazily": False, "_opening": None, "_loop": None, "_by_default": False,
+            "url": None, "now": self.clock, "_clock": self.clock, "chance": lambda: 0.0, "_by_default": False,
             "_inline": Inline(app),
         }  # fmt: skip
         for name, value in new.items():
             self._change(app, name, value)
+        self._change(app, "_life", app._new_life(self.storage))
+        self._change(app.client, "_at_hand", app._life.at_hand)
         # Jobs of one moment stand in line by id, so ids must sort as they are counted.
         self._change(app._maker, "new_id", lambda: f"job-{next(ids):06d}")
         self._change(app._maker, "now", self.clock)
@@ -78,6 +92,7 @@ class Testing:
         for task in app.tasks.values():
             self._change(task, "signature", cast("Signature", Checked(task.signature, task)))
         await app.open()
+        self._transactions.loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
@@ -104,7 +119,14 @@ class Testing:
         concurrency: int = 1,
     ) -> int:  # fmt: skip
         """Run all that is due, and what comes of it; see `treadle.testing.drain`. Answers how many runs that were."""
-        return await drain(self.app, tasks=tasks, limit=limit, raise_errors=raise_errors, concurrency=concurrency)
+        return await drain(
+            self.app,
+            tasks=tasks,
+            limit=limit,
+            raise_errors=raise_errors,
+            concurrency=concurrency,
+            threads=self._threads,
+        )
 
     async def advance(self, seconds: float | timedelta, *, raise_errors: bool = False) -> int:
         """Let so much time pass, running everything at the moment it is due. Answers how many runs that were."""
@@ -124,13 +146,13 @@ class Testing:
         something is, over sleeps, delays, retries and timeouts. What waits for a signal without a timeout waits on.
         Answers how many runs that were; raises Endless beyond `limit`.
         """
-        ran = await drain(self.app, limit=limit, raise_errors=raise_errors)
+        ran = await self.drain(limit=limit, raise_errors=raise_errors)
         idle = 0  # moves in a row after which nothing ran: what is due and cannot run must not keep us here
         while (wait := await self._next_in()) is not None and idle < STUCK:
             if wait > ENDLESS and await self._only_waits():
                 break
             self.clock.advance(max(wait, STEP * 2**idle))
-            more = await drain(self.app, limit=limit - ran, raise_errors=raise_errors)
+            more = await self.drain(limit=limit - ran, raise_errors=raise_errors)
             idle = 0 if more or wait > 0 else idle + 1
             ran += more
         return ran
@@ -167,7 +189,7 @@ class Testing:
         found: list[Record] = []
         query = Query(task=name, order="oldest", limit=500)
         while True:
-            page = _at_once(self.storage.find(query))
+            page = at_once(self.storage.find(query))
             found += page.records
             if page.cursor is None:
                 return found
@@ -178,10 +200,7 @@ class Testing:
         if task is not None:
             with suppress(BadArgument):  # the first argument is still to come, with `pass_result`
                 return task.signature.decode_call(payload)
-        whole: Any = decode_any(payload)
-        if isinstance(whole, dict):
-            return tuple(whole.get("args", ())), dict(whole.get("kwargs", {}))
-        return tuple(whole), {}
+        return stored.arguments(payload)
 
 
 class Checked:
@@ -243,13 +262,3 @@ def _changed(value: object, found: object) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-def _at_once(work: Any) -> Any:
-    """The answer of a coroutine that waits for nothing, as all of the memory storage's do."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    work.close()
-    raise RuntimeError("the memory storage waited for something")

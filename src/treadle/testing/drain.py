@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 from treadle import judge
 from treadle.errors import TreadleError
 from treadle.middleware import Middleware, Run
-from treadle.model import Claim, Claimed, Hold, Outcome, Presence, Record, Settled
+from treadle.model import Claim, Claimed, Held, Hold, Outcome, Presence, Record, Settled
 from treadle.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.worker import Worker
 from treadle.worker.running import Host
+from treadle.worker.threads import Runs
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -41,7 +42,7 @@ class Endless(TreadleError, AssertionError):
 
 async def drain(
     app: App, *, tasks: Iterable[str | AnyTask] | None = None, limit: int = 10_000, raise_errors: bool = False,
-    concurrency: int = 1,
+    concurrency: int = 1, threads: Runs | None = None,
 ) -> int:  # fmt: skip
     """Run the jobs of `app` that are due, and those they bring forth, until no line has any and nothing runs.
 
@@ -50,6 +51,7 @@ async def drain(
 
     tasks         only these
     raise_errors  raise the first exception of a task, however it was judged; the jobs behind it stay in line
+    threads       where plain functions run; None: in threads of the worker
     Raises Endless after `limit` runs.
     """
     storage = await app.open()
@@ -62,6 +64,8 @@ async def drain(
             ran, known = watched.ran, queues
             worker = Worker(cast("Host", host), sorted(queues), concurrency, tasks=chosen)
             worker.patient = False
+            if threads is not None:
+                worker.pools.lend(threads)
             watched.attend(worker)
             async with worker:
                 await watched.rested.wait()
@@ -168,7 +172,7 @@ class _Watched:
         self._unsettled -= keys
         return settled
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
         with self._moving():
             return await self._storage.heartbeat(worker, holds, lease)
 

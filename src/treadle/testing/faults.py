@@ -20,8 +20,10 @@ from treadle.errors import BadOption, StorageUnavailable
 from treadle.model import (
     Claim,
     Claimed,
+    Held,
     Hold,
-    Limit,
+    LimitChange,
+    LimitUse,
     NewJob,
     Outcome,
     Page,
@@ -44,6 +46,7 @@ VERBS = (
     "get",
     "find",
     "stats",
+    "limits",
     "set_limits",
     "prune",
     "watch",
@@ -167,7 +170,7 @@ class Faulty:
     async def claim(self, ask: Claim) -> Claimed:
         return await self._call("claim", lambda: self.storage.claim(ask))
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
         return await self._call("heartbeat", lambda: self.storage.heartbeat(worker, holds, lease))
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
@@ -182,8 +185,11 @@ class Faulty:
     async def stats(self) -> Stats:
         return await self._call("stats", self.storage.stats)
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        return await self._call("set_limits", lambda: self.storage.set_limits(limits))
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        return await self._call("limits", lambda: self.storage.limits(use))
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        return await self._call("set_limits", lambda: self.storage.set_limits(changes))
 
     async def prune(self, limit: int) -> int:
         return await self._call("prune", lambda: self.storage.prune(limit))

@@ -38,6 +38,9 @@ def free_port() -> int:
             return port
 
 
+How = Literal["request", "answer", "silence", "instead"]
+
+
 class Cut:
     """What is to happen to one request, once.
 
@@ -45,6 +48,7 @@ class Cut:
               "answer": it is delivered; the connection ends when `after` bytes of the answer have come through, or
               with its client, who may have said good-bye and wait for none
               "silence": it is delivered, and nothing comes back over that connection any more
+              "instead": it is not delivered, and the client receives `data` as the answer
     matching  bytes that the request contains; b"": any request
     call      the how manieth such request from now on; 1 is the next
 
@@ -52,8 +56,8 @@ class Cut:
     connection that is not waiting for an answer the two cannot be told apart.
     """
 
-    def __init__(self, how: Literal["request", "answer", "silence"], matching: bytes, call: int, after: int) -> None:
-        self.how, self.matching, self.call, self.after = how, matching, call, after
+    def __init__(self, how: How, matching: bytes, call: int, after: int = 0, data: bytes = b"") -> None:
+        self.how, self.matching, self.call, self.after, self.data = how, matching, call, after, data
         self._left = call
         self._done = asyncio.Event()
 
@@ -127,6 +131,11 @@ class Link:
                 if cut.how == "request":
                     cut.finish()
                     return self.reset()
+                if cut.how == "instead":
+                    cut.finish()
+                    self._writer.write(cut.data)
+                    await self._writer.drain()
+                    continue
                 self._met.append(cut)
                 if self._cut is None:
                     self._cut, self._let_through = cut, cut.after
@@ -244,7 +253,7 @@ class Proxy:
 
     def lose_request(self, matching: bytes = b"", call: int = 1) -> Cut:
         """Do not deliver this request, and end its connection: it never happened."""
-        return self._add(Cut("request", matching, call, 0))
+        return self._add(Cut("request", matching, call))
 
     def lose_answer(self, matching: bytes = b"", call: int = 1, *, after: int = 0) -> Cut:
         """Deliver this request, and end its connection when the answer comes, having let `after` bytes through."""
@@ -252,7 +261,11 @@ class Proxy:
 
     def silence(self, matching: bytes = b"", call: int = 1) -> Cut:
         """Deliver this request, and never answer: its connection stays, and carries nothing."""
-        return self._add(Cut("silence", matching, call, 0))
+        return self._add(Cut("silence", matching, call))
+
+    def answer(self, data: bytes, matching: bytes = b"", call: int = 1) -> Cut:
+        """Answer this request with `data` in place of the server, which does not receive it."""
+        return self._add(Cut("instead", matching, call, data=data))
 
     def forget(self) -> None:
         """Whatever was to happen and has not happened yet will not."""

@@ -14,23 +14,32 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from msgspec import Struct
 
-from treadle.blobs import Corrupt, NoBlob, address_of
-from treadle.errors import StorageUnavailable, TreadleError
+from treadle.blobs import Corrupt, NoBlob, TooBig, address_of
+from treadle.errors import AnswerTooLarge, BadUrl, StorageUnavailable, TreadleError
+from treadle.redaction import origin, shown, target
 
 log = logging.getLogger("treadle")
 
+T = TypeVar("T")
+
 PIECE: Final = 256 * 1024  # bytes
 ANSWER: Final = 30.0  # s for an answer of the queue
-TRANSFER: Final = 300.0  # s without a byte of a blob
+TRANSFER: Final = 300.0  # s without a byte of a blob; and for a whole transfer, beside a second for SLOWEST bytes
+SLOWEST: Final = 16 * 2**10  # bytes a second
+BLOB: Final = 5 * 2**30  # bytes of a blob that is fetched without a bound: the largest that a store of ours keeps
+LISTED: Final = 500_000  # jobs of one list
+PAGES: Final = 10_000  # of one list; those of a storage with other jobs may be empty
 LONGEST_PAUSE: Final = 5.0  # s between two tries
 AGE: Final = "Treadle-Abandoned-After"  # a header of claims: seconds of silence that mean gone
 HERE: Final = (400, 404, 409)  # what the queue says of a job that is not ours any more
+ANSWERS: Final = 16 * 2**20  # bytes of one answer of the queue: a page of 500 jobs has 0.3 MB
 
 
 class Denied(TreadleError):
@@ -60,29 +69,44 @@ class QueueJob(Struct, frozen=True, kw_only=True):
     completed_at: int | None = None
 
 
+class JobPage(Struct, frozen=True):
+    jobs: list[QueueJob]
+    after: str | None = None
+
+
+Claimed: Any = QueueJob | None
 Find = Callable[[], Awaitable[tuple[str, str] | None]]
 
 
 class Client:
     """One server with the queue face and blobs.
 
-    patient  wait for it while it is away, else StorageUnavailable
-    find     asked for the URLs of queue and store while they do not answer: they may have moved
+    token        for the queue, and for a store of the same origin; no other origin gets it
+    store_token  for the store, whatever its origin
+    patient      wait for it while it is away, else StorageUnavailable
+    find         asked for the URLs of queue and store while they do not answer: they may have moved. They get the
+                 tokens too: give none where the network is not trusted
     """
 
     def __init__(
         self, url: str, token: str | None = None, store: str | None = None, patient: bool = True,
-        find: Find | None = None,
+        find: Find | None = None, store_token: str | None = None,
     ) -> None:  # fmt: skip
+        for each in filter(None, (url, store)):
+            try:
+                origin(each)
+            except ValueError:
+                raise BadUrl(f"expected a URL such as http://host:1717, found {shown(each)!r}") from None
         self._url, self._store = url.rstrip("/"), (store or url).rstrip("/")
-        self._token, self._patient, self._find = token, patient, find
+        self._token, self._store_token, self._patient, self._find = token, store_token, patient, find
         self.abandoned_age: float | None = None  # s, as the queue said at the last claim
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         limit = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=TRANSFER)
-        self._session = aiohttp.ClientSession(headers=headers, timeout=limit)
+        # Uncompressed: a few bytes of a hostile server would become gigabytes here.
+        headers = {"Accept-Encoding": "identity"}
+        self._session = aiohttp.ClientSession(headers=headers, timeout=limit, auto_decompress=False)
         return self
 
     async def __aexit__(
@@ -97,14 +121,12 @@ class Client:
     async def create(self, binary: str, given: str | None) -> QueueJob:
         """Send a job; repeated, it is the same one."""
         body = {"binary_addr": binary, "input_addr": given}
-        found = await self._ask("POST", "/jobs/create", body, {"Idempotency-Key": uuid.uuid4().hex})
-        return msgspec.json.decode(found, type=QueueJob)
+        return await self._ask(QueueJob, "POST", "/jobs/create", body, {"Idempotency-Key": uuid.uuid4().hex})
 
     async def claim(self, runner: str, wait: float) -> QueueJob | None:
         """The oldest pending job; repeated after a lost answer, the same one."""
         key = {"Idempotency-Key": uuid.uuid4().hex}
-        found = await self._ask("POST", f"/jobs/claim?wait={wait:g}", {"runner_id": runner}, key, wait)
-        return msgspec.json.decode(found, type=QueueJob) if found else None
+        return await self._ask(Claimed, "POST", f"/jobs/claim?wait={wait:g}", {"runner_id": runner}, key, wait)
 
     async def tickle(self, job: str, runner: str) -> None:
         """A sign of life. Raises Gone; tries once: the next one is due soon."""
@@ -119,7 +141,7 @@ class Client:
         """What became of it. Raises Gone."""
         try:
             body = {"status": status, "output_addr": output, "runner_id": runner}
-            await self._ask("POST", f"/jobs/{job}/complete", body)
+            await self._ask(bytes, "POST", f"/jobs/{job}/complete", body)
         except Denied as error:
             if error.status in HERE:
                 raise Gone(str(error)) from None
@@ -136,50 +158,68 @@ class Client:
 
     async def ping(self) -> str:
         """What it says to a ping."""
-        return (await self._ask("GET", "/ping")).decode()
+        return (await self._ask(bytes, "GET", "/ping")).decode(errors="replace")
 
     async def get(self, job: str) -> QueueJob:
-        return msgspec.json.decode(await self._ask("GET", f"/jobs/{job}"), type=QueueJob)
+        return await self._ask(QueueJob, "GET", f"/jobs/{quote(job, safe='')}")
 
     async def list(self, status: str | None) -> list[QueueJob]:
+        """All of them. Raises AnswerTooLarge for pages without end."""
         found: list[QueueJob] = []
         after = ""
-        while True:
+        for _ in range(PAGES):
             query = "&".join(part for part in (f"status={status}" if status else "", after, "limit=500") if part)
-            page = msgspec.json.decode(await self._ask("GET", f"/jobs?{query}"))
-            found += msgspec.convert(page["jobs"], list[QueueJob])
-            if page["after"] is None:
+            page = await self._ask(JobPage, "GET", f"/jobs?{query}")
+            found += page.jobs
+            if page.after is None:
                 return found
-            after = f"after={page['after']}"
+            after = f"after={quote(page.after, safe='')}"
+            if len(found) > LISTED:
+                raise AnswerTooLarge(f"{shown(self._url)}/jobs", LISTED, "jobs", "name a status")
+        raise AnswerTooLarge(f"{shown(self._url)}/jobs", PAGES, "pages", "name a status")
 
     # --- blobs
 
     async def put(self, file: Path) -> str:
         """Keep a file -> its address. Raises Denied, Corrupt if the store kept something else."""
         mine = await asyncio.to_thread(digest_of, file)
+        size = (await asyncio.to_thread(file.stat)).st_size
 
         async def send() -> str:
             assert self._session is not None
-            async with self._session.put(f"{self._store}/blob", data=_pieces(file)) as answer:
-                return (await _content(answer)).decode()
+            put = self._session.put(
+                f"{self._store}/blob", data=_pieces(file), headers=self._store_right(), allow_redirects=False
+            )
+            async with asyncio.timeout(TRANSFER + size / SLOWEST), put as answer:
+                said = await _content(answer)
+            try:
+                return address_of(said.decode())
+            except ValueError:  # a proxy in between may answer for the store
+                raise _odd(f"{shown(self._store)}/blob", "no address") from None
 
-        address = address_of(await self._patiently(send))
+        address: str = await self._patiently(send)
         if address != mine:
             raise Corrupt(f"the store calls {mine} {address}")
         return address
 
-    async def fetch(self, address: str, file: Path) -> None:
-        """Bring the bytes into a file, checked. Raises NoBlob, Corrupt, BadAddress."""
+    async def fetch(self, address: str, file: Path, most: int = BLOB) -> None:
+        """Bring the bytes into a file, checked. Raises NoBlob, Corrupt, BadAddress, TooBig beyond `most` bytes."""
         wanted = address_of(address)
 
         async def bring() -> str:
             assert self._session is not None
-            sha = hashlib.sha256()
-            async with self._session.get(f"{self._store}/blob/{wanted}") as answer:
-                if answer.status != 200:
+            sha, size, begun = hashlib.sha256(), 0, asyncio.get_running_loop().time()
+            get = self._session.get(f"{self._store}/blob/{wanted}", headers=self._store_right(), allow_redirects=False)
+            async with asyncio.timeout(TRANSFER) as limit, get as answer:
+                if answer.status != 200 or "Content-Encoding" in answer.headers:
                     await _content(answer)
+                    raise _odd(f"{shown(self._store)}/blob", f"{answer.status} without a blob")
                 with file.open("wb") as out:
                     async for piece in answer.content.iter_chunked(PIECE):
+                        size += len(piece)
+                        limit.reschedule(begun + TRANSFER + size / SLOWEST)
+                        if size > most:
+                            raise TooBig(f"the blob {wanted}", size, most)
                         sha.update(piece)
                         await asyncio.to_thread(out.write, piece)
             return sha.hexdigest()
@@ -196,18 +236,42 @@ class Client:
     # --- trips
 
     async def _ask(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, wait: float = 0.0
-    ) -> bytes:
-        content: bytes = await self._patiently(lambda: self._once(method, path, body, headers or {}, wait))
-        return content
+        self, kind: type[T], method: str, path: str, body: Any = None, headers: dict[str, str] | None = None,
+        wait: float = 0.0,
+    ) -> T:  # fmt: skip
+        """The answer as `kind`; bytes: as it came. An answer of something else than a queue counts as none: a proxy or
+        a portal in between answers 200 with a page of its own."""
+
+        async def trip() -> T:
+            content = await self._once(method, path, body, headers or {}, wait)
+            if kind is bytes:
+                return content  # type: ignore[return-value]
+            try:
+                found: T = msgspec.json.decode(content or b"null", type=kind)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                raise _odd(f"{shown(self._url)}{path.partition('?')[0]}", "no answer of a queue") from None
+            return found
+
+        found: T = await self._patiently(trip)
+        return found
 
     async def _once(self, method: str, path: str, body: Any, headers: dict[str, str], wait: float) -> bytes:
         assert self._session is not None
         limit = aiohttp.ClientTimeout(total=ANSWER + wait, sock_connect=5.0)
-        async with self._session.request(method, self._url + path, json=body, headers=headers, timeout=limit) as answer:
+        right = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        async with self._session.request(
+            method, self._url + path, json=body, headers={**headers, **right}, timeout=limit, allow_redirects=False
+        ) as answer:
             with suppress(KeyError, ValueError):
                 self.abandoned_age = float(answer.headers[AGE])
             return await _content(answer)
+
+    def _store_right(self) -> dict[str, str]:
+        """A token goes to the origin it was given for."""
+        token = self._store_token
+        if token is None and origin(self._store) == origin(self._url):
+            token = self._token
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     async def _patiently(self, trip: Any) -> Any:
         pause, said = 0.2, False
@@ -216,9 +280,9 @@ class Client:
                 return await trip()
             except (aiohttp.ClientError, TimeoutError, StorageUnavailable) as error:
                 if not self._patient:
-                    raise StorageUnavailable(f"{self._url}: {str(error) or 'no answer in time'}") from error
+                    raise StorageUnavailable(f"{shown(self._url)}: {str(error) or 'no answer in time'}") from error
                 if not said:
-                    log.warning("%s does not answer (%s); trying again until it does", self._url, error)
+                    log.warning("%s does not answer (%s); trying again until it does", shown(self._url), error)
                 said = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             await self._look_around()
@@ -234,16 +298,30 @@ class Client:
 
 async def _content(answer: aiohttp.ClientResponse) -> bytes:
     """The body of a good answer. Raises Denied, and StorageUnavailable for what may pass."""
-    content = await answer.read()
+    place = shown(str(answer.url))
+    if "Content-Encoding" in answer.headers:
+        raise _odd(place, "a compressed answer, which was not asked for")
+    content = bytearray()
+    while piece := await answer.content.read(PIECE):
+        content += piece
+        if len(content) > ANSWERS:
+            raise AnswerTooLarge(place, ANSWERS)
     if answer.status < 300:
-        return content
+        return bytes(content)
+    if answer.status < 400:
+        there = target(str(answer.url), answer.headers.get("Location"))
+        raise _odd(place, f"{answer.status}, a redirect to {there}, which is not followed")
     try:
         message = str(msgspec.json.decode(content)["message"])
     except (msgspec.MsgspecError, KeyError, TypeError):
         message = content[:200].decode(errors="replace")
-    if answer.status in (429, 502, 503, 504):
+    if answer.status in (429, 500, 502, 503, 504, 507):
         raise StorageUnavailable(message)
     raise Denied(answer.status, message)
+
+
+def _odd(place: str, found: str) -> StorageUnavailable:
+    return StorageUnavailable(f"expected a queue with its blobs, found {found} at {place}")
 
 
 async def _pieces(file: Path) -> AsyncIterator[bytes]:

@@ -18,9 +18,9 @@ import msgspec
 from aiohttp import ClientError
 from msgspec import Struct
 
-from treadle.blobs import BadAddress, Corrupt, NoBlob, address_of
+from treadle.blobs import BadAddress, Corrupt, NoBlob, TooBig, address_of
 from treadle.errors import TreadleError
-from treadle.wasi.client import Client, Gone, QueueJob
+from treadle.wasi.client import Client, Denied, Gone, QueueJob
 from treadle.wasi.sandbox import Bounds, Report, run_module
 
 log = logging.getLogger("treadle")
@@ -30,6 +30,8 @@ TICKLE: Final = 60.0  # s
 GRACE: Final = 30.0  # s
 RELEASE: Final = 5.0  # s that handing a job back may take; beyond it the queue finds out by itself
 CACHE: Final = 64  # modules kept between runs
+CACHE_SIZE: Final = 512 * 2**20  # bytes of them
+UNWELCOME: Final = (401, 403)  # no job of this queue can be ended: a matter for people
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -108,6 +110,10 @@ class Runner:
                 await run
         except Gone as error:
             log.warning("%s: its result is not taken any more (%s)", job.job_id, error)
+        except Denied as error:  # of this job; the next one may be better
+            if error.status in UNWELCOME:
+                raise
+            log.warning("%s: the queue refuses what is said of it (%s)", job.job_id, error)
         finally:
             for each in (run, alive, over):
                 each.cancel()
@@ -141,29 +147,35 @@ class Runner:
         """Fetch, run, store, say."""
         stdin = folder / "stdin"
         try:
-            module = await self._module(job.binary_addr, cache)
+            module = await self._module(job.binary_addr, folder, cache)
             if job.input_addr is None:
                 stdin.write_bytes(b"")
             else:
-                await self._client.fetch(job.input_addr, stdin)
-        except (NoBlob, Corrupt, BadAddress) as error:
+                await self._client.fetch(job.input_addr, stdin, self._bounds.input)
+        except (NoBlob, Corrupt, BadAddress, TooBig) as error:
             failure = Failure(error=str(error))
             return await self._say(job, "failed", await self._stored(failure, folder))
         report = await run_module(module, stdin, folder, self._bounds)
-        if report.ok:
-            return await self._say(job, "completed", await self._client.put(folder / "stdout"))
-        outputs = [await self._client.put(folder / name) for name in ("stdout", "stderr")]
+        try:
+            if report.ok:
+                return await self._say(job, "completed", await self._client.put(folder / "stdout"))
+            outputs = [await self._client.put(folder / name) for name in ("stdout", "stderr")]
+        except Denied as error:
+            if error.status in UNWELCOME:
+                raise
+            failure = Failure(exit_code=report.exit_code, error=f"the store refuses what it wrote: {error}")
+            return await self._say(job, "failed", await self._stored(failure, folder))
         return await self._say(job, "failed", await self._stored(_failure(report, *outputs), folder))
 
-    async def _module(self, address: str, cache: Path) -> Path:
-        """The module, fetched once for many jobs."""
-        path = cache / address_of(address)
-        if not await asyncio.to_thread(path.exists):
-            await asyncio.to_thread(_trim, cache)
-            part = path.with_suffix(f".{uuid.uuid4().hex}")
-            await self._client.fetch(address, part)
-            await asyncio.to_thread(part.rename, path)
-        return path
+    async def _module(self, address: str, folder: Path, cache: Path) -> Path:
+        """The module, fetched once for many jobs; a link of this job's own, for the cache may be trimmed meanwhile."""
+        kept, mine = cache / address_of(address), folder / "module"
+        try:
+            await asyncio.to_thread(mine.hardlink_to, kept)
+        except FileNotFoundError:
+            await self._client.fetch(address, mine, self._bounds.module)
+            await asyncio.to_thread(_keep, mine, kept)
+        return mine
 
     async def _stored(self, failure: Failure, folder: Path) -> str:
         file = folder / "report"
@@ -180,11 +192,16 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _trim(cache: Path) -> None:
-    """Make room for one more module: the oldest go."""
-    known = sorted(cache.iterdir(), key=lambda each: each.stat().st_mtime)
-    for old in known[: max(0, len(known) - CACHE + 1)]:
-        old.unlink(missing_ok=True)
+def _keep(module: Path, kept: Path) -> None:
+    """One more for the cache; the oldest go beyond its bounds."""
+    with suppress(FileExistsError):  # another slot fetched it as well
+        kept.hardlink_to(module)
+    known = sorted(kept.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+    size = 0
+    for number, each in enumerate(known, 1):
+        size += each.stat().st_size
+        if number > CACHE or size > CACHE_SIZE:
+            each.unlink(missing_ok=True)
 
 
 def _failure(report: Report, stdout: str, stderr: str) -> Failure:

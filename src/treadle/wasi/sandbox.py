@@ -25,14 +25,20 @@ KILL_AFTER: Final = 2.0  # s beyond the wall bound after which a child that does
 class Bounds(Struct, frozen=True, kw_only=True):
     """What one run may use.
 
-    wall    s from start to end, compiling included
-    memory  bytes of the module's own memory
-    output  bytes of stdout, and of stderr
+    wall      s from start to end, compiling included
+    memory    bytes of the module's own memory
+    output    bytes of stdout, and of stderr
+    module    bytes of the module
+    input     bytes of its input
+    compiler  bytes of memory for compiling it, and for the engine beyond the module's own; Linux only
     """
 
     wall: float = 60.0
     memory: int = 256 * 2**20
     output: int = 128 * 2**20
+    module: int = 64 * 2**20
+    input: int = 256 * 2**20
+    compiler: int = 512 * 2**20
 
 
 class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):

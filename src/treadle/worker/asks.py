@@ -28,7 +28,7 @@ class Asks:
 
     def __init__(
         self, tasks: Mapping[str, AnyTask], own: Mapping[str, OwnTask], queues: dict[str, int], lease: float,
-        slots: Slots, batches: Batches, lead: Lead, claimable: Callable[[], Rooms], hand: Hand,
+        slots: Slots, batches: Batches, lead: Lead, claimable: Callable[[], Rooms], hand: Hand, tends: bool,
     ) -> None:  # fmt: skip
         self._hand = hand
         self._all, self._owned, self._lead, self._claimable = tasks, own, lead, claimable
@@ -38,7 +38,7 @@ class Asks:
         self._total = sum(weight for _, weight in self._queues)
         self._tasks: Rooms = {}
         self._known, self._own_at = (-1, -1), 0.0
-        self._own = ((defaults.OWN_QUEUE, 1),) if queues else ()
+        self._own = ((defaults.OWN_QUEUE, 1),) if queues and tends else ()
         self._always = defaults.OWN_QUEUE in queues
 
     def __call__(self, room: int, pump: int, ticket: str) -> Claim:

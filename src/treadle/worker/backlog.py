@@ -33,8 +33,9 @@ class Alarm:
 
     def __init__(
         self, tell: Callable[[Backlog], Any], after: float, again: float | None, slots: Slots, storage: Storage,
-        queues: Collection[str],
+        queues: Collection[str], answered: Callable[[str], None] = lambda loop: None,
     ) -> None:  # fmt: skip
+        self._answered = answered
         self._tell, self._after, self._again = tell, after, again
         self._slots, self._storage, self._queues = slots, storage, frozenset(queues)
         self._told_at: float | None = None
@@ -48,11 +49,13 @@ class Alarm:
         since = self._slots.behind_since
         if since is None:
             self._told_at = None
+            self._answered("backlog")  # nothing is asked any more
             return
         told = self._told_at is not None and (self._again is None or now - self._told_at < self._again)
         if now - since < self._after or told:
             return
         counts = (await self._storage.stats()).counts
+        self._answered("backlog")
         line = sum(count.in_line for count in counts if count.queue in self._queues)
         if not line:
             self._slots.behind_since = None  # all slots are busy, and that is all

@@ -11,11 +11,13 @@ import contextvars
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from treadle import forks
 from treadle.batch import BatchTask, answers
 from treadle.context import Context, enter_batch
 from treadle.durable import IN_BATCH
 from treadle.model import Record
 from treadle.runner import Threads, in_thread
+from treadle.started import started
 from treadle.worker.slots import Slots
 
 Answer = tuple[Any, BaseException | None]
@@ -33,10 +35,10 @@ class Seat:
 class Gathering:
     """Items for one call of a batch task."""
 
-    __slots__ = ("begun", "call", "left", "seats", "task", "timer")
+    __slots__ = ("begun", "call", "left", "seats", "since", "task", "timer")
 
-    def __init__(self, task: BatchTask[Any, Any]) -> None:
-        self.task = task
+    def __init__(self, task: BatchTask[Any, Any], since: float) -> None:
+        self.task, self.since = task, since
         self.seats: list[Seat] = []
         self.left = 0  # items whose runs were cut short while the call ran
         self.timer: asyncio.TimerHandle | None = None
@@ -50,8 +52,11 @@ class Batches:
     patient  False: nobody is waited for who is not in line already. For tests.
     """
 
-    def __init__(self, slots: Slots, threads: Callable[[], Threads], patient: bool = True) -> None:
-        self._slots, self._threads, self._patient = slots, threads, patient
+    def __init__(
+        self, slots: Slots, threads: Callable[[], Threads], patient: bool = True,
+        waits_for: Callable[[float], None] = lambda seconds: None,
+    ) -> None:  # fmt: skip
+        self._slots, self._threads, self._patient, self._waits_for = slots, threads, patient, waits_for
         self._loop = slots.loop
         self._open: dict[tuple[str, Hashable], Gathering] = {}
 
@@ -60,9 +65,25 @@ class Batches:
         waiting = sum(len(each.seats) for (name, _), each in self._open.items() if name == task.name)
         return max(0, task.size - waiting)
 
+    @property
+    def open(self) -> bool:
+        """Whether items wait for others."""
+        return bool(self._open)
+
     def waits(self, context: Context) -> bool:
         """Whether this item is gathered, and its call has not begun."""
         return any(seat.context is context for each in self._open.values() for seat in each.seats)
+
+    def gathering(self) -> tuple[tuple[str, float, float], ...]:
+        """Of each task whose items wait: its name, the seconds its first item has waited, and the seconds until
+        the last of its calls begins at the latest."""
+        now = self._loop.time()
+        found: dict[str, tuple[float, float]] = {}
+        for (name, _), each in self._open.items():
+            if each.timer is not None:
+                waited, left = found.get(name, (0.0, 0.0))
+                found[name] = max(waited, now - each.since), max(left, each.timer.when() - now)
+        return tuple((name, *times) for name, times in found.items())
 
     def looked(self, records: Sequence[Record]) -> None:
         """A claim brought these, and no more is in line."""
@@ -106,8 +127,9 @@ class Batches:
         return value
 
     def _new(self, key: tuple[str, Hashable], task: BatchTask[Any, Any]) -> Gathering:
-        gathering = self._open[key] = Gathering(task)
+        gathering = self._open[key] = Gathering(task, self._loop.time())
         gathering.timer = self._loop.call_later(task.max_wait, self._begin, key, gathering)
+        self._waits_for(task.max_wait)
         return gathering
 
     def _leave(self, key: tuple[str, Hashable], gathering: Gathering, seat: Seat) -> None:
@@ -125,22 +147,27 @@ class Batches:
         # More may begin than there are slots, by one for each key: else items of ours would wait behind long jobs.
         self._slots.free -= 1
         # Not in the context of the item that happens to be the last.
-        gathering.call = self._loop.create_task(self._call(gathering), context=contextvars.Context())
+        context = self._slots.own_context()
+        gathering.call = started(self._call(gathering), loop=self._loop, context=context)
 
     async def _call(self, gathering: Gathering) -> None:
         task, seats = gathering.task, gathering.seats
         gathering.begun = True
         enter_batch(tuple(seat.context for seat in seats))
         found: list[Any]
+        process = forks.tag
         try:
             if gathering.left == len(seats):
                 raise asyncio.CancelledError
-            found = answers(task.name, await self._run(task, [seat.item for seat in seats]), len(seats))
+            answer = await self._run(task, [seat.item for seat in seats])
+            if forks.tag is not process:
+                forks.end()
+            found = answers(task.name, answer, len(seats))
         except BaseException as error:
+            if forks.tag is not process:
+                forks.end(error)
             for seat in seats:
                 seat.future.set_result((None, error))
-            if isinstance(error, KeyboardInterrupt):
-                raise
         else:
             for seat, each in zip(seats, found, strict=True):
                 seat.future.set_result((None, each) if isinstance(each, Exception) else (each, None))

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle import clock, defaults, judge
+from treadle import clock, defaults, forks, judge
 from treadle.codec import Signature
 from treadle.compose.next import encode_next, next_of
 from treadle.context import Context, enter
@@ -34,6 +34,7 @@ from treadle.job import Continuation
 from treadle.model import Record
 from treadle.retry import Abort, Defer
 from treadle.task import Task
+from treadle.worker.django import close_old_connections
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that goes with it (UTF-8)
 NOTES_EVERY = 0.05  # s between two notes sent; the last one comes with the answer
@@ -60,21 +61,24 @@ class Ask(Struct, tag="ask", tag_field="is"):
     codec: bool  # the task has a codec of its own
     worker: str
     record: Record
+    number: int = 0  # of the question, at this child; every answer to it says the same
 
 
 class Begun(Struct, tag="begun", tag_field="is"):
     """From here on the process may die of what the user wrote."""
 
+    number: int
+
 
 class Noted(Struct, tag="noted", tag_field="is"):
-    id: str
-    version: int
+    number: int
     note: str
 
 
 class Done(Struct, tag="done", tag_field="is"):
     """The result is the text that goes with it; or (`goes_on`) what the run goes on as."""
 
+    number: int
     note: str | None
     goes_on: bool = False
 
@@ -82,6 +86,7 @@ class Done(Struct, tag="done", tag_field="is"):
 class Raised(Struct, tag="raised", tag_field="is"):
     """`fields` are what makes an exception of `kind` again; all others are told by their texts."""
 
+    number: int
     kind: Kind
     fields: list[Any]
     type: str
@@ -105,7 +110,7 @@ class Child:
     """One process: a thread that listens, and the main thread that runs what was asked."""
 
     def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+        self._channel, self._process = channel, forks.tag
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[tuple[Message, str]] = SimpleQueue()
         self._places = Places(None, None)
@@ -118,8 +123,12 @@ class Child:
             if isinstance(message, Hello):
                 self._settle_in(message)
             elif isinstance(message, Ask):
-                self._send(Begun())
+                self._send(Begun(message.number))
+                close_old_connections()
                 answer, text = contextvars.copy_context().run(self._run, message, payload)
+                if forks.tag is not self._process:
+                    forks.end()
+                close_old_connections()
                 _flush()
                 self._send(answer, text)
 
@@ -141,32 +150,33 @@ class Child:
         self._places = Places(hello.main, hello.package)
 
     def _send(self, message: Message, text: str = "") -> None:
+        if forks.tag is not self._process:
+            return  # what the function forked shares the socket, but only this process was asked
         with self._sending:
             self._channel.sendall(frame(message, text))
 
     def _run(self, ask: Ask, payload: str) -> tuple[Done | Raised, str]:
-        job, version = ask.record.job.id, ask.record.version
-        pace = Pace()
+        number, pace = ask.number, Pace()
 
         def noted() -> None:
             if pace.due():
-                self._send(Noted(job, version, context.note or ""))
+                self._send(Noted(number, context.note or ""))
 
         context = Context(ask.record, ask.worker, noted)
         enter(context)
         try:
             signature, function = self._places.find(ask)
             args, kwargs = signature.decode_call(payload)
-            result = function(*args, **kwargs)
+            result = forks.contained(function, *args, **kwargs)
             if isinstance(result, Continuation):
                 following = next_of(result, signature.encode_result, defaults.MAX_RESULT)
-                return Done(context.note, goes_on=True), encode_next(following).decode()
+                return Done(number, context.note, goes_on=True), encode_next(following).decode()
             text = signature.encode_result(result)
             if len(text) * 4 > defaults.MAX_RESULT and (size := len(text.encode())) > defaults.MAX_RESULT:
                 raise TooLarge(f"the result of {ask.name}", size, defaults.MAX_RESULT)
         except BaseException as error:  # also SystemExit: a function that calls sys.exit has failed, not we
-            return raised(error, context.note), ""
-        return Done(context.note), text
+            return raised(error, context.note, number), ""
+        return Done(number, context.note), text
 
 
 class Pace:
@@ -203,7 +213,8 @@ class Places:
         for part in ask.qualname.split("."):
             found = getattr(found, part, None)
         for each in (*_wrapped(found), *vars(module).values()):
-            if isinstance(each, Task) and each.name == ask.name:
+            # Not isinstance, which reads `__class__`: a lazy object such as Django's settings may raise there.
+            if issubclass(type(each), Task) and each.name == ask.name:
                 return each.signature, each.function
         if not callable(found):
             raise BadTask(f"{ask.name}: there is no {ask.qualname} at the top of {ask.module} to run in a process")
@@ -243,25 +254,23 @@ def _wrapped(found: Any) -> list[Any]:
     return layers
 
 
-def raised(error: BaseException, note: str | None) -> Raised:
+def raised(error: BaseException, note: str | None, number: int) -> Raised:
     """An exception as data."""
     kind: Kind = "other"
     fields: list[Any] = []
     if isinstance(error, Defer):
         kind, fields = "defer", [error.seconds, None if error.until is None else error.until.timestamp(), error.limit]
     elif isinstance(error, Abort):
-        kind, fields = "abort", [str(error), error.__cause__ is not None]
+        kind, fields = "abort", [judge.message_of(error), error.__cause__ is not None]
     elif isinstance(error, BadArgument):
-        kind, fields = "argument", [error.task, error.parameter, error.problem]
+        kind, fields = "argument", [error.task, error.parameter, error.problem, error.permanent]
     elif isinstance(error, BadResult):
         kind, fields = "result", [error.task, error.problem]
     elif isinstance(error, TooLarge):
         kind, fields = "large", [error.what, error.size, error.limit]
-    try:
-        message = str(error).encode("utf-8", "replace").decode()[: defaults.MAX_ERROR]
-    except Exception:  # whose own __str__ raises
-        message = ""
-    return Raised(kind, fields, type(error).__qualname__, type(error).__module__, message, judge.text_of(error), note)
+    message = judge.message_of(error).encode("utf-8", "replace").decode()[: defaults.MAX_ERROR]
+    where, text = type(error).__module__, judge.text_of(error)
+    return Raised(number, kind, fields, type(error).__qualname__, where, message, text, note)
 
 
 def _read(stream: BinaryIO) -> tuple[Message, str] | None:
@@ -298,12 +307,30 @@ def _channel() -> socket.socket:
     return channel
 
 
+def _block() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _usual() -> None:
+    """SIGTERM ends what the function forks: `Pool.terminate` sends it, and waits. One sent before this line counts."""
+    with suppress(ValueError):  # forked by an interpreter within this one
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _unblock()
+
+
 def main() -> None:
     channel = _channel()
+    forks.renew()  # the worker makes jobs for the same run, in its middleware: our ids must differ
     # A service manager may signal the whole family. Only the worker decides when we end; handlers, not SIG_IGN,
     # because those are not inherited by what the function starts.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_usual)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is seen

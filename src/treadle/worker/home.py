@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from treadle.client import Batcher
 from treadle.codec import Codec
@@ -24,9 +24,11 @@ from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots
 
 T = TypeVar("T")
+Fate = Literal["stored", "unsaved", "lost"]  # what became of the steps a run sent
 
 LABEL = "steps"  # what an outage calls us
 SAVED_AT_ONCE = 256  # runs whose steps ride on one call: bounds its size
+PAUSE, LONGEST_PAUSE = 0.01, 1.0  # s before a step is sent again whose row another transaction has; doubled each time
 
 
 class Host(Protocol):
@@ -46,41 +48,46 @@ class DurableHome:
         self._slots, self._storage, self._keeper, self._app = slots, storage, keeper, app
         self._threads, self._outage = threads, outage
         self.loop, self.sizes, self.now = slots.loop, app.sizes, app.now
-        self._saves: Batcher[Run, bool] = Batcher(self._store_steps, SAVED_AT_ONCE)
+        self._saves: Batcher[Run, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
     def codec(self, task: str) -> Codec | None:
         found = self._app.tasks.get(task)
         return None if found is None else found.signature._codec
 
     async def save(self, run: Context) -> None:
-        """Store what this run remembers, and hear whether the job is still ours. Returns when it is stored; a run that
-        is cut short, or whose job is somebody else's by now, ends here."""
-        found = self._slots.running.get(run.record.job.id)
-        if found is None or found.context is not run:
-            raise NotRunning(f"job {run.record.job.id} has ended: what it left running takes no more steps")
-        if found.cut:
-            raise asyncio.CancelledError
-        [held] = await self._saves([found])
-        if not held:
-            raise asyncio.CancelledError
+        """Store what this run remembers. Returns when it is stored; a run that is cut short, or whose job is another
+        worker's by now, ends here."""
+        pause = PAUSE
+        while True:
+            found = self._slots.running.get(run.record.job.id)
+            if found is None or found.context is not run:
+                raise NotRunning(f"job {run.record.job.id} has ended: what it left running takes no more steps")
+            if found.cut:
+                raise asyncio.CancelledError
+            [fate] = await self._saves([found])
+            if fate == "stored":
+                return
+            if fate == "lost":
+                raise asyncio.CancelledError
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _store_steps(self, runs: list[Run]) -> Sequence[bool]:
+    async def _store_steps(self, runs: list[Run]) -> Sequence[Fate]:
         by_lease: dict[float, dict[int, Run]] = {}
         for run in runs:
             by_lease.setdefault(self._keeper.lease_of(run), {})[id(run)] = run  # two steps of a run are one hold
-        gone: set[int] = set()
+        fates: dict[int, Fate] = {}
         for lease, group in by_lease.items():
             holds = [_hold(run) for run in group.values()]
             presence = self._keeper.presence()
-            lost = await self._answer(functools.partial(self._storage.heartbeat, presence, holds, lease))
+            held = await self._answer(functools.partial(self._storage.heartbeat, presence, holds, lease))
             for (number, run), hold in zip(group.items(), holds, strict=True):
-                if hold.id in lost:
-                    gone.add(number)
-                    if not run.ended:
-                        self._keeper.lose(run)
-                elif run.context.durable is not None:
+                fates[number] = "lost" if hold.id in held.lost else "unsaved" if hold.id in held.unsaved else "stored"
+                if fates[number] == "lost" and not run.ended:
+                    self._keeper.lose(run)
+                if fates[number] == "stored" and run.context.durable is not None:
                     run.context.durable.memo.saved(hold.memo)
-        return [id(run) not in gone for run in runs]
+        return [fates[id(run)] for run in runs]
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
         return await self._answer(lambda: self._storage.get(ids))

@@ -6,10 +6,14 @@ Without it `inline=True` would mean a function call that no storage knows of.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from contextvars import Context
 
-from treadle.errors import StorageError
+from treadle.errors import StorageError, StorageUnavailable
+from treadle.loopcall import LoopCall, LoopEnded
+from treadle.started import started
 from treadle.worker.loop import Worker
 from treadle.worker.running import Host
 
@@ -17,12 +21,17 @@ MOST = 64  # jobs at once; more wait for an ordinary worker
 
 
 class Inline:
-    """That worker: it starts with the first inline job, and stops with the app."""
+    """That worker: it starts with the first inline job, and stops with the app.
+
+    It belongs to the event loop that is first to have it run something; other loops reach it there.
+    """
 
     def __init__(self, app: Host) -> None:
         self._app = app
         self._starting: asyncio.Task[Worker] | None = None
         self._started = False
+        self._lock = threading.Lock()
+        self.stopping = False
 
     @property
     def users(self) -> int:
@@ -31,15 +40,29 @@ class Inline:
 
     async def run(self, ids: Iterable[str]) -> None:
         """Claim these jobs and start them, as far as there is room. Raises StorageError when it cannot start."""
-        if self._starting is None:
-            # Not in the context of whoever happens to be first: its variables are not those of the jobs to come.
-            self._starting = asyncio.create_task(self._start(), context=Context())
+        here, given = asyncio.get_running_loop(), list(ids)
+        with self._lock:
+            starting = self._starting
+            if starting is None or starting.get_loop().is_closed():
+                self._started = False
+                # Not in the context of the caller that happens to be first: its variables are not those of later jobs.
+                starting = self._starting = started(self._start(), loop=here, context=Context())
+        if starting.get_loop() is here:
+            await self._run(starting, given)
+            return
         try:
-            worker = await asyncio.shield(self._starting)
+            await LoopCall(starting.get_loop(), lambda: self._run(starting, given)).wait()
+        except LoopEnded:
+            raise StorageUnavailable("the event loop of the app's inline worker has ended") from None
+
+    async def _run(self, starting: asyncio.Task[Worker], ids: list[str]) -> None:
+        try:
+            worker = await asyncio.shield(starting)
         except StorageError:
-            self._starting = None
+            if self._starting is starting:
+                self._starting = None
             raise
-        await worker.run_ids(list(ids))
+        await worker.run_ids(ids)
 
     async def _start(self) -> Worker:
         worker = Worker(self._app, queues=[], concurrency=MOST)
@@ -50,11 +73,29 @@ class Inline:
     async def stop(self, grace: float | None = None) -> bool:
         """End it as `Worker.stop` does; answers whether there was one."""
         starting = self._starting
-        self.forget()
-        if starting is not None:
-            await (await starting).stop(grace)
-        return starting is not None
+        if starting is None:
+            return False
+        loop = starting.get_loop()
+        if loop is asyncio.get_running_loop():
+            await self._stop(starting, grace)
+        elif not loop.is_closed():
+            with suppress(LoopEnded):
+                await LoopCall(loop, lambda: self._stop(starting, grace)).wait()
+        return True
+
+    async def _stop(self, starting: asyncio.Task[Worker], grace: float | None) -> None:
+        self.stopping = True
+        try:
+            if not starting.done():  # it still waits for its storage
+                starting.cancel()
+                await asyncio.wait([starting])
+            if not starting.cancelled() and starting.exception() is None:
+                await starting.result().stop(grace)
+        finally:
+            self.stopping = False
+            if self._starting is starting:
+                self.forget()
 
     def forget(self) -> None:
-        """Its event loop is gone, and it with it."""
-        self._starting, self._started = None, False
+        """It has ended, or this is a forked child, which has none of its parent's loops."""
+        self._starting, self._started, self._lock = None, False, threading.Lock()

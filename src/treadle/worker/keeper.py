@@ -15,7 +15,7 @@ from typing import Any
 from treadle import defaults
 from treadle.events import Emitter
 from treadle.model import Hold, Presence
-from treadle.storage.contract import Storage
+from treadle.storage.contract import Storage, confined
 from treadle.worker.lead import Lead
 from treadle.worker.lost import Lost
 from treadle.worker.slots import Run, Slots
@@ -29,10 +29,12 @@ class Keeper:
     def __init__(
         self, slots: Slots, storage: Storage, emitter: Emitter, queues: Sequence[str], lease: float,
         tasks: Callable[[], Iterable[str]] = tuple, answered: Callable[[str], None] = lambda loop: None,
+        gathering: Callable[[], tuple[tuple[str, float, float], ...]] = tuple,
     ) -> None:  # fmt: skip
         self._slots, self._storage, self._emitter = slots, storage, emitter
         self._queues, self._lease, self._tasks = tuple(queues), lease, tasks
         self._patience = defaults.WATCH
+        self._gathering = gathering
         self._answered = answered  # told by each loop under its name, once the storage has answered it
         self._pruned = True
         self.lost = Lost(storage, emitter, slots.name)
@@ -58,13 +60,20 @@ class Keeper:
         shortest = min((run.lease for run in self._slots.running.values() if run.lease), default=self._lease)
         return min(shortest, self._lease) / 3
 
+    def outlasts_a_beat(self, seconds: float) -> None:
+        """Something begins that keeps jobs from running for so long: if the next heartbeat would come within that time,
+        send one at once, for `explain`."""
+        if seconds and seconds >= self._slots.beat_every:
+            self._slots.beat_now.set()
+
     def presence(self, gone: bool = False) -> Presence:
         """This worker as it describes itself."""
-        slots = self._slots
+        slots, now = self._slots, self._loop.time()
         return Presence(
             worker=slots.name, host=platform.node(), pid=os.getpid(), queues=self._queues,
             tasks=tuple(self._tasks()), slots=slots.concurrency, running=len(slots.running),
-            uptime=self._loop.time() - self._born, ttl=3 * self._lease, gone=gone,
+            uptime=now - self._born, ttl=3 * self._lease, gone=gone,
+            paused=max(0.0, slots.pause_ends - now) if slots.pause else 0.0, gathering=self._gathering(),
         )  # fmt: skip
 
     def lease_of(self, run: Run) -> float:
@@ -76,13 +85,14 @@ class Keeper:
         # Also what waits to be settled: an outage longer than the lease must not have it run again. Of a job that is
         # here twice only the later run has a lease, and the answer names jobs, not runs.
         waiting = [run for run in slots.unsettled() if run.record.job.id not in slots.running]
+        slots.hand_back_unbegun()
         for run in (*slots.running.values(), *waiting):
             by_lease.setdefault(self.lease_of(run), []).append(run)
         for lease, runs in by_lease.items():
             holds = [Hold(run.record.job.id, run.record.version, note=run.context.note) for run in runs]
-            lost = await self._storage.heartbeat(presence, holds, lease)
+            held = await self._storage.heartbeat(presence, holds, lease)
             for run in runs:
-                if run.record.job.id in lost and not run.ended:
+                if run.record.job.id in held.lost and not run.ended:
                     self.lose(run)
 
     def lose(self, run: Run) -> None:
@@ -94,7 +104,7 @@ class Keeper:
     async def listen(self) -> None:
         """Be told what is new: a line that has grown, a job of ours that somebody else has settled."""
         slots, told = self._slots, f"worker:{self._slots.name}"
-        ours = (defaults.OWN_QUEUE,) if self._queues else ()
+        ours = (defaults.OWN_QUEUE,) if self._queues and not confined(self._storage) else ()
         topics = [told, *(f"queue:{queue}" for queue in dict.fromkeys((*self._queues, *ours)))]
         while True:
             patience, self._patience = self._patience, 0.0  # after a failure, only to see whether it answers
@@ -136,10 +146,12 @@ class Keeper:
         while True:
             try:
                 slots.pause = max(0.0, float(await ask() or 0.0))
+                slots.pause_ends = self._loop.time() + slots.pause
                 self._answered("throttle")
             except BaseException:
                 slots.pause = 0.0  # a throttle that is broken throttles nothing
                 slots.wake.set()
                 raise
             slots.wake.set()  # to claim again, or to withdraw the ask that stands
+            self.outlasts_a_beat(slots.pause)
             await asyncio.sleep(slots.pause or defaults.THROTTLE_EVERY)

@@ -83,7 +83,7 @@ class Lead:
     async def look(self) -> float:
         """Hold on to the lead, or see whether it is to be had; answers in how many seconds to look again."""
         if self._version is not None:
-            if ID not in await self._storage.heartbeat(self._presence(), [Hold(ID, self._version)], defaults.LEADER):
+            if await self._holds(self._version):
                 return defaults.LEADER / BEATS
             self._version = None
             self._turn()
@@ -104,11 +104,15 @@ class Lead:
         return min(defaults.POLL, max(next_in or defaults.POLL, defaults.POLL / BEATS))
 
     async def _take(self, row: Record) -> None:
-        hold = Hold(ID, row.version, note=msgspec.json.encode(self._tended()).decode())
-        if ID not in await self._storage.heartbeat(self._presence(), [hold], defaults.LEADER):
+        if await self._holds(row.version):
             self._version = row.version
             self._turn()
             log.info("worker %s leads: it prunes, redrives and ticks schedules", self._presence().worker)
+
+    async def _holds(self, version: int) -> bool:
+        """Renew the lead, with what it tends: a note that could not be saved goes again with the next."""
+        hold = Hold(ID, version, note=msgspec.json.encode(self._tended()).decode())
+        return ID not in (await self._storage.heartbeat(self._presence(), [hold], defaults.LEADER)).lost
 
     async def _open_way(self) -> bool:
         """Read who leads; make the row if there is none, free it if it should be ours. Whether to claim again."""

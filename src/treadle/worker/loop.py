@@ -6,22 +6,29 @@ Without it there would be loops (running.py), and no one word for all of them.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import gc
+import logging
 import os
 import platform
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from treadle import defaults
+from treadle import defaults, ids
+from treadle.awaiting import check_awaited
 from treadle.compose.plan import FLOW
 from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
+from treadle.loopcall import LoopCall, LoopEnded
 from treadle.model import Record
 from treadle.options import name_of
 from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask
-from treadle.storage.contract import Storage
+from treadle.started import started
+from treadle.storage.contract import Storage, confined
 from treadle.worker.asks import Rooms, weights
 from treadle.worker.backlog import Backlog
 from treadle.worker.lead import Role, role_of
@@ -30,6 +37,8 @@ from treadle.worker.pools import Pools
 from treadle.worker.redrive import Redrive
 from treadle.worker.running import Host, Running, Setup, tell
 from treadle.worker.signals import Signals
+
+log = logging.getLogger("treadle")
 
 RECOVERY = Retry(base=0.1, max=10.0)
 LISTENERS = 5.0  # s a stopping worker waits for async listeners
@@ -97,9 +106,9 @@ class Worker:
         if not self._setup.backlog_after:
             raise BadOption("backlog_after", "expected more than 0 s")
         self.patient = True  # whether items of a batch wait for others; a test that drains does not
-        self._pools = Pools(self.name, concurrency)
+        self.pools = Pools(self.name, concurrency)
         self._state: Running | None = None
-        self._stopped: asyncio.Event | None = None  # while it stops: set when it has
+        self._stopping: asyncio.Task[None] | None = None
 
     # --- life
 
@@ -116,7 +125,8 @@ class Worker:
         """Open the app if it is not, and begin to claim.
 
         Where the storage cannot be reached, or takes nothing now, it says so once and waits until it does. Raises
-        UnknownTask, and what opening raises when waiting would not help (BadUrl, SchemaTooNew, NotADatabase).
+        UnknownTask, and what opening raises when waiting would not help (BadUrl, SchemaTooNew, NotADatabase,
+        StorageDenied).
         """
         if self._state is not None:
             raise BadOption("worker", "it runs already")
@@ -125,11 +135,26 @@ class Worker:
                 raise UnknownTask(name, tuple(self.app.tasks))
         outage = Outage(self.name, self._setup.recovery, self.app.chance, self._tell)
         storage = await self._open(outage)
-        self._state = Running(
-            self.app, self._setup, self.queues(), self.tasks, self._pools, storage, outage, self.patient
-        )
-        self._state.start()
+        try:
+            self._state = Running(
+                self.app, self._setup, self.queues(), self.tasks, self.pools, storage, outage, self.patient
+            )
+            self._state.start()
+        except BaseException:
+            await self.app.release()
+            raise
+        self._warn_of_queues()
         self._tell("worker.started")
+
+    def _warn_of_queues(self) -> None:
+        """A queue of this worker that no task of the app uses by default: a mistyped name claims nothing."""
+        known = {queue for task in self.app.tasks.values() if (queue := getattr(task, "queue", None))}
+        for queue in self._asked_queues or ():
+            close = difflib.get_close_matches(queue, known, 1)
+            if queue not in known and close:
+                log.warning(
+                    "worker %s: no task of this app uses the queue %r; did you mean %r?", self.name, queue, close[0]
+                )
 
     async def _open(self, outage: Outage) -> Storage:
         while True:
@@ -145,6 +170,7 @@ class Worker:
         """The storage, with what the app's code declares in it."""
         storage = await self.app.open()
         try:
+            self._check_queues(confined(storage))
             if self.queues():
                 await self.app.prepare()
         except BaseException:
@@ -152,13 +178,29 @@ class Worker:
             raise
         return storage
 
-    async def run(self) -> None:
+    def _check_queues(self, only: tuple[str, ...]) -> None:
+        """Raise BadOption where the token of this process (`only`: its queues) does not let it do what was asked."""
+        outside = [queue for queue in self.queues() if only and queue not in only]
+        if outside:
+            raise BadOption(
+                "queues",
+                f"the token is bound to {', '.join(only)}, and this worker would claim from {', '.join(outside)}; give "
+                f"queues={list(only)}, or a token of those queues",
+            )
+        if only and self._setup.role == "leader":
+            raise BadOption("role", f"the token is bound to {', '.join(only)}: a leader tends the jobs of every queue")
+
+    def run(self) -> Coroutine[Any, Any, None]:
         """Run until SIGTERM or SIGINT: the first stops decently, the second at once.
 
         The process is taken to be the worker's: what has been imported by now is no more looked at by the garbage
         collector (`gc.freeze`), which would hold the loop for 7-14 ms each time; and it looks at the young once in
         5,000 new objects (`gc.set_threshold`), as a job leaves no cycles behind: 1 us a job of 6.7 less.
         """
+        check_awaited("worker.run()", "asyncio.run(worker.run())")
+        return self._run()
+
+    async def _run(self) -> None:
         calm_collector()
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
         signals = 0
@@ -184,27 +226,52 @@ class Worker:
             finally:
                 starting.cancel()
                 stopping.cancel()
+                if self._state is not None:  # it was cancelled
+                    await self.stop(0)
 
     async def stop(self, grace: float | timedelta | None = None) -> None:
         """Claim no more, tell the functions that run, give them `grace` seconds to end, then cancel them and hand
-        their jobs back, uncounted. Called again meanwhile, it waits for the first call."""
+        their jobs back, uncounted. Called again meanwhile, it waits for the first call.
+
+        Cancelled, as by a timeout around it, it has no grace any more: it cancels the functions at once, and returns
+        when they have ended or a few seconds have passed. Called by a job of this worker it does not wait, for that
+        would be for itself: the worker stops once that job has ended. May be called on any event loop.
+        """
         state = self._state
         if state is None:
             return
-        if self._stopped is not None:
-            await self._stopped.wait()
+        if state.loop is not asyncio.get_running_loop():
+            with suppress(LoopEnded):
+                await LoopCall(state.loop, lambda: self.stop(grace)).wait()
             return
-        stopped = self._stopped = asyncio.Event()
-        self._tell("worker.stopping")
+        if self._stopping is None:
+            wait = self.grace if grace is None else seconds(grace, "grace")
+            self._tell("worker.stopping")
+            state.claim_no_more()
+            self._stopping = started(self._stop(state, wait), context=Context())
+        stopping = self._stopping
+        job = ids.running.get(None)
+        if job is not None and any(run.context is job for run in state.slots.running.values()):
+            return
         try:
-            await state.stop(self.grace if grace is None else seconds(grace, "grace"))
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            state.hurry.set()
+            while not stopping.done():
+                await asyncio.wait([stopping])
+            raise
+
+    async def _stop(self, state: Running, grace: float) -> None:
+        try:
+            await state.stop(grace)
         finally:
-            self._state = self._stopped = None
-            await self._pools.close()
-            self._tell("worker.stopped")
-            await self.app.emitter.settle(LISTENERS)
-            await self.app.release()
-            stopped.set()
+            self._state = self._stopping = None
+            try:
+                await self.pools.close()
+                self._tell("worker.stopped")
+                await self.app.emitter.settle(LISTENERS)
+            finally:
+                await self.app.release()
 
     @property
     def running(self) -> Sequence[Record]:

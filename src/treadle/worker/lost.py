@@ -11,20 +11,21 @@ import logging
 from treadle.errors import StorageError
 from treadle.events import Emitter, Event
 from treadle.storage.contract import Storage
+from treadle.worker import joblog
 from treadle.worker.slots import Run
 
 log = logging.getLogger("treadle")
 
 
 class Lost:
-    """Looks who has the job now, beside the loops, and only when somebody listens."""
+    """Looks who has the job now, beside the loops, and only when a listener or the log wants it."""
 
     def __init__(self, storage: Storage, emitter: Emitter, worker: str) -> None:
         self._storage, self._emitter, self._worker = storage, emitter, worker
         self._looking: set[asyncio.Task[None]] = set()
 
     def tell(self, run: Run) -> None:
-        if self._emitter.wants("lost"):
+        if self._emitter.wants("lost") or joblog.wanted("lost", run.record.job.task):
             task = asyncio.create_task(self._look(run))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
@@ -39,8 +40,11 @@ class Lost:
         # Ended in one step from the version that was ours: by hand. Whoever else claimed it has raised it once more.
         by_hand = row is not None and row.state.final and row.version == run.record.version + 1
         if row is not None and not by_hand:
-            self._emitter.emit(Event(name="lost", id=job.id, task=job.task, queue=job.queue, worker=self._worker,
-                                     attempt=run.record.attempt + 1, record=run.record))  # fmt: skip
+            event = Event(name="lost", id=job.id, task=job.task, queue=job.queue, worker=self._worker,
+                          attempt=run.record.attempt + 1, record=run.record)  # fmt: skip
+            if joblog.wanted("lost", job.task):
+                joblog.write(event)
+            self._emitter.emit(event)
 
     async def settled(self) -> None:
         """Wait for the looks under way."""

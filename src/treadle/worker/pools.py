@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.worker.threads import Threads
+from treadle.worker.threads import Runs, Threads
 
 
 class Pools:
@@ -15,10 +15,14 @@ class Pools:
 
     def __init__(self, name: str, size: int) -> None:
         self._name, self._size = name, size
-        self._threads: Threads | None = None
+        self._threads: Runs | None = None
         self._processes: Any = None
 
-    def threads(self) -> Threads:
+    def lend(self, threads: Runs) -> None:
+        """Run plain functions there, until `close`."""
+        self._threads = threads
+
+    def threads(self) -> Runs:
         if self._threads is None:
             self._threads = Threads(self._size, f"treadle-{self._name}")
         return self._threads

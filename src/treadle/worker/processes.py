@@ -7,6 +7,7 @@ A run that is cancelled ends when its process is dead, not before: a job is neve
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 from msgspec.structs import replace
 
 from treadle.codec import TaggedCodec
@@ -25,6 +27,8 @@ from treadle.model import Record
 from treadle.retry import Abort, Defer
 from treadle.runner import AnyTask
 from treadle.worker.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message
+
+log = logging.getLogger("treadle")
 
 JOBS_EACH = 1_000  # then a fresh process: what a function leaks does not grow for ever
 BUFFER = 1 << 20  # bytes read ahead: a result of 16 MiB in 16 steps instead of 256
@@ -53,7 +57,9 @@ class ProcessPool:
             try:
                 answer, text = await child.call(ask, record.job.payload)
             except _Gone as gone:
-                code = await self._remove(child)
+                if gone.astray:
+                    log.warning("the process %s of %s was killed: %s", child.pid, task.name, gone.astray)
+                code = await self._remove(child, at_once=bool(gone.astray))
                 if gone.begun or fresh or self._closed:
                     raise ProcessDied(task.name, code, _signal_name(code)) from None
                 continue  # it had died while it was idle: not this job's doing
@@ -101,10 +107,10 @@ class ProcessPool:
 
 
 class _Gone(Exception):
-    """The child closed its end. `begun`: after it had taken up the job."""
+    """The child closed its end, after it had `begun` the job or before; or its answer is wrong, as `astray` says."""
 
-    def __init__(self, begun: bool) -> None:
-        self.begun = begun
+    def __init__(self, begun: bool, astray: str = "") -> None:
+        self.begun, self.astray = begun, astray
 
 
 class _Child:
@@ -148,21 +154,24 @@ class _Child:
         self.jobs += 1
         begun = False
         try:
-            self._writer.write(frame(ask, payload))
+            self._writer.write(frame(replace(ask, number=self.jobs), payload))
             await self._writer.drain()
             while True:
                 message, text = await self._read()
+                if not isinstance(message, Begun | Noted | Done | Raised) or message.number != self.jobs:
+                    raise _Gone(begun, f"it answered another question than the one asked: {message!r:.200}")
                 if isinstance(message, Begun):
                     begun = True
                 elif isinstance(message, Noted):
-                    if (message.id, message.version) == (ask.record.job.id, ask.record.version):
-                        context.keep_note(message.note)
-                elif isinstance(message, Done | Raised):
+                    context.keep_note(message.note)
+                else:
                     if message.note is not None:
                         context.note = message.note
                     return message, text
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _Gone(begun) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _Gone(begun, f"its answer cannot be read: {error}") from None
 
     async def _read(self) -> tuple[Message, str]:
         length, more = HEAD.unpack(await self._reader.readexactly(HEAD.size))
@@ -273,8 +282,9 @@ def _error(raised: Raised) -> Exception:
             return Abort(message)  # that says all, as it does in a thread
         case "abort", [message, True]:
             known = Abort(message)
-        case "argument", [task, parameter, problem]:
+        case "argument", [task, parameter, problem, permanent]:
             known = BadArgument(task, parameter, problem)
+            known.permanent = permanent
         case "result", [task, problem]:
             known = BadResult(task, problem)
         case "large", [what, size, limit]:

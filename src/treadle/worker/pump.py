@@ -18,13 +18,13 @@ from treadle.compose.fold import failure
 from treadle.context import Context, Results
 from treadle.durable import Home
 from treadle.ending import Ender
-from treadle.errors import StorageError, UnknownTask
-from treadle.events import Emitter, Event
-from treadle.model import APPLIED, Claim, Claimed, Outcome, Record, Settled
+from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError, UnknownTask
+from treadle.events import Emitter, Event, lease_expired, was_lost
+from treadle.model import APPLIED, DECLINED, Claim, Claimed, Outcome, Record, Settled, State
 from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
-from treadle.worker import joint
+from treadle.worker import joblog, joint
 from treadle.worker.batches import Batches
 from treadle.worker.hand import Hand
 from treadle.worker.lost import Lost
@@ -95,7 +95,12 @@ class Pump:
             return 0
         if self._rests() or (self._number and slots.idle and not slots.hinted):
             return 0
-        return max(0, min(slots.free + self._hand.stands, self._share, defaults.CLAIM_MOST))
+        share = self._share
+        if self._batches.open:
+            # The first pump alone claims items, and those that wait take no slot. With half of the slots, beside
+            # claims of the other pump that bring nothing, a call of 50 took ten trips.
+            share = 0 if self._number else slots.free
+        return max(0, min(slots.free + self._hand.stands, share, defaults.CLAIM_MOST))
 
     async def _trip(self, outs: list[tuple[Run, Outcome]], room: int) -> None:
         slots, hand = self._slots, self._hand
@@ -141,18 +146,21 @@ class Pump:
     async def _call(
         self, outs: list[Outcome], room: int, ticket: str, stood: bool
     ) -> tuple[Sequence[Settled], Claimed, bool]:
-        """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe.
+        """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe. Any other
+        refusal may concern one outcome: they are settled one by one then, and those refused say why.
 
         `stood`: there is an ask to be withdrawn, if we claim no more. Answers also whether there is one now."""
         settled: Sequence[Settled] | None = None if outs else []
-        asked = False
+        asked = apart = False
         answer: tuple[Sequence[Settled], Claimed]
         while True:
             # Said anew at each try: what we hold has changed meanwhile, and a job of ours must not come back to us.
             ask = self._ask(room, self._number, ticket) if room else self._hand.withdrawal() if stood else None
             self._whole = ask is not None and ask.queues != () and ask.queues[0][0] == defaults.OWN_QUEUE
             try:
-                if self._fused is not None and ask is not None:
+                if apart and settled is None:
+                    settled = await self._settle_apart(outs)
+                if self._fused is not None and ask is not None and not apart:
                     asked = True
                     answer = await self._fused.settle_claim(outs, ask)
                 else:
@@ -160,7 +168,14 @@ class Pump:
                     settled = await self._storage.settle(outs) if settled is None else settled
                     asked = ask is not None
                     answer = settled, NOTHING if ask is None else await self._storage.claim(ask)
-            except StorageError as error:
+            except TreadleError as error:
+                if outs and not apart and not isinstance(error, StorageUnavailable | StorageFull):
+                    apart = True
+                    continue
+                if not isinstance(error, StorageError):
+                    raise
+                if settled and all(each.status == "refused" for each in settled):
+                    apart, settled = False, None  # it refuses everything: no outcome is to blame
                 await self._outage.failed(self._label, error)
                 # What was claimed by a call whose answer was lost is ours all the same: ask on, to hand it back.
                 if not self._slots.claiming:
@@ -168,6 +183,21 @@ class Pump:
             else:
                 self._outage.answered(self._label)
                 return *answer, room > 0 and ask is not None and ask.hand is not None
+
+    async def _settle_apart(self, outs: Sequence[Outcome]) -> list[Settled]:
+        """Each outcome by itself. Raises StorageUnavailable, StorageFull, and what a storage says that refuses all."""
+        ids, settled = [out.id for out in outs], list[Settled]()
+        await self._storage.get(ids)  # while it refuses this too, no outcome is to blame
+        for out in outs:
+            try:
+                settled += await self._storage.settle([out])
+            except (StorageUnavailable, StorageFull):
+                raise
+            except TreadleError as error:
+                settled.append(Settled("refused", str(error)))
+        if all(each.status == "refused" for each in settled):
+            await self._storage.get(ids)
+        return settled
 
     def _note_pace(self, full: bool) -> None:
         """Who took as much as it could may be behind; who could have taken more is not."""
@@ -223,6 +253,8 @@ class Pump:
     def start(self, record: Record) -> None:
         """Run a claimed job; its slot is taken already."""
         slots, job = self._slots, record.job
+        if record.lost and was_lost(record):
+            self._tell_expired(record)
         task = self._tasks.get(job.task) or self._own.get(job.task)
         if record.ran:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
@@ -257,11 +289,12 @@ class Pump:
             if run.cut:
                 raise asyncio.CancelledError
             if run.record.lost:
-                outcome = judge.lost_too_often(run.record, run.rules)
+                outcome = self._lost_too_often(run)
             if isinstance(task, OwnTask):
                 outcome = await self._runner.run_own(task, context, run.rules)
             elif outcome is None and self._accept is not None and not await self._accepts(run):
-                outcome = judge.handed_back(run.record, self._poll)
+                self._slots.troubles[context] = None
+                outcome = judge.handed_back(run.record, self._poll, reason=DECLINED + self._slots.name)
             elif outcome is None:
                 if not self._emitter.silent and self._emitter.wants("started"):
                     self._emitter.emit(event_of("started", run, self._slots.name))
@@ -275,11 +308,18 @@ class Pump:
         except Exception as error:
             # Not the job's doing: a fault of ours. It counts, so that it cannot go on for ever.
             log.exception("running %s %s failed outside the task", run.task.name, run.record.job.id)
+            self._slots.troubles[context] = error
             outcome = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
         finally:
             if context.open is not None:
                 outcome = await joint.undisturbed(self._end_jointly(run, outcome))
             self._slots.end(run, outcome)
+
+    def _lost_too_often(self, run: Run) -> Outcome | None:
+        outcome = judge.lost_too_often(run.record, run.rules)
+        if outcome is not None:
+            self._slots.troubles[run.context] = None
+        return outcome
 
     async def _end_jointly(self, run: Run, outcome: Outcome | None) -> Outcome | None:
         """What is left to be settled of a run that holds a transaction."""
@@ -290,13 +330,28 @@ class Pump:
             self._tell(run, outcome)
             return None
 
+    def _tell_expired(self, record: Record) -> None:
+        event = lease_expired(record)
+        if joblog.wanted(event.name, event.task):
+            joblog.write(event)
+        if self._emitter.wants(event.name):
+            self._emitter.emit(event)
+
     def _tell(self, run: Run, outcome: Outcome) -> None:
-        emitter, final = self._emitter, outcome.state.final
-        if emitter.silent:
+        emitter, final, troubles = self._emitter, outcome.state.final, self._slots.troubles
+        in_trouble = run.context in troubles
+        error = troubles.pop(run.context, None)
+        if emitter.silent and not in_trouble:
             return
         name = name_of(run.record, outcome)
-        if emitter.wants(name) and not (run.record.ran and not final):
-            emitter.emit(event_of(name, run, self._slots.name, outcome))
+        if not (run.record.ran and not final):
+            logged, heard = in_trouble and joblog.wanted(name, run.record.job.task), emitter.wants(name)
+            if logged or heard:
+                event = event_of(name, run, self._slots.name, outcome)
+                if logged:
+                    joblog.write(event, error)
+                if heard:
+                    emitter.emit(event)
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):
             emitter.emit(event_of("workflow.ended", run, self._slots.name, outcome))
 
@@ -308,11 +363,14 @@ class Pump:
             if run.cut:
                 raise asyncio.CancelledError
             outcome = await self._ender.end(record, max_lost)
+            if outcome.state is not State.SUCCEEDED:
+                self._slots.troubles[run.context] = None
         except asyncio.CancelledError:
             outcome = None if run.context.why == "lost" else judge.handed_back(record)
         except Exception as error:  # a fault of ours, or rows that cannot be read: told, not tried for ever
             log.exception("ending %s %s failed", record.job.task, record.job.id)
             outcome = failure(record, judge.text_of(error))
+            self._slots.troubles[run.context] = error
         finally:
             self._slots.end(run, outcome)
 
@@ -348,11 +406,11 @@ class Pump:
         self, outs: list[tuple[Run, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
     ) -> None:
         """Tell what became of what; an outcome the storage cannot keep is a failed attempt."""
-        silent = self._emitter.silent
-        if silent and settled.count(APPLIED) == len(outs) == len(settled):
+        silent, troubles = self._emitter.silent, self._slots.troubles
+        if silent and not troubles and settled.count(APPLIED) == len(outs) == len(settled):
             return
         for (run, outcome), answer in zip(outs, settled, strict=True):
-            if silent and answer is APPLIED:
+            if silent and answer is APPLIED and run.context not in troubles:
                 continue  # nobody is to be told
             if answer.status == "applied" or (
                 answer.status == "stale"
@@ -361,6 +419,7 @@ class Pump:
             ):
                 self._tell(run, outcome)
             elif answer.status == "stale":
+                troubles.pop(run.context, None)
                 log.info(
                     "%s %s was settled by somebody else: %s", run.record.job.task, run.record.job.id, answer.reason
                 )
@@ -371,9 +430,11 @@ class Pump:
                 self._slots.wake.set()
             elif run.refused or answer.again:
                 job = run.record.job
+                troubles.pop(run.context, None)
                 log.error("%s %s cannot be settled (%s); its lease will run out", job.task, job.id, answer.reason)
             else:
                 run.refused = True
+                troubles[run.context] = None
                 error = StorageError(answer.reason or "refused")
                 again = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
                 if run.record.ran:

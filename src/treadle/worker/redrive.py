@@ -12,13 +12,13 @@ import random
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
-from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from treadle.errors import BadOption
 from treadle.model import ERROR, LOST, Outcome, Query, Record, State
 from treadle.retry import seconds
-from treadle.storage.contract import Storage
+from treadle.storage.contract import Storage, confined
+from treadle.words import Spelled
 from treadle.worker.slots import Slots
 
 log = logging.getLogger("treadle")
@@ -27,7 +27,7 @@ PAGES = 10  # looked at each time; where it stopped it goes on, and begins anew 
 PAGE = 100
 
 
-class Redrive(Struct, frozen=True):
+class Redrive(Spelled, frozen=True):
     """`Worker(app, redrive=Redrive())`: an idle worker reopens failed jobs it could run.
 
     limit      how many at one look
@@ -70,10 +70,13 @@ class Redriver:
     def __init__(
         self, rule: Redrive, slots: Slots, storage: Storage, queues: Collection[str],
         tasks: Callable[[], Collection[str]], now: Callable[[], float],
+        answered: Callable[[str], None] = lambda loop: None,
     ) -> None:  # fmt: skip
+        self._answered = answered
         self._rule, self._slots, self._storage, self._now = rule, slots, storage, now
         self._queues, self._tasks = frozenset(queues), tasks
-        self._cursor: str | None = None
+        # of the last page; where a token shows rows of some queues only, of each of them
+        self._cursors: dict[str | None, str | None] = dict.fromkeys(self._queues if confined(storage) else [None])
 
     async def run(self) -> None:
         assert isinstance(self._rule.every, float)
@@ -81,23 +84,33 @@ class Redriver:
             await asyncio.sleep(self._rule.every * random.uniform(0.5, 1.5))  # not all workers at once
             if self._slots.watched and not self._slots.running:
                 await self.look()
+            else:
+                self._answered("redrive")  # nothing is asked
 
     async def look(self) -> int:
         """One look; answers how many were reopened. Each is fenced by the version seen: of two workers one does it."""
         found: list[Record] = []
-        for _ in range(PAGES):
-            query = Query(state=(State.FAILED,), order="oldest", limit=PAGE, cursor=self._cursor)
-            page = await self._storage.find(query)
-            now, tasks = self._now(), self._tasks()
-            found += [row for row in page.records if row.job.queue in self._queues and row.job.task in tasks
-                      and self._rule.due(row, now)]  # fmt: skip
-            self._cursor = page.cursor
-            if page.cursor is None or len(found) >= self._rule.limit:
-                break
+        for queue in self._cursors:
+            found += await self._failed(queue, self._rule.limit - len(found))
         found = found[: self._rule.limit]
         outs = [Outcome(id=row.job.id, version=row.version, state=State.READY) for row in found]
         settled = await self._storage.settle(outs) if outs else []
+        self._answered("redrive")
         done = sum(answer.status == "applied" for answer in settled)
         if done:
             log.info("worker %s: %d failed jobs get another round", self._slots.name, done)
         return done
+
+    async def _failed(self, queue: str | None, most: int) -> list[Record]:
+        """Those of the next pages whose time has come, about `most`."""
+        found: list[Record] = []
+        for _ in range(PAGES if most > 0 else 0):
+            query = Query(state=(State.FAILED,), queue=queue, order="oldest", limit=PAGE, cursor=self._cursors[queue])
+            now = self._now()  # before the look: what comes due during it is the next look's
+            page, tasks = await self._storage.find(query), self._tasks()
+            found += [row for row in page.records if row.job.queue in self._queues and row.job.task in tasks
+                      and self._rule.due(row, now)]  # fmt: skip
+            self._cursors[queue] = page.cursor
+            if page.cursor is None or len(found) >= most:
+                break
+        return found

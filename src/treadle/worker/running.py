@@ -8,21 +8,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from treadle import middleware
+from treadle import defaults, middleware
 from treadle.compose.reduce import Reducer
 from treadle.ending import Ender
 from treadle.errors import StorageError
 from treadle.events import Emitter, Event
+from treadle.job import Sender
 from treadle.judge import OnError
 from treadle.model import Claim, Presence, Record
 from treadle.options import Sizes
 from treadle.retry import Retry
 from treadle.runner import AnyTask, OwnTask, Runner
-from treadle.storage.contract import DearTrips, OneByOne, Storage
+from treadle.storage.contract import DearTrips, OneByOne, Storage, confined
 from treadle.throttle import AIMD
+from treadle.worker import joblog
 from treadle.worker.asks import Asks, Rooms
 from treadle.worker.backlog import Alarm, Backlog
 from treadle.worker.batches import Batches
@@ -38,6 +41,8 @@ from treadle.worker.slots import Slots, Timers
 
 log = logging.getLogger("treadle")
 
+HURRY = 1.0  # seconds for each step of a stop that has no time left
+HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
 PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage
 
 
@@ -52,8 +57,12 @@ class Host(Protocol):
     sizes: Sizes
     reducers: dict[str, Reducer]
 
+    @property
+    def client(self) -> Sender: ...
+
     async def open(self) -> Storage: ...
     async def prepare(self) -> None: ...
+    async def prepare_again(self) -> bool: ...
     async def release(self) -> None: ...
     async def results(self, ids: Sequence[str]) -> list[Any]: ...
     def chance(self) -> float: ...
@@ -97,20 +106,24 @@ class Running:
         self.loop = asyncio.get_running_loop()
         self.slots = Slots(setup.name, setup.concurrency)
         self.timers = Timers(self.loop)
-        self.batches = Batches(self.slots, pools.threads, patient)
+        self.batches = Batches(self.slots, pools.threads, patient, self.waits_for)
         self.lead = Lead(setup.role, self.slots.ticket(), storage, self.presence, self.tended, self.changed)
         self.hand = Hand(self.slots, storage, min(setup.poll, setup.lease / 2))
+        self.tends = not confined(storage)
         asks = Asks(app.tasks, app.own, queues, setup.lease, self.slots, self.batches, self.lead, self.tasks,
-                    self.hand)  # fmt: skip
+                    self.hand, self.tends)  # fmt: skip
         runner = Runner(
             app.layers, app.on_error, app.chance, app.now, app.sizes.result, pools.threads, pools.processes,
-            self.batches,
+            self.batches, app.client, self.slots.troubles,
         )  # fmt: skip
         ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
         pumps = 1 if setup.concurrency == 1 or setup.ordered or isinstance(storage, OneByOne) else PUMPS
         spare = isinstance(storage, DearTrips) and setup.concurrency <= storage.one_trip_up_to
         share = setup.concurrency if spare else -(-setup.concurrency // pumps)
-        self.keeper = Keeper(self.slots, storage, app.emitter, list(queues), setup.lease, self.tasks, outage.answered)
+        self.keeper = Keeper(
+            self.slots, storage, app.emitter, list(queues), setup.lease, self.tasks, outage.answered,
+            self.batches.gathering,
+        )  # fmt: skip
         home = DurableHome(self.slots, storage, self.keeper, app, pools.threads, outage)
         self.pumps = [
             Pump(number, share, spare, Hand(self.slots) if number else self.hand, self.slots, self.timers, storage,
@@ -121,24 +134,48 @@ class Running:
         self.loops: list[asyncio.Task[None]] = []
         self.beside: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()  # a second signal: no grace
+        self.unfollow: Callable[[], None] = lambda: None
+
+    async def declared(self) -> None:
+        """Store what code declares once more where the storage has lost it: after an outage, and now and then."""
+        while True:
+            self.outage.over.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(defaults.DECLARED_EVERY):
+                    await self.outage.over.wait()
+            if await self.app.prepare_again():
+                log.warning(
+                    "worker %s: the storage has lost the declared limits and schedules; they are stored again",
+                    self.setup.name,
+                )
+            self.outage.answered("declared")
+
+    def waits_for(self, seconds: float) -> None:
+        """Jobs that were claimed do not run for so long."""
+        self.keeper.outlasts_a_beat(seconds)
 
     def start(self) -> None:
         keeper, throttle = self.keeper, self.setup.throttle
+        self.unfollow = joblog.follow(self.app.emitter, self.setup.name)
         self.slots.claiming = bool(self.queues)
         if throttle is not None:
             self.slots.pause = keeper.UNASKED
-        self.loops = [asyncio.create_task(self.supervise("pump", pump.run)) for pump in self.pumps]
+        self.loops = [asyncio.Task(self.supervise("pump", pump.run)) for pump in self.pumps]
         sides: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": keeper.beat, "listen": keeper.listen, "prune": lambda: keeper.prune(self.lead.tends),
+            "beat": keeper.beat, "listen": keeper.listen,
         }  # fmt: skip
-        if self.setup.role is not None:
+        if self.tends:
+            sides["prune"] = lambda: keeper.prune(self.lead.tends)
+        if self.queues and self.tends:
+            sides["declared"] = self.declared
+        if self.setup.role is not None and self.tends:
             sides["lead"] = lambda: keeper.lead(self.lead)
         if throttle is not None:
             sides["throttle"] = lambda: keeper.throttle(throttle)
         sides |= self.extras()
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
-        self.beside = [asyncio.create_task(self.supervise(name, side)) for name, side in sides.items()]
+        self.beside = [asyncio.Task(self.supervise(name, side)) for name, side in sides.items()]
 
     # --- what one worker does for all
 
@@ -169,11 +206,17 @@ class Running:
         setup, found = self.setup, dict[str, Callable[[], Coroutine[Any, Any, None]]]()
         if setup.on_backlog is not None:
             found["backlog"] = Alarm(
-                setup.on_backlog, setup.backlog_after, setup.backlog_every, self.slots, self.storage, self.queues
+                setup.on_backlog,
+                setup.backlog_after,
+                setup.backlog_every,
+                self.slots,
+                self.storage,
+                self.queues,
+                self.outage.answered,
             ).run
         if setup.redrive is not None:
             found["redrive"] = Redriver(
-                setup.redrive, self.slots, self.storage, self.queues, self.redriven, self.app.now
+                setup.redrive, self.slots, self.storage, self.queues, self.redriven, self.app.now, self.outage.answered
             ).run
         return found
 
@@ -185,16 +228,21 @@ class Running:
         failures, retry = 0, self.setup.recovery
         while True:
             began = self.loop.time()
+            # What a loop does not say itself its health says.
+            healthy = self.loop.call_later(HEALTHY, self.outage.answered, name) if failures else None
             try:
                 return await loop()
             except Exception as error:
-                failures = 1 if self.loop.time() - began > 60 else failures + 1
+                failures = 1 if self.loop.time() - began > HEALTHY else failures + 1
                 if isinstance(error, StorageError):
                     await self.outage.failed(name, error)
                 else:
                     log.exception("a loop of worker %s failed; it is started again", self.setup.name)
                     self.tell("worker.error", error)
                     await asyncio.sleep(retry.delay(failures, self.app.chance()))
+            finally:
+                if healthy is not None:
+                    healthy.cancel()
 
     async def run_ids(self, ids: Sequence[str]) -> None:
         """Returns when it was tried once. A lost answer may have made them ours, so it is asked again, beside."""
@@ -204,7 +252,7 @@ class Running:
         self.slots.free -= room
         self.slots.asking += 1
         tried: asyncio.Future[None] = self.loop.create_future()
-        task = asyncio.create_task(self.claim_ids(tuple(ids), room, tried))
+        task = asyncio.Task(self.claim_ids(tuple(ids), room, tried))
         self.loops.append(task)
         task.add_done_callback(self.loops.remove)
         await tried
@@ -240,7 +288,8 @@ class Running:
         for run in list(self.slots.running.values()):
             run.stop("stop")
 
-    async def stop(self, grace: float) -> None:
+    def claim_no_more(self) -> None:
+        """Start nothing from now on, and tell what runs that it should end."""
         slots = self.slots
         slots.stopping, slots.claiming = True, False
         slots.wake.set()
@@ -249,32 +298,47 @@ class Running:
                 run.stop("stop")  # nobody has begun it, so another worker may
             else:
                 run.tell()
+
+    async def stop(self, grace: float) -> None:
+        """Wait for the running jobs, hand back what does not end, and end the loops. `claim_no_more` comes first."""
+        slots = self.slots
         self.outage.give_up_at = self.loop.time() + grace + self.setup.lease
-        done = asyncio.gather(*self.loops, return_exceptions=True)
-        hurry = asyncio.create_task(self.hurry.wait())
-        either: list[asyncio.Future[Any]] = [done, hurry]
-        await asyncio.wait(either, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        if not done.done():
-            self.cancel_runs()
-            # Async functions end now. One in a thread ends when it returns: until then its slot is not given back.
-            await asyncio.wait([done], timeout=1.0 if hurry.done() else max(1.0, min(grace, 5.0)))
-        for task in (*self.loops, *self.beside, hurry):
-            task.cancel()
-        await asyncio.gather(done, hurry, *self.beside, return_exceptions=True)
+        try:
+            await self._let_end(grace)
+        finally:  # also where the event loop ends now: a loop left behind would renew leases for ever
+            for task in (*self.loops, *self.beside):
+                task.cancel()
+            self.hand.close()
+            self.unfollow()
+            if isinstance(self.setup.throttle, AIMD):
+                self.setup.throttle.detach(self.app.emitter)
+            self.timers.close()
+            await asyncio.gather(*self.loops, *self.beside, return_exceptions=True)
         if slots.running:
             names = ", ".join(sorted({run.record.job.task for run in slots.running.values()}))
             log.warning("worker %s stops while %d jobs still run (%s); their leases will run out",
                         slots.name, len(slots.running), names)  # fmt: skip
-        self.hand.close()
-        await self.lead.leave()
         try:
-            await self.keeper.beat_once(gone=True)
-        except StorageError:
+            async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
+                await self.lead.leave()
+                await self.keeper.beat_once(gone=True)
+        except (StorageError, TimeoutError):
             log.info("worker %s could not say good-bye; it is forgotten after its lease", slots.name)
         await self.keeper.lost.settled()
-        if isinstance(self.setup.throttle, AIMD):
-            self.setup.throttle.detach(self.app.emitter)
-        self.timers.close()
+
+    async def _let_end(self, grace: float) -> None:
+        """Wait for the running jobs as long as they may take; then cancel them, and wait until they are handed back."""
+        hurry, loops = asyncio.Task(self.hurry.wait()), list(self.loops)
+        try:
+            done = asyncio.Task(asyncio.wait(loops))
+            await asyncio.wait([done, hurry], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                self.cancel_runs()
+                # Async functions end now. One in a thread ends when it returns: until then its slot is not given back.
+                await asyncio.wait([done], timeout=HURRY if self.hurry.is_set() else max(1.0, min(grace, 5.0)))
+            done.cancel()
+        finally:
+            hurry.cancel()
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -6,6 +6,7 @@ Without it each job would need a timer of its own: `asyncio.timeout` costs 2.3 u
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import heapq
 import os
@@ -17,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle import defaults
+from treadle import defaults, judge
 from treadle.context import ENDED, Context
 from treadle.judge import Rules
 from treadle.model import Outcome, Record
@@ -110,6 +111,7 @@ class Slots:
     def __init__(self, name: str, concurrency: int) -> None:
         self.name, self.concurrency = name, concurrency
         self.loop = asyncio.get_running_loop()
+        self._surroundings = contextvars.copy_context()  # of the worker's start
         # Tickets begin elsewhere at each start: a worker started again under its name must not be answered with
         # the jobs of the one before, which may still run them under the same version.
         self._tickets = count(int.from_bytes(os.urandom(6)))
@@ -119,6 +121,8 @@ class Slots:
         self.again: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
         self.outcomes: list[tuple[Run, Outcome]] = []
         self.settling: dict[int, list[tuple[Run, Outcome]]] = {}  # by pump: sent, and not known to be stored
+        # Runs that did not just succeed, until they are settled -> what the function raised, if it did.
+        self.troubles: dict[Context, BaseException | None] = {}
         self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
         self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
         self.idle = False  # a claim found the line empty, and none since more than one pump can take
@@ -128,9 +132,14 @@ class Slots:
         self.watched = False  # the first pump waits until the line may have something
         self.hinted = False  # something was spoken since
         self.pause = 0.0  # s the throttle asks for
+        self.pause_ends = 0.0  # when, by the clock of the loop
         self.stopping = False
         self.claiming = True
         self.beat_every = 0.0  # s the heartbeat sleeps now
+
+    def own_context(self) -> contextvars.Context:
+        """Where one job runs: the context variables that the worker was started with, whatever code begins the job."""
+        return self._surroundings.copy()
 
     def ticket(self) -> str:
         """A name for one claim, never used before."""
@@ -157,7 +166,14 @@ class Slots:
         if run.lease and run.lease / 3 < self.beat_every:
             self.beat_now.set()
         # With the name it shows whose it is, and without one CPython 3.11 writes a number first: 0.1 us.
-        run.handle = new_task(work, loop=self.loop, name=id)
+        run.handle = new_task(work, loop=self.loop, name=id, context=self.own_context())
+
+    def hand_back_unbegun(self) -> None:
+        """End the runs whose tasks a program cancelled before their first step: no line of them runs. From Python 3.12
+        on they begin at once."""
+        for run in list(self.running.values()):
+            if run.handle is not None and run.handle.done() and not run.begun:
+                self.end(run, judge.handed_back(run.record))
 
     def came_back(self, id: str, version: int) -> bool:
         """Whether this worker has claimed the job again since: then what it settled at `version` was applied, and
@@ -178,4 +194,6 @@ class Slots:
             self.outcomes.append((run, outcome))
             if outcome.then and any(new.queue == defaults.OWN_QUEUE for new in outcome.then):
                 self.own = True
+        else:
+            self.troubles.pop(context, None)
         self.wake.set()

@@ -29,6 +29,7 @@ def event_of(name: str, run: Run, worker: str, outcome: Outcome | None = None) -
         )  # fmt: skip
     return Event(
         name=name, id=job.id, task=job.task, queue=job.queue, attempt=record.attempt + (not record.ran), worker=worker,
-        error=outcome.error if outcome is not None else None, record=record,
+        error=outcome.error if outcome is not None and name != "deferred" else None,  # a deferred job keeps an old one
+        record=record,
         delay=outcome.delay if outcome is not None and outcome.state is State.READY else None,
     )  # fmt: skip

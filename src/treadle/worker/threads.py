@@ -12,10 +12,20 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
+
+from treadle import forks
+from treadle.worker.django import close_old_connections
 
 Answer = tuple[Any, BaseException | None]
 Item = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
+
+
+class Runs(Protocol):
+    """Where plain functions run."""
+
+    def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]: ...
+    def close(self) -> None: ...
 
 
 class Threads:
@@ -52,18 +62,31 @@ class Threads:
                 item = self._items.get()
             if item is None:
                 return
-            _call(*item)
-            del item  # or the last job's arguments would live as long as the thread is idle
+            call, loop, future = item
+            close_old_connections()
+            found = outcome(call)
+            close_old_connections()  # before the job ends: then its connection is free
+            deliver(loop, future, found)
+            del item, call, loop, future, found  # or the last job's arguments would live as long as the thread is idle
 
 
-def _call(call: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer]) -> None:
-    answer: Answer
+def outcome(call: Callable[[], Any]) -> Answer:
+    """Call it here: its value, or what it raised."""
     try:
-        answer = call(), None
+        return forks.contained(call), None
     except BaseException as error:
-        answer = None, error
+        return None, error
+
+
+def answer(call: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer]) -> None:
+    """Call it here, and set the future of another thread's loop."""
+    deliver(loop, future, outcome(call))
+
+
+def deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer], found: Answer) -> None:
+    """Set the future of another thread's loop."""
     with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(_set, future, answer)
+        loop.call_soon_threadsafe(_set, future, found)
 
 
 def _set(future: asyncio.Future[Answer], answer: Answer) -> None:

@@ -31,6 +31,10 @@ TEXTS = {
     "flood": """(func (export "_start") (loop $more
         (i32.store (i32.const 0) (i32.const 64)) (i32.store (i32.const 4) (i32.const 1000000))
         (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 20))) (br $more)))""",
+    # a megabyte
+    "too_much": """(func (export "_start")
+        (i32.store (i32.const 0) (i32.const 64)) (i32.store (i32.const 4) (i32.const 1000000))
+        (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 20))))""",
     "no_start": '(func (export "other"))',
 }
 

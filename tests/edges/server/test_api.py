@@ -133,6 +133,24 @@ async def test_an_idempotency_key_stores_once_and_refuses_another_request(call: 
     assert (status, problem["error"]) == (422, "idempotency_key_reused")
 
 
+async def test_a_chosen_id_is_stored_once_and_refuses_another_job(call: Client) -> None:
+    """201, then 200 for the same job; another task or other arguments are 422, and nothing of that call is stored."""
+    first = await call("POST", "/v1/jobs", {"task": "t", "args": [1], "id": "order-7"})
+    again = await call("POST", "/v1/jobs", {"task": "t", "args": [1], "id": "order-7"})
+    assert (first[0], again[0], again[1]["id"]) == (201, 200, "order-7")
+    asked = [{"task": "t", "id": "new"}, {"task": "u", "args": [1], "id": "order-7"}]
+    status, problem = await call("POST", "/v1/jobs/batch", {"jobs": asked})
+    assert (status, problem["error"]) == (422, "id_taken")
+    assert problem["details"] == {"id": "order-7", "task": "t", "asked": "u", "other": False}
+    assert (await call("GET", "/v1/jobs/new"))[0] == 404
+
+
+async def test_of_requests_that_come_together_one_stores_the_job(call: Client) -> None:
+    headers = {"Idempotency-Key": "order-8"}
+    answers = await asyncio.gather(*(call("POST", "/v1/jobs", {"task": "t"}, headers=headers) for _ in range(5)))
+    assert sorted(status for status, _ in answers) == [200, 200, 200, 200, 201]
+
+
 async def test_events_follow_a_job_to_its_ending(call: Client) -> None:
     _, job = await call("POST", "/v1/jobs", {"task": "t"})
     seen: list[tuple[str, str]] = []
@@ -224,11 +242,12 @@ async def test_an_id_of_ones_own_is_created_once(call: Client) -> None:
         ("POST", "/v1/jobs", b"{}", "application/json", 422, "wrong_shape"),
         ("POST", "/v1/jobs", b'{"task": "t", "dealy": 3}', "application/json", 422, "wrong_shape"),
         ("POST", "/v1/jobs", b'{"task": "t", "delay": -1}', "application/json", 422, "wrong_shape"),
-        ("POST", "/v1/jobs", b'{"task": "t", "after": ["nobody"]}', "application/json", 422, "unknown_job"),
+        ("POST", "/v1/jobs", b'{"task": "t", "after": ["nobody"]}', "application/json", 422, "unknown_upstream"),
         ("POST", "/v1/jobs", b'{"task": "t"}', "text/plain", 415, "wrong_type"),
         ("POST", "/v1/jobs", b'{"task": "t", "args": ["' + b"x" * 3_000 + b'"]}', "application/json", 413, "too_large"),
         ("GET", "/v1/jobs/nobody", None, None, 404, "no_such_job"),
         ("GET", "/v1/jobs?limit=many", None, None, 422, "wrong_query"),
+        ("GET", "/v1/jobs?before=nan", None, None, 422, "wrong_query"),
         ("GET", "/v1/jobs?state=lost", None, None, 422, "bad_option"),
         ("GET", "/v1/nothing", None, None, 404, "not_found"),
         ("PATCH", "/v1/jobs", None, None, 405, "wrong_method"),
@@ -275,8 +294,9 @@ async def test_a_token_of_some_queues_sees_no_others(session: aiohttp.ClientSess
     for path in ("", "/explain", "/wait?timeout=0"):
         assert (await call("GET", f"/v1/jobs/{other['id']}{path}", token="mine"))[0] == 404
     assert (await call("POST", f"/v1/jobs/{other['id']}/cancel", token="mine"))[0] == 404
-    assert (await call("GET", "/v1/jobs", token="mine"))[0] == 403
-    assert len((await call("GET", "/v1/jobs?queue=mine", token="mine"))[1]["jobs"]) == 1
+    assert (await call("GET", "/v1/jobs?queue=other", token="mine"))[0] == 403
+    for path in ("/v1/jobs", "/v1/jobs?queue=mine"):
+        assert [job["queue"] for job in (await call("GET", path, token="mine"))[1]["jobs"]] == ["mine"]
     assert [q["name"] for q in (await call("GET", "/v1/queues", token="mine"))[1]["queues"]] == ["mine"]
     assert (await call("PUT", "/v1/limits/x", {"slots": 0}, token="mine"))[0] == 403
     assert (await call("GET", "/v1/schedules", token="mine"))[0] == 403
@@ -287,9 +307,10 @@ async def test_a_token_of_some_queues_sees_no_others(session: aiohttp.ClientSess
     ids = {"ids": [other["id"]]}
     assert (await call("POST", "/v1/work/get", ids, token="mine"))[1] == {"records": [None]}
     wanted = {"worker": "r#1", "queues": [], "ids": [other["id"]]}
-    assert (await call("POST", "/v1/work/claim", wanted, token="mine"))[0] == 403
+    assert (await call("POST", "/v1/work/claim", wanted, token="mine"))[1]["records"] == []
     outcome = {"outcomes": [{"id": other["id"], "version": 0, "abort": "no"}]}
-    assert (await call("POST", "/v1/work/settle", outcome, token="mine"))[0] == 403
+    _, answer = await call("POST", "/v1/work/settle", outcome, token="mine")
+    assert answer["settled"][0]["status"] == "stale"
 
 
 async def test_a_rate_is_kept_for_each_token(session: aiohttp.ClientSession) -> None:
@@ -314,3 +335,22 @@ async def test_no_web_page_may_call_it_unless_its_origin_is_named(session: aioht
         url = memory_url(None, Settings(origins=origins))
         async with session.options(f"{url}/v1/jobs", headers=asked) as answer:
             assert answer.headers.get("Access-Control-Allow-Origin") == expected
+
+
+async def test_a_mistyped_name_of_a_queue_or_limit_is_answered_with_a_warning(call: Client) -> None:
+    await call("POST", "/v1/jobs", {"task": "t", "queue": "fetch"})
+    await call("PUT", "/v1/limits/smtp", {"slots": 1})
+    answers = [
+        await call("POST", "/v1/queues/fecth/pause"),
+        await call("POST", "/v1/queues/fecht/resume"),
+        await call("DELETE", "/v1/limits/stmp"),
+        await call("POST", "/v1/queues/fetch/pause"),
+        await call("POST", "/v1/queues/fetch/resume"),
+    ]
+    assert answers == [
+        (200, {"warning": "nothing uses the queue 'fecth' yet; did you mean 'fetch'?"}),
+        (200, {"warning": "the queue 'fecht' is not paused; did you mean 'fecth'?"}),
+        (200, {"warning": "there is no limit 'stmp'; did you mean 'smtp'?"}),
+        (200, {}),
+        (200, {}),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.edges.server.test_api import Client
 from tests.served import memory_url
 from treadle import App, Worker
+from treadle.ids import derived
 
 
 @pytest.fixture
@@ -29,6 +31,14 @@ async def claim(call: Client, number: int, **more: Any) -> list[Any]:
     status, answer = await call("POST", "/v1/work/claim", ask)
     assert status == 200, answer
     return sorted(answer["records"], key=lambda row: str(row["job"]["task"]))  # those of one moment come in any order
+
+
+async def first(call: Client) -> str:
+    """The task of the first job that a runner which keeps waiting is given."""
+    number = 100
+    while not (found := await claim(call, number, wait=5)):
+        number += 1
+    return str(found[0]["job"]["task"])
 
 
 async def settle(call: Client, row: Any, **said: Any) -> str:
@@ -77,6 +87,27 @@ async def test_without_a_value_of_its_own_it_has_that_of_the_last_child(call: Cl
     assert await claim(call, 9) == []
     ended = await job_of(call, parent["id"])
     assert (ended["state"], ended["result"]) == ("succeeded", "two")
+
+
+@pytest.mark.parametrize("verb", ["judged", "settle", "settle_claim"])
+async def test_a_runner_may_choose_ids_but_not_those_derived_from_another_run(call: Client, verb: str) -> None:
+    await call("POST", "/v1/jobs", {"task": "parent"})
+    [row] = await claim(call, 1)
+    id, version = row["job"]["id"], row["version"]
+    said = {"succeed": 1} if verb == "judged" else {"state": "succeeded", "result": "1"}
+    chosen = [f"{derived(id, version)}:mail", "0" * 32]
+    for wrong in (derived("other", 1), f"{derived('other', 1)}-000001", f"{derived(id, version - 1)}-000001"):
+        report = {"id": id, "version": version, "then": [{**child("a"), "id": wrong}], **said}
+        body: dict[str, Any] = {"outcomes": [report]}
+        if verb == "settle_claim":
+            body["claim"] = {"worker": "r#9", "queues": [], "limit": 0}
+        status, problem = await call("POST", f"/v1/work/{'settle' if verb == 'judged' else verb}", body)
+        assert (status, problem["error"], problem["details"]["id"]) == (422, "wrong_id", wrong)
+    if verb == "judged":
+        then = [{**child("a"), "id": each} for each in chosen]
+    else:
+        then = [{**child("a"), "id": each} for each in (*chosen, f"{derived(id, version)}-000001")]
+    assert await settle(call, row, then=then, **said) == "applied"
 
 
 async def test_a_child_that_fails_fails_its_parent(call: Client) -> None:
@@ -141,6 +172,7 @@ async def test_a_python_program_waits_for_such_a_workflow(call: Client, url: str
         [row] = await claim(call, 1)
         await settle(call, row, then=[child("double", "[21]", queue="python")])
         async with Worker(app):
-            waiting = await claim(call, 2, wait=5)
-            assert waiting == []
+            waiting = asyncio.create_task(first(call))
             assert await job.result(30) == 42
+            await call("POST", "/v1/jobs", {"task": "next"})
+            assert await waiting == "next"

@@ -54,16 +54,19 @@ def test_the_services_know_each_other() -> None:
     assert SERVICES["follower"]["deploy"] == {"replicas": 2}
     assert "ports" not in SERVICES["leader"]  # what is scaled can have no port of its own
     assert "ports" not in SERVICES["follower"]
-    assert SERVICES["api"]["ports"] == [f"8080:{SERVICES['api']['environment']['API_PORT']}"]
+    assert SERVICES["api"]["ports"] == [f"127.0.0.1:8080:{SERVICES['api']['environment']['API_PORT']}"]
     assert {name.partition(":")[0] for name in SERVICES["redis"]["volumes"]} == set(COMPOSE["volumes"])
 
 
 def test_the_image_has_what_its_commands_need() -> None:
     text = (ROOT / "Dockerfile").read_text()
-    extras = re.search(r'pip install .*"\.\[([a-z,]+)\]"', text)
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras is not None
-    assert {"server", "redis", "http"} <= set(extras[1].split(",")) <= set(known)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pinned = set(re.findall(r"^([a-z0-9_-]+)==", (ROOT / "requirements/image.txt").read_text(), re.M))
+    for extra in ("server", "redis", "http", "postgres"):
+        wanted = {re.split(r"[\[>; ]", each)[0].replace("_", "-") for each in extras[extra]}
+        assert wanted <= pinned
+    assert "uv-build" in pinned
+    assert re.findall(r"pip install --no-cache-dir (--\S+)", text) == ["--require-hashes", "--no-deps"]
     assert 'ENTRYPOINT ["treadle"]' in text
     copied = {word for line in re.findall(r"^COPY (.*)$", text, re.M) for word in line.split()[:-1]}
     ignored = (ROOT / ".dockerignore").read_text().splitlines()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.served import host, memory_url
-from treadle import App
+from treadle import Abort, App
 from treadle.faces.delayed import delayed_face, read
 from treadle.faces.names import shown
 from treadle.ids import UuidV7
+from treadle.model import NewJob
 from treadle.server.faults import Refused
 from treadle.server.settings import Settings
 from treadle.storage.memory import MemoryStorage
@@ -167,3 +168,53 @@ def test_ids_are_shown_in_26_characters_that_sort_as_they_do() -> None:
     for wrong in ("", "a" * 25, "u" * 26, "z" * 26):
         with pytest.raises(Refused):
             read(wrong)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/nothing", "/jobs", "/jobs/01m81y/more"])
+async def test_other_paths_are_not_found_by_any_method(call: Delayed, method: str, path: str) -> None:
+    assert await call(method, path, {} if method != "GET" else None) == (404, {"message": "not found"})
+
+
+@pytest.mark.shows("Y13")
+@pytest.mark.parametrize(("days", "fails"), [(1, False), (30, True)])
+async def test_a_success_can_be_looked_at_for_a_day_and_a_failure_for_thirty(
+    clock: HandClock, days: int, fails: bool
+) -> None:
+    app = App(storage=MemoryStorage(clock), clock=clock, random=lambda: 0.0)
+
+    @app.delayed_handler
+    async def handle(payload: Any) -> None:
+        if fails:
+            raise Abort("never again")
+
+    def there(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, host().loop))
+
+    async with aiohttp.ClientSession() as session:
+        call = Delayed(session, host().add(app, Settings(max_wait=5), [delayed_face()]))
+        _, answer = await call("POST", "/", {"payload": 1, "dueTime": NOW + 10})
+        path = f"/jobs/{answer['jobId']}"
+        clock.advance(10)
+        await there(drain(app))
+        clock.advance(days * 86_400 - 1)
+        assert await there(app.storage.prune(10)) == 0
+        status, job = await call("GET", path)
+        assert (status, job["state"]) == (200, "failed" if fails else "completed")
+        clock.advance(2)
+        assert await there(app.storage.prune(10)) == 1
+        assert (await call("GET", path))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("payload", "headers"),
+    [("[]", ()), ("nonsense", (("dueTime", "1"),)), ("[1]", (("dueTime", "soon"),)), ("[1]", (("dueTime", "nan"),))],
+)
+async def test_a_job_that_was_not_sent_by_the_protocol_is_not_found(
+    payload: str, headers: tuple[tuple[str, str], ...]
+) -> None:
+    storage, id = MemoryStorage(), UuidV7()()
+    url = host().add(App(storage=storage), Settings(), [delayed_face()])
+    host().run(storage.enqueue([NewJob(id=id, task="delayed.job", queue="delayed", payload=payload, headers=headers)]))
+    async with aiohttp.ClientSession() as session:
+        assert (await Delayed(session, url)("GET", f"/jobs/{shown(id)}"))[0] == 404

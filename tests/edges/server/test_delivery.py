@@ -17,6 +17,8 @@ import pytest
 from aiohttp import web
 
 from treadle import App, BadOption, Job, JobFailed, Retry, State, Worker
+from treadle.cli.delayed import delivery_of
+from treadle.cli.say import Stop
 from treadle.errors import BadTask
 from treadle.faces.delivery import Delivery, deliver
 from treadle.faces.names import id_of, shown
@@ -305,3 +307,80 @@ async def test_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capfd.readouterr().out)
     assert (found["jobId"], found["payload"]) == (shown(job.id), {"a": 1})
     assert found["pickupTime"] >= found["dueTime"]
+
+
+# --- what a sender says, and what a receiver may do with it
+
+
+@pytest.mark.parametrize("hostile", ["a[$(touch pwned)]", "nan", "-inf", "é"])
+async def test_a_due_time_of_a_sender_is_a_number_or_is_left_out(hostile: str) -> None:
+    """`$((TREADLE_DUE_TIME + 1))` in bash would run what stands in the brackets."""
+    app = App("memory://")
+    deliver(app, Delivery(how="command", target=("printenv", "TREADLE_DUE_TIME")))
+    async with app, Worker(app, poll=0.05):
+        job = await app.stub("delayed.job", queue="delayed", headers={"dueTime": hostile}).enqueue("x")
+        assert abs(float(await job.result(30)) - app.now()) < 60
+
+
+async def test_an_id_of_a_sender_is_percent_coded() -> None:
+    app = App("memory://")
+    deliver(app, Delivery(how="command", target=("printenv", "TREADLE_JOB_ID")))
+    async with app, Worker(app, poll=0.05):
+        job = await app.stub("delayed.job", queue="delayed", id="order:7@x").enqueue("x")
+        assert await job.result(30) == "order%3A7%40x"
+
+
+async def test_a_command_gets_no_credentials_but_those_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = ("TREADLE_TOKEN", "TREADLE_URL", "TREADLE_WEBHOOK", "REDIS_HOST", "PGPASSWORD", "AWS_SECRET_ACCESS_KEY",
+              "DATABASE_URL")  # fmt: skip
+    for name in secret:
+        monkeypatch.setenv(name, f"planted-{name}")
+    monkeypatch.setenv("OWN_SETTING", "planted-mine")
+    app = App("memory://")
+    deliver(app, Delivery(how="command", target=("env",), environment=("PGPASSWORD",)))
+    async with app, Worker(app, poll=0.05):
+        found = await (await app.stub("delayed.job", queue="delayed").enqueue("x")).result(30)
+    assert sorted(line for line in found.splitlines() if "planted" in line) == [
+        "OWN_SETTING=planted-mine", "PGPASSWORD=planted-PGPASSWORD",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:hunter2@h:99999/x", "ftp://u:hunter2@h", "http://u:hunter2@[::1/x", "http://u:hun#ter2@h/"]
+)
+def test_a_webhook_that_cannot_be_used_is_named_without_its_secrets(url: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        deliver(App("memory://"), Delivery(how="webhook", target=(url,)))
+    assert "ter2" not in str(caught.value)
+
+
+async def test_a_redirect_of_a_receiver_is_named_and_not_followed() -> None:
+    hook = Hook(says(307, Location="http://127.0.0.1:1/in?key=hidden"))
+    app = App("memory://")
+    async with listening(hook) as url:
+        deliver(app, Delivery(how="webhook", target=(url,)))
+        async with app, Worker(app, poll=0.05):
+            job = await app.stub("delayed.job", queue="delayed", retry=Retry(attempts=1)).enqueue("x")
+            await fails(job, r"a redirect to http://127.0.0.1:1/in\?key=\*\*\*, which is not followed")
+
+
+def test_a_webhook_and_its_headers_are_read_from_files(tmp_path: Path) -> None:
+    """Process lists show what is typed."""
+    hook, headers = tmp_path / "hook", tmp_path / "headers"
+    hook.write_text("https://u:pw@example.org/x\n")
+    headers.write_text("# for the receiver\nAuthorization: Bearer x\n\nX-Key: y\n")
+    given = {
+        "webhook": f"@{hook}",
+        "headers": (f"@{headers}", "X-Open: z"),
+        "command": None,
+        "deliver_timeout": None,
+        "command_env": (),
+    }
+    found = delivery_of(given)
+    assert found is not None
+    assert found.target == ("https://u:pw@example.org/x",)
+    assert found.headers == (("Authorization", "Bearer x"), ("X-Key", "y"), ("X-Open", "z"))
+    for wrong in ("Authorization Bearer hunter2", f"@{tmp_path}/none", "X: hunter2\x1b"):
+        with pytest.raises(Stop) as caught:
+            delivery_of({**given, "headers": (wrong,)})
+        assert "hunter2" not in caught.value.text

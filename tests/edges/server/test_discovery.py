@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -242,6 +243,44 @@ def test_packets_are_read_as_they_were_written() -> None:
 def test_nonsense_is_refused(raw: bytes) -> None:
     with pytest.raises(BadPacket):
         decode(raw)
+
+
+def odd_packets(chance: random.Random, count: int) -> Iterator[bytes]:
+    """Noise, and good packets with a few bytes changed: labels, pointers, counts and lengths."""
+    name = ("evil", *name_of(QUEUES[0]))
+    answers = (
+        Answer(name, SRV, Target(("h", "local"), 80), 120), Answer(name, TXT, {"a": "b"}, 1),
+        Answer(("h", "local"), A, "127.0.0.1", 1), Answer(name, 28, "::1", 1), Answer(name, PTR, name, 1),
+    )  # fmt: skip
+    good = encode(Packet(is_response=True, questions=(Question(name, PTR),), answers=answers))
+    for number in range(count):
+        raw = bytearray(chance.randbytes(chance.randrange(200)) if number % 4 == 0 else good)
+        for _ in range(chance.randrange(1, 8) if raw else 0):
+            raw[chance.randrange(len(raw))] = chance.choice((0, 1, 0xC0, 0xFF, chance.randrange(256)))
+        yield bytes(raw[: chance.randrange(len(raw) + 1)] if number % 3 == 0 else raw)
+
+
+def test_whatever_arrives_is_a_packet_or_is_refused() -> None:
+    refused = 0
+    for raw in odd_packets(random.Random(1), 20_000):
+        try:
+            found = decode(raw)
+        except BadPacket:
+            refused += 1
+        else:
+            assert len(found.answers) + len(found.more) <= 500
+    assert 5_000 < refused < 20_000
+
+
+def test_a_packet_of_pointers_to_pointers_is_read_in_bounded_steps() -> None:
+    """6,500 bytes, 499 records, each name a chain of 62 pointers."""
+    starts = [23, *range(26, 26 + 4 * 61, 4)]  # of the names in the data of the first record
+    chain = b"\1a\0" + b"".join(b"\1a" + (0xC000 | before).to_bytes(2) for before in starts[:-1])
+    last = (0xC000 | starts[-1]).to_bytes(2)
+    first = b"\0\0\x0d\0\1\0\0\0\1" + len(chain).to_bytes(2) + chain
+    records = (last + b"\0\x0c\0\1\0\0\0\1\0\2" + last) * 499
+    found = decode(b"\0\0\x84\0\0\0" + (500).to_bytes(2) + b"\0\0\0\0" + first + records).answers
+    assert [len(answer.name) for answer in found] == [0, *[62] * 499]
 
 
 # --- the commands

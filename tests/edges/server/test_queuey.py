@@ -18,7 +18,9 @@ from treadle.blobs import DirectoryBlobs
 from treadle.faces.blobs import blob_face
 from treadle.faces.queuey import queue_face
 from treadle.faces.queuey_jobs import Rules
+from treadle.model import NewJob, Outcome, State
 from treadle.server import Settings
+from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
 A, B = "0f0e0d0c-0b0a-4908-8706-050403020100", "1f1e1d1c-1b1a-4918-9716-151413121110"
@@ -294,6 +296,7 @@ async def test_list_and_cancel(queue: Queue) -> None:
         ("POST", f"/jobs/{A}/complete", b'{"status": "done"}', "application/json", 422),
     ],
 )
+@pytest.mark.shows("2.3 `complete`")
 async def test_what_is_wrong_is_refused(
     queue: Queue, method: str, path: str, raw: bytes | None, kind: str | None, status: int
 ) -> None:
@@ -302,3 +305,35 @@ async def test_what_is_wrong_is_refused(
         found = await answer.json()
         assert answer.status == status, found
         assert found.keys() >= {"error", "message"}
+
+
+async def test_jobs_that_were_not_sent_by_the_protocol_hide_no_others(session: aiohttp.ClientSession) -> None:
+    """A program may store a job of its task. A claim ends it with the reason and goes on; lists leave it out."""
+    storage = MemoryStorage()
+    url = host().add(App(storage=storage), Settings(max_wait=5), [queue_face(Rules())])
+    odd = ["[1]", "[]", "{}", "nonsense", '["a","b","c"]', '[{"$t":"str","v":[55296]}]']
+    ids = [f"0f0e0d0c-0b0a-4908-8706-05040302010{n}" for n in range(len(odd))]
+    rows = [
+        NewJob(id=id, task="wasi.run", queue="wasi", payload=each, priority=9)
+        for id, each in zip(ids, odd, strict=True)
+    ]
+    host().run(
+        storage.enqueue([*rows, NewJob(id="short", task="wasi.run", queue="wasi", payload='["a",null]', priority=9)])
+    )
+    queue = Queue(session, url)
+    job = await queue.create()
+    assert (await queue("GET", f"/jobs/{ids[0]}"))[0] == 404
+    assert [each["job_id"] for each in (await queue("GET", "/jobs"))[1]["jobs"]] == [job["job_id"]]
+    assert (await queue.claim())["job_id"] == job["job_id"]
+    found = [row for row in host().run(storage.get([*ids, "short"])) if row is not None]
+    assert {(row.state, row.reason) for row in found} == {(State.FAILED, "aborted")}
+
+
+async def test_a_result_that_is_no_address_is_shown_as_none(session: aiohttp.ClientSession) -> None:
+    storage = MemoryStorage()
+    queue = Queue(session, host().add(App(storage=storage), Settings(max_wait=5), [queue_face(Rules())]))
+    job = await queue.create()
+    [row] = host().run(storage.get([job["job_id"]]))
+    host().run(storage.settle([Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, result="[1]")]))
+    status, shown = await queue("GET", f"/jobs/{job['job_id']}")
+    assert (status, shown["status"], shown["output_addr"]) == (200, "completed", None)

@@ -69,6 +69,16 @@ async def test_a_storage_that_is_away_is_503_and_the_process_is_well(session: ai
     assert [(await call("GET", "/v1/jobs"))[0] for _ in range(2)] == [503, 200]
 
 
+async def test_whoever_has_no_token_learns_that_the_storage_is_away_and_not_where_it_is(
+    session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = Faulty(MemoryStorage(), [before("get", 1)])
+    call = Client(host().add(App(storage=storage), Settings(tokens=(token("web", "read"),))), session)
+    status, said = await call("GET", "/readyz")
+    assert (status, said["message"]) == (503, "the storage does not answer; the server's log says why")
+    assert any("the storage does not answer: " in each.getMessage() for each in list(caplog.records))
+
+
 async def test_each_request_is_a_line_of_the_log(
     session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,13 +123,16 @@ async def test_a_server_that_stops_answers_who_waits() -> None:
                 asyncio.create_task(ask("POST", "/v1/work/claim", {"worker": "r#1", "wait": 80})),
                 asyncio.create_task(ask("GET", f"/v1/jobs/{job}/wait?timeout=80")),
                 asyncio.create_task(ask("GET", f"/v1/jobs/{job}/events")),
+                asyncio.create_task(ask("POST", "/v1/work/watch", {"topics": [f"job:{job}"], "timeout": 80})),
             ]
             async with asyncio.timeout(PATIENCE):
-                while not (site.state.waiting._benches and len(site.state.waiting.home._waiters) == 2):  # noqa: ASYNC110
+                waiting = site.state.waiting
+                while not (waiting._benches and waiting._limits and len(waiting.home._waiters) == 2):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             stopping = loop.time()
-        claimed, waited, streamed = await asyncio.gather(*asked)
+        claimed, waited, streamed, watched = await asyncio.gather(*asked)
         assert loop.time() - stopping < 25  # the first had 30 s to go, the last for ever
     assert (claimed[0], json.loads(claimed[1])["records"]) == (200, [])
+    assert (watched[0], json.loads(watched[1])) == (200, {"topics": []})
     assert (waited[0], json.loads(waited[1])["state"]) == (200, "ready")
     assert (streamed[0], streamed[1].count("data:")) == (200, 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wasmtime import wat2wasm
 
 from tests.edges.server.modules import module
 from tests.served import memory_url
@@ -23,7 +24,7 @@ from treadle.faces.queuey_jobs import Rules
 from treadle.testing import HandClock
 from treadle.wasi import Bounds, Report, run_module
 from treadle.wasi.client import Client, QueueJob
-from treadle.wasi.runner import Runner
+from treadle.wasi.runner import Runner, _keep
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="bounds are kept by the system's own limits")
 
@@ -59,6 +60,17 @@ async def test_a_memory_bomb_is_stopped(tmp_path: Path) -> None:
     assert "unreachable" in report.trap
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the system counts what is mapped on Linux only")
+async def test_a_module_that_bursts_its_compiler_is_stopped(tmp_path: Path) -> None:
+    """Of 20,000 functions that do nothing, at 32 MiB for compiling them; it takes more than 100 otherwise."""
+    (tmp_path / "m.wasm").write_bytes(bytes(wat2wasm(f'(module {"(func)" * 20_000} (func (export "_start")))')))
+    (tmp_path / "in").write_bytes(b"")
+    report = await run_module(tmp_path / "m.wasm", tmp_path / "in", tmp_path, Bounds(compiler=32 * 2**20))
+    assert report.trap is not None
+    assert "out of memory" in report.trap
+    assert (await run("echo", tmp_path, compiler=32 * 2**20))[0].ok
+
+
 async def test_a_flood_of_output_is_stopped(tmp_path: Path) -> None:
     report, out = await run("flood", tmp_path, wall=2.0, output=3_000_000)
     assert not report.ok
@@ -89,9 +101,9 @@ def url(blobs: DirectoryBlobs, clock: HandClock) -> str:
 
 
 @asynccontextmanager
-async def running(url: str, **options: Any) -> AsyncIterator[Runner]:
+async def running(url: str, bounds: Bounds | None = None, **options: Any) -> AsyncIterator[Runner]:
     async with Client(url) as client:
-        runner = Runner(client, Bounds(wall=20.0), **options)
+        runner = Runner(client, bounds or Bounds(wall=20.0), **options)
         task = asyncio.create_task(runner.run())
         try:
             yield runner
@@ -154,6 +166,47 @@ async def test_a_missing_and_a_spoiled_blob_fail_the_job_and_not_the_runner(
                 assert job.status == "failed"
                 assert json.loads(await fetched(client, job, tmp_path))["error"]
             assert (await ended(client, good)).status == "completed"
+
+
+@pytest.mark.parametrize("bounds", [Bounds(module=10), Bounds(input=3)], ids=["module", "input"])
+async def test_a_module_or_an_input_beyond_its_bound_fails_the_job(url: str, tmp_path: Path, bounds: Bounds) -> None:
+    async with running(url, bounds), Client(url) as client:
+        job = await ended(client, await send(client, tmp_path, "echo", b"hello"))
+        assert job.status == "failed"
+        most = min(bounds.module, bounds.input)
+        assert f"the limit is {most}" in json.loads(await fetched(client, job, tmp_path))["error"]
+
+
+async def test_an_output_that_the_store_refuses_fails_the_job_and_not_the_runner(
+    clock: HandClock, tmp_path: Path
+) -> None:
+    small = DirectoryBlobs(tmp_path / "small", limit=4_000)
+    url = memory_url(clock, faces=[queue_face(Rules()), blob_face(small)])
+    async with running(url, Bounds(wall=20.0)), Client(url) as client:
+        for name, expected in (("too_much", "failed"), ("fails", "failed"), ("echo", "completed")):
+            job = await ended(client, await send(client, tmp_path, name, b"hello"))
+            assert job.status == expected
+            if name == "too_much":
+                report = json.loads(await fetched(client, job, tmp_path))
+                assert "the store refuses what it wrote: 413" in report["error"]
+
+
+def test_the_cache_of_modules_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their number and by their bytes; the modules of jobs that run are links of their own."""
+    monkeypatch.setattr("treadle.wasi.runner.CACHE", 3)
+    monkeypatch.setattr("treadle.wasi.runner.CACHE_SIZE", 250)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for number, size in enumerate((10, 10, 10, 10, 100, 200)):
+        mine = tmp_path / f"job{number}"
+        mine.write_bytes(b"x" * size)
+        os.utime(mine, (number, number))
+        _keep(mine, cache / f"m{number}")
+        kept = sorted(each.name for each in cache.iterdir())
+        assert len(kept) <= 3
+        assert sum(each.stat().st_size for each in cache.iterdir()) <= 250
+    assert kept == ["m5"]
+    assert (tmp_path / "job0").stat().st_size == 10
 
 
 async def test_a_run_that_lost_its_job_is_ended_and_its_result_dropped(

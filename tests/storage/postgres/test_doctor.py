@@ -164,7 +164,7 @@ def test_what_cannot_be_opened(url: str, how: str) -> None:
 WELL = Health(
     version="18.0", fsync=True, full_page_writes=True, synchronous_commit="on", autovacuum=True,
     isolation="read committed", standby=False, oldest=None, prepared=0, idle_slots=0, connections=5,
-    max_connections=100, tables=(Table("job", 8_192, 10, 10, False, True),),
+    max_connections=100, encoding="UTF8", tables=(Table("job", 8_192, 10, 10, False, True),),
 )  # fmt: skip
 
 

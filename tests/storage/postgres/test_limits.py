@@ -78,3 +78,16 @@ async def test_who_keeps_a_slot_over_a_retry_takes_no_second_one(storage: Postgr
     assert again.id == "a"
     await storage.settle([done(again)])
     assert ids(await claimed(storage, 3)) == ["b"]
+
+
+async def test_a_job_behind_many_of_a_full_task_is_found_soon(storage: PostgresStorage) -> None:
+    """A claim that has filled a task looks a thousand rows further; every eighth looks through all of the line."""
+    await storage.enqueue([job(f"full{n:05}", task="full") for n in range(2_500)])
+    await storage.enqueue([job("other", task="other")])
+    found = list[str]()
+    for number in range(8):
+        rooms = {"full": (1, None), "other": (5, None)}
+        ask = Claim(worker=f"w#{number + 1}", queues=(("default", 9),), limit=9, tasks=rooms)
+        found += ids(list((await storage.claim(ask)).records))
+    assert [id for id in found if id != "other"] == [f"full{n:05}" for n in range(8)]
+    assert "other" in found

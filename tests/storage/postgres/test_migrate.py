@@ -97,8 +97,11 @@ def role() -> str:
     return name
 
 
-async def test_a_role_with_no_more_than_it_needs(database: str, role: str) -> None:
-    """Who owns the schema has made it; this role only works there."""
+@pytest.mark.parametrize("hardened", [False, True])
+async def test_a_role_with_no_more_than_it_needs(database: str, role: str, hardened: bool) -> None:
+    """Who owns the schema has made it; this role only works there, also where PUBLIC may execute nothing by default."""
+    if hardened:
+        execute(database, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
     url = database.replace("postgres@", f"{role}@")
     with pytest.raises(StorageError, match="permission denied"):
         await opened(url)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import msgspec
 import psycopg
 import pytest
 
 from tests.servers import postgres
+from tests.storage.old_rules import NOW, OLD
 from tests.storage.postgres.support import done, job
 from treadle.model import Claim, Limit, Outcome, Record, State
 from treadle.storage.postgres import PostgresStorage, migrate
 
+RULE = """
+INSERT INTO treadle.rule (name, slots, rate, per, how, burst, hold)
+VALUES (%(name)s, %(slots)s, %(rate)s, %(per)s, %(how)s, %(burst)s, %(hold)s)
+"""
 MADE = """
 SELECT c.relname, c.relkind, c.reloptions, pg_get_indexdef(c.oid),
     (SELECT array_agg((a.attname, a.atttypid, a.attnotnull)::text ORDER BY a.attnum)
      FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
 FROM pg_class c WHERE c.relnamespace = 'treadle'::regnamespace ORDER BY c.relname
 """
+
+# Tables that today's functions name, by the migration that makes them: an older schema has functions of its own.
+LATER = {4: ("recheck", "key text")}
 
 
 def shape(url: str) -> list[tuple[object, ...]]:
@@ -32,7 +41,7 @@ async def claimed(storage: PostgresStorage, number: int, limit: int = 1) -> list
     return list((await storage.claim(ask(number, limit))).records)
 
 
-@pytest.mark.parametrize("number", range(1, migrate.known()[-1][0]))
+@pytest.mark.parametrize("number", range(1, 3))  # those before migration 3, which takes the limits over
 async def test_jobs_of_every_state_are_worked_off(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     url = postgres.database()
     numbers = migrate.known()
@@ -40,7 +49,12 @@ async def test_jobs_of_every_state_are_worked_off(number: int, monkeypatch: pyte
     storage = PostgresStorage(url)
     await storage.open()
     assert await storage.schema() == number
-    await storage.set_limits([Limit("shut", slots=0)])
+    lacking = [table for since, table in LATER.items() if since > number]
+    with psycopg.connect(url, autocommit=True) as connection:
+        for rule in OLD:
+            connection.execute(RULE, msgspec.structs.asdict(rule))
+        for name, columns in lacking:
+            connection.execute(f"CREATE TABLE treadle.{name} ({columns})".encode())
     await storage.enqueue([job("won"), job("lost"), job("asked"), job("runs")])
     rows = {row.id: row for n in range(4) for row in await claimed(storage, n)}
     assert set(rows) == {"won", "lost", "asked", "runs"}
@@ -57,6 +71,9 @@ async def test_jobs_of_every_state_are_worked_off(number: int, monkeypatch: pyte
     names = ["won", "lost", "asked", "runs", "up", "waits", "later", "keyed", "aside"]
     before = await storage.get(names)
     await storage.close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, _ in lacking:
+            connection.execute(f"DROP TABLE treadle.{name}".encode())
     monkeypatch.undo()
 
     storage = PostgresStorage(url)
@@ -73,6 +90,7 @@ async def test_jobs_of_every_state_are_worked_off(number: int, monkeypatch: pyte
         ended += [out.id for out in outcomes]
         outcomes = [done(row) for row in found.records]
     assert sorted(ended) == ["keyed", "runs", "up", "waits"]
+    assert {use.key: use for use in await storage.limits(use=False)} == NOW
     await storage.set_limits([Limit("shut", slots=1)])
     assert [row.id for row in await claimed(storage, 30)] == ["aside"]
     assert [row.state for row in await storage.get(["won", "lost", "asked", "later"]) if row] == [

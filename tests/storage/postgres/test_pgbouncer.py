@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from tests.servers import pgbouncer
@@ -26,7 +27,7 @@ def port() -> Iterator[int]:
 
 def url_of(port: int, schema: str, **options: object) -> str:
     direct = support.postgres.shared().port
-    return support.url_of(schema, prepare="off", **options).replace(f":{direct}/", f":{port}/")
+    return support.url_of(schema, **{"prepare": "off", **options}).replace(f":{direct}/", f":{port}/")
 
 
 async def test_it_works_without_listening(port: int) -> None:
@@ -56,4 +57,25 @@ async def test_listening_past_it(port: int) -> None:
         await asyncio.sleep(0)
         await storage.enqueue([job("a")])
         assert await watch == {"queue:default"}
+        await storage.close()
+
+
+async def test_without_an_option_it_is_recognised(port: int) -> None:
+    """Its sessions are lent to other programs, so nothing is left in one."""
+    with support.a_schema() as schema:
+        storage = PostgresStorage(url_of(port, schema, prepare="auto", listen="off"))
+        await storage.open()
+        for id in "abc":
+            await life(storage, id)
+        await asyncio.gather(*(storage.enqueue([job(f"j{n}")]) for n in range(50)))
+        # sessions of the pool's three servers, one transaction each at the same time
+        made = [await psycopg.AsyncConnection.connect(url_of(port, schema).partition("?")[0]) for _ in range(3)]
+        for each in made:
+            found = await each.execute(
+                "SELECT current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout'),"
+                " (SELECT count(*) FROM pg_prepared_statements)"
+            )
+            assert await found.fetchone() == ("0", "0", 0)
+        for each in made:
+            await each.close()
         await storage.close()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import done, job
-from treadle.model import Claim, Hold, Limit, NewJob, Presence, Record
+from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
 from treadle.storage.postgres import PostgresStorage
 
 MANY, FEW = 1_000, 5
@@ -18,7 +18,7 @@ MANY, FEW = 1_000, 5
 # dead are counted too, for as long as anybody in the database has an old snapshot: so it is one that nobody else uses.
 READ = (
     "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"
-    " WHERE schemaname = 'treadle' AND relname IN ('job', 'ended', 'slot')"
+    " WHERE schemaname = 'treadle' AND relname IN ('job', 'ended', 'slot', 'holder')"
 )
 
 
@@ -51,6 +51,10 @@ _tickets = iter(range(1_000_000))
 
 async def fill(storage: PostgresStorage, name: str, **options: Any) -> None:
     await storage.enqueue([job(f"{name}{n:06}", **options) for n in range(MANY)])
+
+
+async def fill_keys(storage: PostgresStorage, name: str) -> None:
+    await storage.enqueue([job(f"{name}{n:06}", key=f"{name} {n}", queue="keyed") for n in range(MANY)])
 
 
 @pytest.fixture
@@ -119,3 +123,12 @@ async def test_jobs_that_are_stored_already(reader: Reader) -> None:
 async def test_jobs_that_wait_for_others(reader: Reader) -> None:
     new = [job(f"down{n}", after=(f"new{n:06}",)) for n in range(FEW)]
     assert await reader.read(reader.storage.enqueue(new)) < MANY
+
+
+@pytest.mark.parametrize("conflict", ["keep", "replace"])
+async def test_children_with_keys(reader: Reader, conflict: Literal["keep", "replace"]) -> None:
+    await fill_keys(reader.storage, "keyed")
+    (row,) = await reader.claim(1)
+    born = tuple(job(f"child{n}", key=f"key of child {n}", key_conflict=conflict) for n in range(FEW))
+    ending = Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, then=born)
+    assert await reader.read(reader.storage.settle([ending])) < MANY

@@ -12,10 +12,11 @@ import pytest
 from tests.servers.postgres import Postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
-from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
+from treadle import App, Worker
+from treadle.errors import BadUrl, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.model import Claim, Presence, Query
 from treadle.storage import connect
-from treadle.storage.postgres import PostgresStorage
+from treadle.storage.postgres import PostgresStorage, vacuum
 from treadle.storage.postgres.faults import refusal
 from treadle.testing.proxy import Proxy
 
@@ -81,7 +82,8 @@ async def test_idle_connections_that_died_are_replaced(named: PostgresStorage, s
 
 
 async def test_hints_come_back_by_themselves(named: PostgresStorage, schema: str) -> None:
-    assert end_connections(schema, "(query LIKE 'LISTEN%%' OR query = 'SELECT 1')") == 1
+    mine = "query LIKE 'LISTEN%%' OR query LIKE '%%pg_advisory_lock_shared%%' OR query LIKE '%%pg_notify%%'"
+    assert end_connections(schema, f"({mine} OR query = 'SELECT 1')") == 1
     async with asyncio.timeout(20):
         for n in range(1_000):  # until it listens again
             watch = asyncio.create_task(named.watch(["queue:default"], 0.2))
@@ -155,7 +157,7 @@ async def test_a_restart_between_two_calls_is_not_noticed(own: Postgres) -> None
 async def test_a_silent_network_holds_nobody_for_long(schema: str) -> None:
     """The connection is given up; when the network is back, so are we."""
     async with Proxy("127.0.0.1", support.postgres.shared().port) as proxy:
-        storage = PostgresStorage(through(proxy, schema, timeout=1))
+        storage = PostgresStorage(through(proxy, schema, timeout=1, connect_timeout=2))
         await storage.open()
         await storage.enqueue([job("a")])
         proxy.swallow()
@@ -249,9 +251,13 @@ async def test_a_wrong_password_is_not_shown(own: Postgres) -> None:
     with psycopg.connect(own.url.replace("postgres@", "me:right@")):
         pass
     storage = PostgresStorage(own.url.replace("postgres@", "me:wrongone@"))
-    with pytest.raises(StorageUnavailable, match="is the password right") as caught:
+    with pytest.raises(StorageError, match="is the password right") as caught:
         await storage.open()
     assert "wrongone" not in str(caught.value)
+    assert not isinstance(caught.value, StorageUnavailable), "a worker would try again for ever"
+    with pytest.raises(StorageError, match="is the password right"):
+        async with asyncio.timeout(20):
+            await Worker(App(own.url.replace("postgres@", "me:wrongone@"))).run()
 
 
 async def test_the_pool_is_never_larger_than_asked(schema: str) -> None:
@@ -275,12 +281,72 @@ async def test_a_changed_table_is_met_with_a_new_connection(storage: PostgresSto
 
 
 async def test_prepare_off_leaves_nothing_in_the_session(schema: str) -> None:
+    """What a statement needs is set in its own transaction."""
     storage = PostgresStorage(support.url_of(schema, prepare="off", pool=1))
     await storage.open()
     for id in "abc":
         await life(storage, id)
-    said = "SELECT (SELECT count(*) FROM pg_prepared_statements), current_setting('statement_timeout')"
-    assert await storage._pool.run(said, []) == [(0, "0")]
+    [line] = storage._pool._free
+    said = (
+        "SELECT (SELECT count(*) FROM pg_prepared_statements), current_setting('statement_timeout'),"
+        " current_setting('extra_float_digits')"
+    )
+    assert await storage._pool.run(said, []) == [(0, "15s", "1")]
+    line.made.pgconn.exit_pipeline_mode()
+    result = line.made.pgconn.exec_(said.encode())
+    assert [result.get_value(0, column) for column in range(3)] == [b"0", b"0", b"1"]
+    await storage.close()
+
+
+@pytest.mark.parametrize("prepare", ["off", "auto"])
+async def test_a_call_given_up_ends_at_the_server_too(schema: str, prepare: str) -> None:
+    """Or they pile up behind a lock."""
+    storage = PostgresStorage(support.url_of(schema, prepare=prepare, timeout=1, listen="off", application_name=schema))
+    await storage.open()
+    with psycopg.connect(support.postgres.url()) as other:
+        other.execute(f"LOCK TABLE {schema}.job".encode())
+        calls = [storage.enqueue([job(f"j{n}")]) for n in range(4)]
+        said = await asyncio.gather(*calls, return_exceptions=True)
+        assert all("[57014]" in str(each) for each in said), said
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state <> 'idle'"
+        assert support.admin().execute(query, (schema,)).fetchone() == (0,)
+    assert [row.id for row in await storage.enqueue([job("after")])] == ["after"]
+    await storage.close()
+
+
+async def test_a_sweep_leaves_the_pool_free(schema: str) -> None:
+    """With one connection, heartbeats go on while VACUUM waits or works."""
+    storage = PostgresStorage(support.url_of(schema, pool=1, application_name=schema))
+    await storage.open()
+    with psycopg.connect(support.postgres.url()) as other:
+        other.execute(f"SELECT pg_advisory_lock(1), count(*) FROM {schema}.job".encode())
+        wait = asyncio.create_task(storage._pool.run_alone("SELECT pg_advisory_lock_shared(1)::text"))
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event = 'advisory'"
+        while support.admin().execute(query, (schema,)).fetchone() != (1,):  # noqa: ASYNC110, the server cannot tell us
+            await asyncio.sleep(0)
+        await storage.heartbeat(Presence(worker="w"), [], 30)
+        assert not wait.done()
+    await wait
+    await storage._sweeper._run()
+    assert storage._sweeper._most == vacuum.MOST
+    await storage.close()
+
+
+async def test_pages_of_a_role_that_rounds_numbers(schema: str) -> None:
+    """Moments keep all of their digits, so a page begins where the last one ended."""
+    now = iter(1_700_000_000.0 + n / 1_000_000 for n in range(10_000))
+    storage = PostgresStorage(support.url_of(schema, options="-c extra_float_digits=0"), now=lambda: next(now))
+    await storage.open()
+    for n in range(6):
+        await life(storage, f"j{n}")
+    found, cursor = list[str](), None
+    for _ in range(9):
+        page = await storage.find(Query(limit=1, order="ended", cursor=cursor))
+        found += [row.id for row in page.records]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == [f"j{n}" for n in reversed(range(6))]
     await storage.close()
 
 
@@ -344,8 +410,14 @@ def test_what_libpq_knows_is_passed_on() -> None:
         ("53300", StorageUnavailable), ("53200", StorageUnavailable), ("40P01", StorageUnavailable),
         ("40001", StorageUnavailable), ("25006", StorageUnavailable), ("57014", StorageUnavailable),
         ("55P03", StorageUnavailable), ("XX000", StorageUnavailable), ("53100", StorageFull),
-        ("42501", StorageError), ("22P05", StorageError), ("42601", StorageError),
+        ("42501", StorageDenied), ("22P05", StorageError), ("42601", StorageError),
     ],
 )  # fmt: skip
 def test_every_error_is_one_of_ours(code: str, kind: type[StorageError]) -> None:
     assert type(refusal(code, "words", "there")) is kind
+
+
+@pytest.mark.parametrize("code", ["08P01", "26000", "42P05"])
+def test_statements_lost_behind_a_pooler(code: str) -> None:
+    """The error names the option that cures it."""
+    assert "prepare=off" in str(refusal(code, "words", "there"))

@@ -18,9 +18,10 @@ from sqlalchemy.pool import NullPool
 
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
-from treadle.errors import BadSession, KeyHeld
+from treadle.errors import BadSession, KeyHeld, StorageError, UnknownUpstream
 from treadle.model import Claim, Outcome, State
 from treadle.storage.postgres import PostgresStorage
+from treadle.storage.postgres.statements import revision
 from treadle.storage.sessions import at_once
 
 Use = Callable[[Any], Coroutine[Any, Any, None]]
@@ -147,6 +148,31 @@ def own_rows(storage: PostgresStorage) -> int:
         return len(connection.execute("SELECT FROM own").fetchall())
 
 
+OUR_FUNCTIONS = """
+SELECT 'DROP FUNCTION ' || string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p
+WHERE p.pronamespace = 'treadle'::regnamespace AND right(p.proname, 8) = %s
+"""
+
+
+def use_of(storage: PostgresStorage, words: str) -> Use:
+    """Enqueueing that is refused with these words."""
+
+    async def use(given: Any) -> None:
+        with pytest.raises(StorageError, match=words):
+            await storage.within(given).enqueue([job("a")])
+
+    return use
+
+
+def sessions(url: str) -> int:
+    """How many sessions of Treadle's the database has."""
+    with psycopg.connect(url) as connection:
+        [(found,)] = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'treadle'"
+        ).fetchall()
+    return int(found)
+
+
 def visible(storage: PostgresStorage, id: str) -> bool:
     with psycopg.connect(url_of(storage)) as connection:
         return connection.execute("SELECT FROM treadle.job WHERE id = %s", (id,)).fetchone() is not None
@@ -195,8 +221,8 @@ async def test_it_commits_or_vanishes_with_the_transaction(storage: PostgresStor
 async def test_an_error_of_ours_is_not_the_transactions(storage: PostgresStorage, way: Any) -> None:
     async def use(given: Any) -> None:
         bound = storage.within(given)
-        with pytest.raises(Exception, match="22"):
-            await bound.enqueue([job("a", priority=99_999)])  # more than a row holds
+        with pytest.raises(UnknownUpstream):
+            await bound.enqueue([job("a", after=("nobody",))])
         await bound.enqueue([job("b")])
 
     await way(url_of(storage), use)
@@ -221,6 +247,69 @@ async def test_another_database_is_refused(storage: PostgresStorage, way: Any) -
     await way(other, use)
     await life(second, "a")
     await second.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, way: Any) -> None:
+    """A web process that only enqueues needs no pool, and leaves no session behind that would keep the database."""
+    await storage.close()
+
+    async def use(given: Any) -> None:
+        assert [row.id for row in await storage.within(given).enqueue([job("a")])] == ["a"]
+
+    await way(url_of(storage), use)
+    async with asyncio.timeout(10):
+        while sessions(url_of(storage)):  # noqa: ASYNC110 - the server ends a session some time after its client left
+            await asyncio.sleep(0.01)
+    await storage.open()
+    assert [row and row.id for row in await storage.get(["a"])] == ["a"]
+
+
+async def test_the_first_of_all_needs_no_open(storage: PostgresStorage) -> None:
+    """In an event loop, and in a thread without one."""
+    closed = PostgresStorage(url_of(storage))
+
+    def in_a_thread() -> None:
+        with psycopg.connect(url_of(storage)) as connection:
+            at_once(closed.within(connection).enqueue([job("a")]))
+
+    await asyncio.to_thread(in_a_thread)
+    closed = PostgresStorage(url_of(storage))
+    async with await psycopg.AsyncConnection.connect(url_of(storage)) as connection:
+        await closed.within(connection).enqueue([job("b")])
+    assert [row and row.id for row in await storage.get(["a", "b"])] == ["a", "b"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_not_open_it_is_refused_in_another_database(storage: PostgresStorage, way: Any) -> None:
+    other, closed = support.postgres.database(), PostgresStorage(url_of(storage))
+    with psycopg.connect(other, autocommit=True) as connection:
+        connection.execute("CREATE TABLE own (name text)")
+    second = PostgresStorage(other)
+    await second.open()
+    await second.close()
+
+    async def use(given: Any) -> None:
+        with pytest.raises(BadSession, match="another database"):
+            await closed.within(given).enqueue([job("a")])
+
+    await way(other, use)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_without_a_schema_it_says_what_to_do(way: Any) -> None:
+    url = support.postgres.database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE own (name text)")
+    closed = PostgresStorage(url)
+    await way(url, use_of(closed, "treadle migrate"))
+    await closed.open()
+    await closed.close()
+    with psycopg.connect(url) as connection:
+        connection.execute("DELETE FROM treadle.function_set")
+        [(drop,)] = connection.execute(OUR_FUNCTIONS, (revision(),)).fetchall()
+        connection.execute(drop)
+    await way(url, use_of(PostgresStorage(url), "another version"))
 
 
 async def test_connections_that_commit_by_themselves_are_refused(storage: PostgresStorage) -> None:
@@ -278,3 +367,39 @@ async def test_a_transaction_for_a_run(storage: PostgresStorage, sync: bool) -> 
     await made.close()
     assert own_rows(storage) == 1
     assert [row and row.state for row in await storage.get(["a", "next"])] == [State.SUCCEEDED, State.READY]
+
+
+@pytest.mark.parametrize("by", [by_psycopg, by_async_psycopg, by_asyncpg])
+async def test_functions_that_are_gone_are_made_again(by: Callable[..., Any]) -> None:
+    """Newer versions keep the sets of the last few: a process that only stores jobs with within= outlives its own."""
+    with support.a_schema() as schema:
+        storage = PostgresStorage(support.url_of(schema))
+        await storage.open()
+        support.admin().execute("CREATE TABLE IF NOT EXISTS own (x text)")
+        found = support.admin().execute(
+            "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
+            " WHERE n.nspname = %s AND right(p.proname, 8) = %s", (schema, revision()),
+        )  # fmt: skip
+        for (function,) in found.fetchall():
+            support.admin().execute(f"DROP FUNCTION {function}".encode())
+        support.admin().execute(f"DELETE FROM {schema}.function_set".encode())
+
+        async def use(session: Any) -> None:
+            await storage.within(session).enqueue([job("a"), job("b", key="k")])
+
+        await by(support.postgres.url(), use)
+        assert [row and row.id for row in await storage.get(["a", "b"])] == ["a", "b"]
+        await storage.close()
+
+
+async def test_a_backup_put_in_the_place_of_the_schema_under_a_running_process() -> None:
+    """Its transactions are of the database that the storage lives in now."""
+    with support.a_schema() as schema:
+        storage = PostgresStorage(support.url_of(schema))
+        await storage.open()
+        support.admin().execute(f"DROP SCHEMA {schema} CASCADE".encode())
+        await storage.enqueue([job("pool")])
+        with psycopg.connect(support.postgres.url()) as theirs:
+            await storage.within(theirs).enqueue([job("within")])
+        assert [row and row.id for row in await storage.get(["pool", "within"])] == ["pool", "within"]
+        await storage.close()

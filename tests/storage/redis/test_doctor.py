@@ -45,7 +45,7 @@ def doctor_of(url: str) -> dict[str, tuple[str, str]]:
         ({"maxmemory-policy": "volatile-lru"}, "eviction", "ok", "time to live"),
         ({"maxmemory-policy": "allkeys-lru", "maxmemory": "0"}, "eviction", "warn", "once a maxmemory"),
         ({"maxmemory-policy": "allkeys-lru", "maxmemory": "1gb"}, "eviction", "fail", "any number of jobs"),
-        ({"maxmemory": "2mb", "maxmemory-policy": "noeviction"}, "memory", "warn|ok", "used"),
+        ({"maxmemory": "3mb", "maxmemory-policy": "noeviction"}, "memory", "warn|ok", "used"),
         ({"maxmemory": "0", "min-replicas-to-write": "0"}, "replicas", "ok", "none"),
     ],
 )

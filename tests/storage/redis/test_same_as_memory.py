@@ -17,7 +17,7 @@ from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
 
-SEEDS = int(os.environ.get("SEEDS", "25"))
+SEEDS = int(os.environ.get("TEST_SEEDS", "25"))
 _names = (f"m{os.getpid()}-{n}" for n in itertools.count())
 
 

@@ -8,16 +8,18 @@ import os
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from tests.servers import valkey
-from treadle.errors import BadUrl, SchemaTooNew, StorageFull, StorageUnavailable
+from tests.storage.old_rules import NOW, OLD
+from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageFull, StorageUnavailable
 from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis.rows import job_bytes
-from treadle.testing import Proxy
+from treadle.testing import HandClock, Proxy
 
 _names = (f"s{os.getpid()}-{n}" for n in itertools.count())
 
@@ -99,7 +101,7 @@ async def test_a_server_that_stops() -> None:
 
 async def test_a_wrong_password_is_not_shown(own: str) -> None:
     storage = RedisStorage(own.replace("redis://", "redis://me:secret@"))
-    with pytest.raises(StorageUnavailable) as caught:
+    with pytest.raises(StorageDenied) as caught:
         await storage.open()
     assert "secret" not in str(caught.value)
     await storage.close()
@@ -123,12 +125,90 @@ async def test_a_full_server(own: str) -> None:
     await storage.close()
 
 
+async def test_the_limits_of_an_older_version_are_taken_over(storage: RedisStorage) -> None:
+    """Pauses and rules put aside stood among the rules in schema 3."""
+    words = [word for rule in OLD for word in (rule.name, msgspec.msgpack.encode(rule))]
+    await storage._pool.command("HSET", f"{storage._tag}:rules", *words)
+    await storage._pool.command("SET", f"{storage._tag}:schema", 3)
+    await storage.close()
+    await storage.open()
+    assert {use.key: use for use in await storage.limits(use=False)} == NOW
+    assert {rule.decode() for rule in await storage.read("HKEYS", "rules")} == set(NOW)
+
+
+async def test_a_full_server_finishes_what_runs_and_is_pruned(own: str) -> None:
+    """It was stuck: heartbeats were refused, so leases ran out, and then prune, which frees memory, was refused too."""
+    clock = HandClock()
+    storage = RedisStorage(own, now=clock)
+    await storage.open()
+    await storage.enqueue([job(f"old{n}", keep=60.0, payload="x" * 10_000) for n in range(100)])
+    old = (await storage.claim(Claim(worker="w#1", limit=100))).records
+    await storage.settle([done(row) for row in old])
+    await storage.enqueue([job("kept"), job("ends"), job("large"), job("lost"), job("waits"), job("later", delay=50.0)])
+    [kept, ends, large, lost] = (await storage.claim(Claim(worker="w#2", limit=4, lease=40.0))).records
+    await storage._pool.command("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1mb")
+    with pytest.raises(StorageFull):
+        await storage.enqueue([job("new")])
+    clock.advance(30)
+    held = [Hold(id=row.id, version=row.version) for row in (kept, ends, large)]
+    assert (await storage.heartbeat(Presence(worker="w"), held, 40.0)).lost == set()
+    clock.advance(31)
+    assert [told.status for told in await storage.settle([done(ends)])] == ["applied"]
+    with pytest.raises(StorageFull):
+        await storage.settle([replace(done(large), result="x" * 1_000_000)])
+    assert {row.id for row in (await storage.claim(Claim(worker="w#3", limit=9))).records} == {"lost", "waits", "later"}
+    clock.advance(30)
+    assert await storage.prune(500) == 100
+    reopened = RedisStorage(own, now=clock)
+    await reopened.open()
+    await reopened.close()
+    await storage._pool.command("CONFIG", "SET", "maxmemory", "0")
+    assert [told.status for told in await storage.settle([done(large), done(lost)])] == ["applied", "stale"]
+    await storage.close()
+
+
+@pytest.mark.parametrize("how", ["window", "bucket", "slots"])
+async def test_partitions_and_workers_leave_nothing_behind(how: str) -> None:
+    """A rate for each user: once it lets all in again, `prune` forgets that there was a user. So with workers."""
+    clock = HandClock()
+    storage = RedisStorage(valkey.url(), ns=next(_names), now=clock)
+    await storage.open()
+    before = set(await storage._pool.command("KEYS", f"{storage._tag}:*"))
+    rule = Limit("user", slots=1) if how == "slots" else Limit("user", rate=2, per=60.0, how=how)  # type: ignore[arg-type]
+    await storage.set_limits([rule])
+    for turn in range(3):
+        new = [job(f"{turn}-{n}", limits=((f"user:{n}", 1),), keep=60.0) for n in range(700)]
+        await storage.enqueue([*new, job(f"{turn}-again", limits=(("user:7", 1),), keep=60.0)])
+        rows = (await storage.claim(Claim(worker=f"w#{turn}", limit=1_000))).records
+        assert len(rows) == (700 if how == "slots" else 701)
+        await storage.settle(list(map(done, rows)))
+        rows = (await storage.claim(Claim(worker=f"v#{turn}", limit=1_000))).records
+        assert len(rows) == (1 if how == "slots" else 0)
+        await storage.settle(list(map(done, rows)))
+        await storage.heartbeat(Presence(worker=f"w{turn}"), [], 30.0)
+        await storage.prune(1)
+        [row] = await storage.enqueue([job(f"{turn}-third", limits=(("user:7", 1),), keep=60.0)])
+        found = (await storage.claim(Claim(worker=f"u#{turn}"))).records
+        assert [each.id for each in found] == ([row.id] if how == "slots" else [])
+        clock.advance(70)
+        found = found or (await storage.claim(Claim(worker=f"u2#{turn}"))).records
+        await storage.settle(list(map(done, found)))
+        clock.advance(200)
+        await storage.prune(10_000)
+    clock.advance(31 * 86_400)
+    for _ in range(9):
+        await storage.prune(10_000)
+    left = set(await storage._pool.command("KEYS", f"{storage._tag}:*")) - before
+    assert left == {f"{storage._tag}:{name}".encode() for name in ("rules", "facts", "facts:at")}
+    await storage.close()
+
+
 async def test_what_an_older_version_stored_is_run(storage: RedisStorage) -> None:
     """Jobs with limits or a lane were no plain ones in schema 1. They are claimed and ended beside those of now."""
     await storage._pool.command("SET", f"{storage._tag}:schema", 1)
     await storage.close()
     await storage.open()
-    assert await storage.read("GET", "schema") == b"3"
+    assert await storage.read("GET", "schema") == b"4"
     await storage.set_limits([Limit("one", slots=1)])
     old = [job("a", limits=(("one", 1),)), job("b", lane="x"), job("c", limits=(("one", 1),))]
     await storage.call("store", "", "", *(word for each in old for word in (each.id, job_bytes(each, False))))
@@ -185,7 +265,7 @@ async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
     for n in range(20):
         claimed = await storage.claim(Claim(worker=f"w#{n}", queues=(("default", 9),), limit=9))
         holds = [Hold(row.id, row.version, (("s", "1"),)) for row in claimed.records]
-        assert await storage.heartbeat(Presence(worker="w"), holds, 30) == set()
+        assert (await storage.heartbeat(Presence(worker="w"), holds, 30)).lost == set()
         await storage.settle([replace(done(row), keep=0.0) for row in claimed.records])
         await asyncio.sleep(0.002)
     keys = {key.decode() for key in await storage._pool.command("KEYS", "*")}
@@ -196,7 +276,7 @@ async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
     await later.open()
     assert await later.prune(99) == len(specs)
     left = {key.decode().removeprefix("{treadle:x}:") for key in await storage._pool.command("KEYS", "*")}
-    assert left == {"schema", "rules", "workers", "spent", "starts:r"}
+    assert left == {"schema", "rules", "facts", "facts:at", "workers"}
     await later.close()
     await storage.close()
 

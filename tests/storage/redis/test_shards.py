@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import md5
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from tests.servers import valkey
 from tests.storage.shards_kit import SHARDS, any_id
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
+from treadle.ids import derived, is_derived
 from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage, ShardedRedis
@@ -237,6 +239,51 @@ def test_a_wait_for_another_workflow_brings_it_to_the_first_shard() -> None:
     every_cut(check)
 
 
+async def kept(shard: RedisStorage) -> dict[bytes, bytes]:
+    """All keys of a shard, as a replica has them that lags behind."""
+    names = await shard._pool.command("KEYS", f"{shard._tag}*")
+    return {
+        name: await shard._pool.command("DUMP", name) for name in names if name.startswith(f"{shard._tag}:".encode())
+    }
+
+
+async def failed_over(shard: RedisStorage, keys: dict[bytes, bytes]) -> None:
+    """The replica has taken over, and what came since is lost."""
+    for name in await kept(shard):
+        await shard._pool.command("DEL", name)
+    for name, value in keys.items():
+        await shard._pool.command("RESTORE", name, 0, value)
+
+
+def test_a_first_shard_that_loses_its_last_moment_keeps_what_was_acknowledged_before() -> None:
+    """A workflow goes to the first shard, whose node fails over without it; stored an hour ago, it comes again."""
+
+    async def law(town: Town) -> None:
+        first = await town.process()
+        up = next(id for id in (f"up-{n}" for n in range(99)) if first._layout.of(id))
+        await first.enqueue([NewJob(id=up, task="t"), NewJob(id=f"{up}-child", task="t", root=up)])
+        town.clock.advance(3_600)
+        before = await kept(first._home)
+        await first.enqueue([NewJob(id="down", task="t", after=(up,))])
+        await failed_over(first._home, before)
+        other = await town.process()
+        assert await other.get([up]) == [None]
+        await other.prune(10)
+        await other.prune(10)
+        rows = (await other.claim(a_claim())).records
+        assert sorted(row.id for row in rows) == [up, f"{up}-child"]
+        ends = [Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in rows]
+        assert [told.status for told in await other.settle(ends)] == ["applied", "applied"]
+        await other.prune(10)
+        assert len(await everything(other)) == 2
+        town.clock.advance(301)
+        await other.prune(10)
+        for shard in other._shards:
+            assert await shard.read("EXISTS", "sent") == 0
+
+    played(law)
+
+
 def test_a_claim_whose_answer_is_lost_anywhere_is_answered_again() -> None:
     async def check(town: Town, at: int, answered: bool) -> bool:
         first = await town.process()
@@ -335,7 +382,7 @@ def test_workflows_are_spread_and_stay_where_they_are() -> None:
         await storage.enqueue([NewJob(id=root, task="t") for root in roots])
         claimed = (await storage.claim(a_claim())).records
         assert [row.id for row in claimed] == sorted(roots)  # one moment: by id, over all shards
-        children = {row.id: f"{n:032x}" for n, row in enumerate(claimed)}
+        children = {row.id: f"{derived(row.id, row.version)}-000001" for row in claimed}
         await storage.settle([
             Outcome(id=row.id, version=row.version, state=State.WAITING, ran=True, after=(children[row.id],),
                     then=(NewJob(id=children[row.id], task="t", root=row.id, parent=row.id, lane="x", delay=3),))
@@ -347,6 +394,52 @@ def test_workflows_are_spread_and_stay_where_they_are() -> None:
         page = await storage.find(Query(root=roots[1], order="oldest"))
         assert {row.id for row in page.records} == {roots[1], children[roots[1]]}
 
+    ordinary(law)
+
+
+CHOSEN = [
+    md5(b"order 4711").hexdigest(),  # what derived ids were once
+    "order-4711", f"{derived('x', 1)}:mail", f"{derived('x', 1)}-000001-mail", f"{derived('x', 1)}-1",
+    f"{derived('x', 1)}-000001a",
+]  # fmt: skip
+DERIVED = [
+    derived("x", 2), f"{derived('x', 2)}-000001", f"{derived('x', 2)}-1234567",
+    f"{derived('x', 2)}-0123456789ab-000001", f"{derived('x', 2)}-0123456789ab",
+    "treadle:signal:abc:1", f"treadle:{'f' * 31}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("id", CHOSEN)
+def test_a_chosen_id_is_stored_once_whichever_workflows_ask_for_it(id: str) -> None:
+    async def law(town: Town) -> None:
+        storage = await town.process()
+        roots = [random_id(n, n % SHARDS) for n in range(2 * SHARDS)]
+        await storage.enqueue([NewJob(id=root, task="order") for root in roots])
+        later = "refused" if id.startswith("treadle:") else "applied"  # such an id is of one workflow, see law 15
+        for number, row in enumerate((await storage.claim(a_claim())).records):
+            charge = NewJob(id=id, task="charge", root=row.id, parent=row.id)
+            out = Outcome(id=row.id, version=row.version, state=State.WAITING, ran=True, after=(id,), then=(charge,))
+            assert [each.status for each in await storage.settle([out])] == [later if number else "applied"]
+        assert sorted(await everything(storage)) == sorted([*roots, id])
+        assert [row.id for row in (await storage.claim(a_claim("w#2"))).records].count(id) == 1
+
+    ordinary(law)
+
+
+@pytest.mark.parametrize("id", [*CHOSEN, *DERIVED])
+def test_the_server_and_we_agree_on_which_ids_are_derived(id: str) -> None:
+    """The script keeps a derived one beside its parent, and sends the workflow of a chosen one to the first shard."""
+
+    async def law(town: Town) -> None:
+        storage, root = await town.process(), random_id(1, 1)
+        await storage.enqueue([NewJob(id=root, task="t")])
+        [row] = (await storage.claim(a_claim())).records
+        born = NewJob(id=id, task="t", root=root, parent=root)
+        await storage.settle([Outcome(id=root, version=row.version, state=State.WAITING, after=(id,), then=(born,))])
+        there = await placed(storage)
+        assert there == ([set(), {root, id}, set()] if is_derived(id) else [{root, id}, set(), set()])
+
+    assert is_derived(id) == (id in DERIVED)
     ordinary(law)
 
 
@@ -413,7 +506,7 @@ def test_a_job_that_runs_while_its_workflow_goes_is_kept_and_settled_by_its_hold
         assert [len(each) for each in await placed(other)] == [2, 0, 0]
         town.clock.advance(9)
         hold = Hold(id=id, version=row.version, note="half")
-        assert await holder.heartbeat(Presence(worker="w"), [hold], 10) == set()
+        assert (await holder.heartbeat(Presence(worker="w"), [hold], 10)).lost == set()
         town.clock.advance(9)
         [held] = await other.get([id])
         assert held is not None

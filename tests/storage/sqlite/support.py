@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -100,6 +101,18 @@ def tell(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("on\n")
     process.stdin.flush()
+
+
+AS_NOBODY = "import encodings.idna, selectors\nos.setuid(65534)" if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
+"""What a child begins with, to be another user than the one that may do everything."""
+
+
+@contextmanager
+def open_folder(mode: int = 0o755) -> Iterator[Path]:
+    """A folder that other users can enter; pytest's cannot be, and a later session of pytest closes it again."""
+    with tempfile.TemporaryDirectory(prefix="treadle-open-") as folder:
+        os.chmod(folder, mode)
+        yield Path(folder)
 
 
 def names(folder: Path | str) -> list[str]:

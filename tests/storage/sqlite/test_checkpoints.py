@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.storage.sqlite.support import integrity, job, jobs, opened, size
-from treadle.storage.sqlite import checkpoint
+from treadle.storage.sqlite import SqliteStorage, checkpoint
 from treadle.storage.sqlite.checkpoint import is_long
+from treadle.storage.sqlite.lockfile import LockFile
 
 PAGE = 24 + 4096  # bytes of the log
 
@@ -78,3 +79,54 @@ async def test_writers_wait_for_a_disk_that_does_not_keep_up(tmp_path: Path, mon
         assert [(await each)[0].job.id for each in late] == ["b0", "b1", "b2"]
         await storage._file._checkpoints.finish()
     assert integrity(tmp_path / "jobs.db") == "ok"
+
+
+async def test_a_forgotten_reader_is_waited_for_once_and_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Writers stand still while a checkpoint waits for readers: one of two processes does, then none for a while."""
+    now, path = 1_000.0, tmp_path / "jobs.db"
+    waited = list[str]()
+    monkeypatch.setattr(checkpoint, "LARGE", 2**18)
+    monkeypatch.setattr(checkpoint, "HUGE", 2**20)
+    monkeypatch.setattr(checkpoint, "READERS", 1)
+    monkeypatch.setattr(checkpoint.clock, "wall", lambda: now)
+
+    async def work(storage: SqliteStorage) -> None:
+        """Enough for a checkpoint."""
+        await storage.enqueue(jobs(2_000, f"a{len(waited)}{now}{id(storage)}"))
+        storage._file._checkpoints._since = checkpoint.EVERY
+        storage._file.count_commit()
+        await storage._file._checkpoints.finish()
+        db = storage._file._checkpoints.db
+        assert db is not None
+        db.set_trace_callback(waited.append)
+
+    def truncated() -> int:
+        found = sum("TRUNCATE" in each for each in waited)
+        waited.clear()
+        return found
+
+    async with opened(path) as one, opened(path) as two:
+        with closing(sqlite3.connect(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM job").fetchone()
+            for storage in (one, two, one, two):
+                await work(storage)
+            truncated()
+            for pause in (5.0, 10.0, 20.0):  # what was noted in vain doubles
+                for storage in (one, two, one):
+                    await work(storage)
+                assert truncated() == 0, "not within the pause"
+                now += pause + 0.1
+                await work(two)
+                await work(one)
+                assert truncated() == 1, "then by one of them"
+        assert caplog.text.count("forgotten sqlite3 shell") == 1
+        now += 1_000.0
+        await work(one)
+        assert truncated() == 1
+        assert size(f"{path}-wal") == 0
+        await work(two)
+        assert LockFile(f"{path}-lock").patience() == (0.0, 0.0)
+    assert integrity(path) == "ok"

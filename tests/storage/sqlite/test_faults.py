@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs, line, opened, size, sql, tell
-from treadle.errors import KeyHeld, StorageFull, StorageUnavailable, UnknownJob
+from treadle.errors import BadOption, KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownUpstream
 from treadle.model import State
-from treadle.storage.sqlite import SqliteStorage, connection
+from treadle.storage.sqlite import SqliteStorage, lockfile
 from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.lockfile import LockFile
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
@@ -121,23 +122,39 @@ async def test_one_callers_mistake_is_his_alone(tmp_path: Path) -> None:
             return_exceptions=True,
         )
         kinds = [type(answer) for answer in answers]
-        assert kinds == [list, UnknownJob, KeyHeld, OverflowError, UnicodeEncodeError, list]
+        assert kinds == [list, UnknownUpstream, KeyHeld, BadOption, BadOption, list]
         found = await storage.get(["a", "b", "c", "d", "e", "f", "g"])
         assert [row is not None for row in found] == [True, False, False, False, False, False, True]
+
+
+@pytest.mark.parametrize("odd", [{"key": "k\0a"}, {"id": "x\0", "lane": "l"}, {"id": "x\0"}])
+async def test_no_insert_is_ignored_in_silence(tmp_path: Path, odd: dict[str, str]) -> None:
+    """What SQLite's JSON does not find again is an error: a body without its job would stop every later insert."""
+    async with opened(tmp_path / "jobs.db") as storage:
+        store = add_plain if len(odd) == 1 and "id" in odd else enqueue
+        first, second = (job(**{"id": id, **odd}) for id in "ab")
+        await storage._file.submit(lambda desk: store(desk, [first]))
+        with pytest.raises(StorageError):
+            await storage._file.submit(lambda desk: store(desk, [second]))
+        assert await storage.enqueue([job("c"), job("d")])
+        rows, bodies = storage._file._db.execute(
+            "SELECT (SELECT count(*) FROM job), (SELECT count(*) FROM body)"
+        ).fetchone()
+        assert rows == bodies == 3
 
 
 async def test_all_or_nothing_over_many_turns(tmp_path: Path) -> None:
     """100,000 jobs in one call: the loop goes on meanwhile, and a mistake at the end leaves nothing."""
     async with opened(tmp_path / "jobs.db") as storage:
         many = jobs(20_000)
-        asked = asyncio.ensure_future(storage.enqueue([*many, job("bad", priority=2**70)]))
+        asked = asyncio.ensure_future(storage.enqueue([*many, job("bad", after=("nobody",))]))
         turns = 0
         while not asked.done():
             await asyncio.sleep(0)
             turns += 1
             assert await storage.get(["j00000"]) == [None]
-        assert isinstance(asked.exception(), OverflowError)
-        assert turns > 20
+        assert isinstance(asked.exception(), UnknownUpstream)
+        assert turns > 3
         assert await storage.get(["j00000", "j19999"]) == [None, None]
         assert len(await storage.enqueue(many)) == 20_000
 
@@ -210,7 +227,7 @@ async def test_a_lock_that_is_taken(tmp_path: Path) -> None:
 
 
 async def test_a_lock_that_is_never_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "WAIT", 0.05)
+    monkeypatch.setattr(lockfile, "WAIT", 0.05)
     async with opened(tmp_path / "jobs.db") as storage:
         other = LockFile(storage.path + "-lock")
         assert other.try_lock()

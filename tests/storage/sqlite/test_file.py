@@ -12,7 +12,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs, line, opened, played, size, sql, tell
+from tests.storage.sqlite.support import (
+    AS_NOBODY,
+    ask,
+    child,
+    done,
+    integrity,
+    job,
+    jobs,
+    line,
+    open_folder,
+    opened,
+    played,
+    size,
+    sql,
+    tell,
+)
 from treadle.errors import BadUrl, NotADatabase, SchemaTooNew, StorageError, StorageFull, StorageUnavailable
 from treadle.model import State
 from treadle.storage.sqlite import SqliteStorage
@@ -187,20 +202,55 @@ def test_a_forked_child_is_refused(tmp_path: Path) -> None:
     played(tmp_path / "jobs.db", law)
 
 
+@pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
+@pytest.mark.parametrize("log", [True, False])
+def test_a_folder_that_is_not_writable(log: bool) -> None:
+    """SQLite keeps its log there: the file can be read, and the first write says what is wrong. `log`: a process that
+    may write has it open."""
+    body = """
+        say("rows", len([row for row in await storage.get(["j00000", "j00001"]) if row]))
+        try:
+            await storage.enqueue([NewJob(id="new", task="t")])
+        except StorageFull as error:
+            say(error)
+    """
+    with open_folder() as folder:
+
+        async def read(storage: SqliteStorage) -> None:
+            await storage.enqueue(jobs(2))
+            if not log:
+                await storage.close()
+            for each in folder.iterdir():
+                each.chmod(0o666)
+            with child(folder / "jobs.db", body, AS_NOBODY) as reader:
+                assert line(reader) == "rows 2"
+                assert f"{folder} is not writable for user 65534" in line(reader)
+
+        played(folder / "jobs.db", read)
+
+
+@pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
+def test_a_file_that_cannot_be_made() -> None:
+    first = f"""{AS_NOBODY}
+async def refused():
+    try:
+        await SqliteStorage(sys.argv[1]).open()
+    except StorageFull as error:
+        say(error)
+asyncio.run(refused())
+sys.exit()
+"""
+    with open_folder() as folder, child(folder / "jobs.db", "", first) as reader:
+        assert f"cannot be made: {folder} is not writable for user 65534" in line(reader)
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
-def test_read_only(tmp_path: Path) -> None:
+def test_read_only() -> None:
     """Looking is possible; the first write says why it is not."""
-    path = tmp_path / "jobs.db"
 
     async def fill(storage: SqliteStorage) -> None:
         await storage.enqueue(jobs(2))
 
-    played(path, fill)
-    os.chmod(tmp_path, 0o755)
-    for above in list(tmp_path.parents)[:3]:
-        os.chmod(above, 0o755)
-    for file in tmp_path.iterdir():
-        os.chmod(file, 0o444)
     body = """
         say("rows", len([row for row in await storage.get(["j00000", "j00001"]) if row]))
         try:
@@ -208,9 +258,13 @@ def test_read_only(tmp_path: Path) -> None:
         except StorageFull as error:
             say(type(error).__name__)
     """
-    nobody = "import encodings.idna, selectors\nos.setuid(65534)" if os.geteuid() == 0 else ""  # root may write all
-    with child(path, body, nobody) as reader:
-        assert [line(reader), line(reader)] == ["rows 2", StorageFull.__name__]
+    with open_folder() as folder:
+        path = folder / "jobs.db"
+        played(path, fill)
+        for file in folder.iterdir():
+            os.chmod(file, 0o444)
+        with child(path, body, AS_NOBODY) as reader:
+            assert [line(reader), line(reader)] == ["rows 2", StorageFull.__name__]
 
 
 async def test_a_file_becomes_smaller_after_a_great_backlog(tmp_path: Path) -> None:

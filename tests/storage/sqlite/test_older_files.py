@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
+from tests.storage.old_rules import NOW, OLD
 from tests.storage.sqlite.support import ask, done, integrity, job, jobs, opened, sql
 from treadle.model import Limit, Outcome, State
 from treadle.storage.sqlite.migrate import known
@@ -26,6 +30,10 @@ def older(path: Path) -> None:
         path,
         "UPDATE ticket SET jobs = '[' || json_extract(jobs, '$[0][0]') || ']' WHERE json_type(jobs, '$[0]') = 'array'",
     )
+    sql(path, "DROP TABLE limit_fact")
+    sql(path, "DELETE FROM rule")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executemany("INSERT INTO rule VALUES (?, ?)", [(rule.name, msgspec.msgpack.encode(rule)) for rule in OLD])
     sql(path, "DELETE FROM migration WHERE number > 1")
     sql(path, "UPDATE meta SET value = '1' WHERE name = 'schema'")
 
@@ -65,6 +73,7 @@ async def test_jobs_of_every_state_are_worked_off(tmp_path: Path) -> None:
         assert sorted(ended) == sorted(["runs", "up", "waits", "keyed", "new", *(each.id for each in jobs(20))])
         left = await storage.get(["later", "aside"])
         assert [row.state for row in left if row is not None] == [State.READY, State.READY]
+        assert {use.key: use for use in await storage.limits(use=False)} == NOW
         await storage.set_limits([Limit("shut", slots=1)])
         assert [row.job.id for row in (await storage.claim(ask(50, 4))).records] == ["aside"]
     assert (columns(path), schema(path)) == made

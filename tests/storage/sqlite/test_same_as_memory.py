@@ -16,7 +16,7 @@ from treadle.storage.memory import MemoryStorage
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
 
-SEEDS = int(os.environ.get("SEEDS", "25"))
+SEEDS = int(os.environ.get("TEST_SEEDS", "25"))
 
 
 async def play(kind: type[Play], seed: int, path: str, steps: int) -> None:

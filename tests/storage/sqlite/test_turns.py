@@ -11,8 +11,9 @@ import pytest
 
 from tests.storage.sqlite.support import ask, done, job, jobs, opened
 from treadle.errors import KeyHeld
+from treadle.model import Outcome, State
+from treadle.started import begin
 from treadle.storage.sqlite import SqliteStorage, connection, eager
-from treadle.storage.sqlite.eager import begin
 from treadle.storage.sqlite.lockfile import LockFile
 
 
@@ -199,3 +200,34 @@ async def test_cancelled_before_its_first_turn_it_hears_of_it() -> None:
     with pytest.raises(asyncio.CancelledError):
         await rest
     assert heard == ["cancelled"]
+
+
+@pytest.mark.parametrize("shape", ["fan", "chain"])
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+async def test_one_ending_with_many_dependents_leaves_the_loop_its_turns(
+    tmp_path: Path, shape: str, state: State
+) -> None:
+    """And so does the reopening of what it doomed; each is one transaction all the same."""
+    count = 2_000
+    first, *others = [f"j{number:05d}" for number in range(count + 1)]
+    ups = [first, *others] if shape == "chain" else [first] * count
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with opened(tmp_path / "jobs.db") as storage:
+        await storage.enqueue([job(first), *(job(id, after=(up,)) for id, up in zip(others, ups, strict=False))])
+        counting = asyncio.ensure_future(count_turns())
+        for outcome in (state, State.READY) if state is State.FAILED else (state,):
+            [row] = await storage.get([first])
+            assert row is not None
+            turns = 0
+            [told] = await storage.settle([Outcome(id=first, version=row.version, state=outcome, reason="error")])
+            assert told.status == "applied"
+            if shape == "fan" or state is State.FAILED:
+                assert turns > count // 64
+        counting.cancel()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.sqlite.support import ask, child, done, job, line, names, opened, swept, tell
+from tests.storage.sqlite.support import AS_NOBODY, ask, child, done, job, line, names, open_folder, opened, swept, tell
 from treadle.storage.sqlite import wake
 
 SENDER = """
@@ -90,6 +90,35 @@ async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
             process.wait()
         await storage.enqueue([job("a")])
         assert names(storage._bell._folder) == []
+
+
+async def test_what_is_stored_is_answered_though_nobody_can_be_told(tmp_path: Path) -> None:
+    """The folder cannot be read: it is another user's, or went between two looks."""
+    async with opened(tmp_path / "jobs.db") as storage:
+        os.close(os.open(storage._bell._folder, os.O_CREAT))  # it can be looked at, and not listed
+        for call in (storage.enqueue([job("a")]), storage.enqueue([job("b"), job("c")])):
+            assert await call
+        assert await storage.watch(["queue:x"], 0.001) == set()
+
+
+@pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
+async def test_two_users_share_what_the_permissions_of_the_file_let_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The umask of the process that came first says nothing of the others."""
+    monkeypatch.setattr(wake, "NET", 60.0)  # by datagram, not by the look at the file
+    before = os.umask(0o077)
+    try:
+        with open_folder(0o777) as folder:
+            path = folder / "jobs.db"
+            path.touch()
+            path.chmod(0o666)
+            async with opened(path) as storage:
+                await storage.watch(["queue:x"], 0.001)
+                with child(path, SENDER, AS_NOBODY) as sender:
+                    assert line(sender) == "ready"
+                    await hears(storage, "queue:default", lambda: tell(sender))
+                    assert line(sender) == "sent"
+    finally:
+        os.umask(before)
 
 
 async def test_closed_it_leaves_nothing(tmp_path: Path) -> None:

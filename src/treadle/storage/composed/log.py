@@ -125,16 +125,26 @@ class Log:
 
     async def overtaken(self, position: int) -> bool:
         """Whether entries behind this place may have been deleted. Steps on to the bases this process has reached."""
-        while (newer := await self.pointer(self.number + 1)) is not None:
+        while True:
+            number = self.number  # a rebase of this process may raise it during each wait
+            newer = await self.pointer(number + 1)
+            if newer is None:
+                return False
             if position < newer.position:
-                return await self.pointer(self.number + 2) is not None
-            self.number, self.base = self.number + 1, newer
-        return False
+                return await self.pointer(number + 2) is not None
+            self.stand_on(number + 1, newer)
+
+    def stand_on(self, number: int, base: Base) -> None:
+        """The one place that steps on: to a base this process has reached, never back and never past one."""
+        if number > self.number:
+            self.number, self.base = number, base
 
     async def find_base(self) -> tuple[int, Base]:
         """The newest base. Pointers are never deleted, so leaps and then halves find the last."""
         hint = await self.get(self.key("base"))
         low = int(hint) if hint is not None and hint.isdigit() else 0
+        if await self.pointer(low) is None:
+            low = 0  # the store has forgotten the base that the hint names
         step = 1
         while await self.pointer(low + step) is not None:
             low, step = low + step, step * 2
@@ -144,8 +154,14 @@ class Log:
                 low += step
         return low, (await self.pointer(low)) or Base(0, "", 0)
 
-    async def set_base(self, number: int, base: Base) -> bool:
-        """Make it the newest; False: somebody else's is. Raises StorageUnavailable if that cannot be learned."""
+    async def set_base(self, number: int, base: Base, before: Base) -> bool:
+        """Make it the newest; False: somebody else's is. Raises StorageUnavailable if that cannot be learned. `before`
+        is the base in front of it: its pointer is stored again in case the store has forgotten it, so that the numbers
+        have no gap, on which `overtaken` and `find_base` rely."""
+        if number > 1:
+            await self._store(
+                self._store.port.set_if_absent, self.key("base", number - 1), words.encode(before).decode()
+            )
         key, text = self.key("base", number), words.encode(base).decode()
         won = await self._store(self._store.port.set_if_absent, key, text)
         if not won:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.errors import NotADatabase
-from treadle.model import Claim, Claimed, Limit, Outcome, Presence, Record, Settled, State
+from treadle.model import Claim, Claimed, LimitFacts, Outcome, Presence, Record, Settled, State
 from treadle.storage.admit import Usage
 from treadle.storage.carrying import Mark
 from treadle.storage.composed import words
@@ -42,7 +42,7 @@ class Snapshot(Struct, frozen=True):
     down: tuple[tuple[str, tuple[tuple[str, int, bool, bool], ...]], ...]  # up -> (down, version, open, soft)
     keys: tuple[tuple[str, str], ...]
     behind: tuple[tuple[str, str], ...]
-    rules: tuple[Limit, ...]
+    limits: tuple[LimitFacts, ...]
     rates: tuple[tuple[str, Usage], ...]
     opens: tuple[tuple[str, float], ...]
     workers: tuple[tuple[Presence, float], ...]
@@ -76,6 +76,7 @@ class Copy(MemoryStorage):
     """The reference storage on a clock that the log moves."""
 
     name = "this storage of three ports"
+    checks = False
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(lambda: self.moment)
@@ -189,7 +190,7 @@ class Replica:
                 (up, tuple((down, edge.version, edge.open, edge.soft) for down, edge in downs.items()))
                 for up, downs in ends.down.items() if downs
             ),
-            keys=tuple(ends.keys.items()), behind=tuple(ends.behind.items()), rules=tuple(book.rules.values()),
+            keys=tuple(ends.keys.items()), behind=tuple(ends.behind.items()), limits=tuple(book.facts.values()),
             rates=tuple((key, msgspec.structs.replace(usage, used=0)) for key, usage in book.rates.items()
                         if usage.starts or usage.tokens is not None),
             opens=tuple(book.opens.items()), workers=tuple(self.copy.workers.values()), mark=self.copy.mark,
@@ -225,7 +226,8 @@ class Replica:
                 edge.open = is_open
         ends.keys.update(head.keys)
         ends.behind.update(head.behind)
-        book.rules.update((rule.name, rule) for rule in head.rules)
+        for facts in head.limits:
+            book.set_facts(facts)
         book.rates.update(head.rates)
         book.opens.clear()
         book.opens.update(head.opens)
@@ -257,8 +259,8 @@ async def _call(copy: Copy, op: Op) -> Any:
             return copy.settle_and_step(outcomes, ask)
         case words.Beat(worker, holds, lease):
             return await copy.heartbeat(worker, holds, lease)
-        case words.Rules(limits):
-            return await copy.set_limits(limits)
+        case words.Limits(asked):
+            return await copy.set_limits(asked.read())
         case words.Prune(limit):
             return await copy.prune(limit)
         case words.SetMark(mark):

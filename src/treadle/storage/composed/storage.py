@@ -18,9 +18,33 @@ import msgspec
 
 from treadle import clock
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
+from treadle.model import (
+    Claim,
+    Claimed,
+    Held,
+    Hold,
+    LimitChange,
+    LimitUse,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    Stats,
+)
 from treadle.ports import Ports
+from treadle.started import started
 from treadle.storage.carrying import Load, Mark
+from treadle.storage.checks import (
+    check_ask,
+    check_beat,
+    check_changes,
+    check_jobs,
+    guarded_settle,
+    guarded_settle_claim,
+)
 from treadle.storage.composed import tidy, words
 from treadle.storage.composed.bells import Bells
 from treadle.storage.composed.calls import PATIENCE, Port, soon
@@ -28,6 +52,7 @@ from treadle.storage.composed.log import AHEAD, Log, as_text, pieces
 from treadle.storage.composed.replica import Replica
 from treadle.storage.composed.words import Draft, Entry, Op
 from treadle.storage.hints import Hub
+from treadle.wire import LimitChanges
 
 logger = logging.getLogger("treadle")
 
@@ -36,6 +61,7 @@ PIECE: Final = (
     192 * 1024
 )  # characters in one value of the store; systems take a megabyte, a character has up to 4 bytes
 SKEW: Final = 5.0  # s the clocks of processes may differ without the log's going back
+RELOADS: Final = 100  # looks for a base whose parts are there; each time another process may just have replaced it
 SYNC: Final = 30.0  # s for which the store's clock, once read, is followed by our own
 
 Look = Callable[[Replica, float], Any]
@@ -87,6 +113,7 @@ class ComposedStorage:
         self._log, self._replica = Log(self._store, namespace), Replica(self._hub)
         self._asked: deque[_Asked] = deque()
         self._running: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None  # while it is being closed
         self._beside: set[asyncio.Task[Any]] = set()
         self._bells = self._new_bells()
         self._end_listening: Any = None
@@ -104,6 +131,8 @@ class ComposedStorage:
 
     async def open(self) -> None:
         """Read the rows as they are, and listen for what happens to them."""
+        while self._closing is not None:
+            await asyncio.wait([self._closing])  # or it would close what is opened here
         if self._is_open:
             return
         self._running, self._bells = None, self._new_bells()
@@ -113,10 +142,22 @@ class ComposedStorage:
         await self._listen()
 
     async def close(self) -> None:
-        """Stop, and let the ports close what they have open."""
-        if not self._is_open:
-            return
-        self._is_open = False
+        """Stop, and let the ports close what they have open. Where the caller is cancelled, closing goes on; the next
+        `open` or `close` waits for it."""
+        if self._closing is None:
+            if not self._is_open:
+                return
+            self._is_open = False
+            self._closing = started(self._finish())
+        await asyncio.shield(self._closing)
+
+    async def _finish(self) -> None:
+        try:
+            await self._stop()
+        finally:
+            self._closing = None
+
+    async def _stop(self) -> None:
         await self._bells.close()
         for task in list(self._beside):
             task.cancel()
@@ -144,10 +185,12 @@ class ComposedStorage:
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         if not jobs:
             return []
+        check_jobs(jobs)
         answer: list[Record] = await self._ask(words.Enqueue(tuple(jobs)))
         return answer
 
     async def claim(self, ask: Claim) -> Claimed:
+        check_ask(ask)
         self._bells.serve((queue for queue, _ in ask.queues), ask.tasks)
         claimed: Claimed | None = None
         while claimed is None:  # past very many who are blocked it goes in steps, each an entry
@@ -159,16 +202,19 @@ class ComposedStorage:
             self._bells.listen()  # once for each look in vain: what an idle worker's polling costs is the user's to say
         return claimed
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
-        lost: set[str] = await self._ask(words.Beat(worker, tuple(holds), lease))
-        return lost
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+        check_beat(worker, holds, lease)
+        held: Held = await self._ask(words.Beat(worker, tuple(holds), lease))
+        return held
 
+    @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
         settled: list[Settled] = await self._ask(words.Settling(tuple(outcomes)))
         return settled
 
+    @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         if not outcomes:
             return [], await self.claim(ask)
@@ -190,8 +236,15 @@ class ComposedStorage:
         stats: Stats = await self._look(lambda replica, now: replica.reads(replica.copy.stats(), now))
         return stats
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        await self._ask(words.Rules(tuple(limits)))
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        found: tuple[LimitUse, ...] = await self._look(
+            lambda replica, now: replica.reads(replica.copy.limits(use), now)
+        )
+        return found
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        check_changes(changes)
+        await self._ask(words.Limits(LimitChanges.of(changes)))
 
     async def prune(self, limit: int) -> int:
         gone: int = await self._ask(
@@ -210,7 +263,7 @@ class ComposedStorage:
         mark: Mark | None = await self._look(lambda replica, now: replica.copy.mark)
         return mark
 
-    async def set_mark(self, mark: Mark | None) -> None:
+    async def set_mark(self, mark: Mark) -> None:
         await self._ask(words.SetMark(mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
@@ -231,7 +284,7 @@ class ComposedStorage:
         asked = _Asked(op, look, wants)
         self._asked.append(asked)
         if self._running is None:
-            self._running = asyncio.create_task(self._work())
+            self._running = started(self._work())
         return await asked.answer
 
     async def _work(self) -> None:
@@ -355,12 +408,17 @@ class ComposedStorage:
 
     async def _reload(self) -> None:
         """Begin again with the newest base."""
-        while True:
+        for _ in range(RELOADS):
             number, base = await self._log.find_base()
             text = await self._log.read_parts(base.name, base.parts) if number else ""
             if text is not None:
                 break
             await asyncio.sleep(0)  # there is a newer one by now
+        else:
+            raise StorageUnavailable(
+                f"the newest base of {self.namespace!r} (number {number}) names parts that the store does not have; "
+                "it has lost acknowledged values, or its keys expire: restore it from a backup"
+            )
         fresh = Replica(self._hub)
         if number:
             fresh.read(text, base)

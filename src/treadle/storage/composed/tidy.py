@@ -31,10 +31,9 @@ async def rebase(log: Log, replica: Replica, append: Append, piece: int) -> bool
     base = Base(position, uuid4().hex, len(parts))
     await append(Announce(base.name, base.parts))
     await log.write_parts(base.name, parts)
-    won = await log.set_base(number + 1, base)
+    won = await log.set_base(number + 1, base, old)
     if won:
-        if log.number == number:
-            log.number, log.base = number + 1, base
+        log.stand_on(number + 1, base)
         await _tidy(log, replica, append, number, old, base)
     else:
         await log.delete_parts(base.name, base.parts)

@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence
+from treadle.model import Claim, Hold, NewJob, Outcome, Presence
 from treadle.storage.carrying import Load, Mark
+from treadle.wire import LimitChanges
 
-RULES: Final = 1
+RULES: Final = 5
 
 
 class Enqueue(Struct, frozen=True, tag="enqueue"):
@@ -40,8 +41,8 @@ class Beat(Struct, frozen=True, tag="beat"):
     lease: float
 
 
-class Rules(Struct, frozen=True, tag="limits"):
-    limits: tuple[Limit, ...]
+class Limits(Struct, frozen=True, tag="limits"):
+    asked: LimitChanges
 
 
 class Prune(Struct, frozen=True, tag="prune"):
@@ -49,7 +50,7 @@ class Prune(Struct, frozen=True, tag="prune"):
 
 
 class SetMark(Struct, frozen=True, tag="mark"):
-    mark: Mark | None
+    mark: Mark
 
 
 class Arrive(Struct, frozen=True, tag="load"):
@@ -72,7 +73,7 @@ class Tidied(Struct, frozen=True, tag="tidied"):
 
 
 Op = (
-    Enqueue | Claiming | Settling | SettleClaim | Beat | Rules | Prune | SetMark | Arrive | Announce | Tidied
+    Enqueue | Claiming | Settling | SettleClaim | Beat | Limits | Prune | SetMark | Arrive | Announce | Tidied
 )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ out and the new one in.
 from __future__ import annotations
 
 import heapq
-import itertools
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,10 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.model import Limit, NewJob, Record, State
-from treadle.storage.admit import Admission, Usage, opens_at, rule_for
+from treadle.model import Limit, LimitFacts, NewJob, Record, State
+from treadle.storage.admit import Admission, Asker, Usage, is_over, opens_at, rule_for
+from treadle.storage.limiting import acting, is_empty
 from treadle.storage.memory.ordered import Ordered, Spot
-from treadle.storage.rules import costs, rank, turn
+from treadle.storage.rules import costs, named_costs, rank, turn
 
 
 def spot_of(row: Record) -> Spot:
@@ -38,7 +38,8 @@ class Book:
         self.held: dict[str, set[str]] = defaultdict(set)  # ticket -> what runs under it
         self.started: dict[str, dict[str, int]] = defaultdict(dict)  # limit -> claimed, unfinished jobs: cost
         self.due: list[tuple[float, str]] = []  # a heap; entries may be out of date
-        self.rules: dict[str, Limit] = {}
+        self.facts: dict[str, LimitFacts] = {}  # limit -> what is stored of it
+        self.rules: dict[str, Limit] = {}  # limit -> the rule that acts
         self.rates: dict[str, Usage] = {}  # limit -> its starts or tokens
         self.opens: dict[str, float] = {}  # limit -> when its rate lets the next in
         self.topics: set[str] = set()  # what to speak once the call is done
@@ -119,6 +120,21 @@ class Book:
 
     # --- limits
 
+    def set_facts(self, facts: LimitFacts) -> bool:
+        """Put these facts in place of those of that limit; whether anything has changed."""
+        name = facts.name
+        if facts == self.facts.get(name, LimitFacts(name=name)):
+            return False
+        self.facts[name] = facts
+        if is_empty(facts):
+            del self.facts[name]
+        rule = acting(facts)
+        if rule is not None:
+            self.rules[name] = rule
+        else:
+            self.rules.pop(name, None)
+        return True
+
     def used(self, key: str) -> Usage:
         """Slots are counted from the rows, never kept: a counter can leak."""
         rule = rule_for(self.rules, key)
@@ -130,6 +146,16 @@ class Book:
             if until_ended or (row.state is State.RUNNING and not row.ran):
                 usage.used += cost
         return usage
+
+    def drop_unused(self, now: float) -> None:
+        """Forget the rates that remember nothing that still counts, and every view that has become empty."""
+        for key, usage in list(self.rates.items()):
+            if is_over(rule_for(self.rules, key), usage, now):
+                del self.rates[key]
+        views: tuple[dict[Any, Any], ...] = (self.line, self.lanes, self.aside, self.returned, self.started)
+        for view in views:
+            for key in [key for key, held in view.items() if not held]:
+                del view[key]
 
     def kept(self, row: Record) -> list[str]:
         """The limits whose slot it has kept since an earlier claim."""
@@ -145,14 +171,12 @@ class Book:
             self.call_in_for(key, now)
 
     def call_in_for(self, key: str, now: float) -> None:
-        """Let as many back in line as there is room for, beside those let back already."""
+        """Let back in line those there is room for, beside those that came back before and stand in front of them."""
         self.opens.pop(key, None)
         gate = Admission(self.rules, self.used, now)
         for queue in sorted(self.aside.get(key, ())):
             # By queue: one who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
-            returned = [self._price(id, key) for id in sorted(self.returned[key, queue])]
-            count = gate.back(key, returned, (self._price(id, key) for id in self._aside(key, queue)))
-            for id in list(itertools.islice(self._aside(key, queue), count)):
+            for id in gate.back(key, self._askers(key, queue, True), self._askers(key, queue, False)):
                 row = self.jobs[id]
                 self.put(replace(row, place=row.joined_at))
         self.set_opening(gate, key)
@@ -162,15 +186,23 @@ class Book:
         rule = rule_for(self.rules, key)
         return self.started[key] if rule is not None and rule.hold == "ended" else {}
 
-    def _aside(self, key: str, queue: str) -> Iterator[str]:
-        """Who of a queue stands aside for a limit: first those who have kept their slot, then the rest, in turn."""
-        keepers, aside = self._keepers(key), self.aside[key].get(queue, [])
-        if keepers:
-            yield from (id for _, _, id in aside if id in keepers)
-        yield from (id for _, _, id in aside if id not in keepers)
+    def _askers(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
+        """The jobs of a queue that ask for room in a limit, in turn: those that have kept their slot, or the others."""
+        keepers = self._keepers(key)
+        if kept and not keepers:
+            return iter(())
+        back = [spot_of(self.jobs[id]) for id in self.returned[key, queue]] if (key, queue) in self.returned else []
+        return heapq.merge(
+            (self._asker(spot, key, kept, aside=False) for spot in sorted(back) if (spot[2] in keepers) is kept),
+            (
+                self._asker(spot, key, kept, aside=True)
+                for spot in self.aside[key].get(queue, ())
+                if (spot[2] in keepers) is kept
+            ),
+        )
 
-    def _price(self, id: str, key: str) -> tuple[int, bool]:
-        return dict(self.jobs[id].job.limits)[key], id in self._keepers(key)
+    def _asker(self, spot: Spot, key: str, kept: bool, aside: bool) -> Asker:
+        return Asker(spot, dict(named_costs(self.jobs[spot[2]].job))[key], kept, aside)
 
     def set_opening(self, gate: Admission, key: str) -> None:
         """Note when the rate will let in the first of some queue who stands aside."""
@@ -179,9 +211,11 @@ class Book:
         if rule is None:
             return
         for queue in self.aside.get(key, ()):
-            moment = opens_at(rule, gate.of(key), self._price(next(self._aside(key, queue)), key)[0], gate.now)
-            if moment is not None:
-                self.opens[key] = min(moment, self.opens.get(key, moment))
+            for kept in (True, False):
+                first = next((each for each in self._askers(key, queue, kept) if each.aside), None)
+                moment = opens_at(rule, gate.of(key), first.cost, gate.now) if first is not None else None
+                if moment is not None:
+                    self.opens[key] = min(moment, self.opens.get(key, moment))
 
 
 def _drop(ordered: list[Any], entry: Any) -> None:

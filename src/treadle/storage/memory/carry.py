@@ -38,12 +38,12 @@ def unload(book: Book, ends: Endings, cursor: str | None, limit: int) -> Load:
         for key, usage in book.rates.items()
         if usage.starts or usage.tokens is not None
     )
-    return Load(jobs, tuple(book.rules.values()), rates, str(len(rows)) if more else None)
+    return Load(jobs, tuple(book.facts.values()), rates, str(len(rows)) if more else None)
 
 
 def load(book: Book, ends: Endings, given: Load) -> None:
-    for rule in given.rules:
-        book.rules[rule.name] = rule
+    for facts in given.rules:
+        book.set_facts(facts)
     for rate in given.rates:
         usage = book.rates.setdefault(rate.key, Usage())
         usage.starts, usage.tokens, usage.at = list(rate.starts), rate.tokens, rate.at

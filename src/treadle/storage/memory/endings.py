@@ -49,7 +49,8 @@ class Endings:
 
     def take_key(self, new: NewJob, now: float, parent: str = "") -> str | None:
         """Hold the key from now on. Answers whom to wait for: the running holder that gave the key away, or the one
-        that the superseded holder waited for itself. Never `parent`, which may be waiting for this very job."""
+        that the superseded holder waited for itself. Never `parent`, which may be waiting for this very job, and no
+        job that waits for `parent`."""
         assert new.key is not None
         holder = self.holder(new.key, now)
         self.keys[new.key] = new.id
@@ -59,12 +60,16 @@ class Endings:
         if row.state.final:  # since this call began: it came with it, doomed, and its window holds the key
             return None
         if row.ran or row.state is RUNNING or (row.state is WAITING and row.started_at is not None):
+            if parent and holder in self.waiting_for(parent):
+                return None
             self.behind[new.id] = holder
             return holder
         self.end(row, State.CANCELLED, now, SUPERSEDED, f"superseded by {new.id}")
         self.count_endings(now)
         first = self.behind.get(holder)
-        if first is None or first == parent or first not in self.jobs or self.jobs[first].state.final:
+        if first is None or first not in self.jobs or self.jobs[first].state.final:
+            return None
+        if parent and first in self.waiting_for(parent):  # which is one of them
             return None
         self.behind[new.id] = first
         return first
@@ -86,6 +91,19 @@ class Endings:
         row = self.jobs[id]
         if row.state is WAITING and row.pending <= 0:
             self.release(row, now)
+
+    def waiting_for(self, id: str) -> set[str]:
+        """This job, and all that cannot end before it has."""
+        found, look = {id}, [id]
+        while look:
+            for down, edge in self.down.get(look.pop(), {}).items():
+                row = self.jobs.get(down)
+                if down in found or row is None or not edge.open or row.version != edge.version:
+                    continue
+                if row.state is WAITING:
+                    found.add(down)
+                    look.append(down)
+        return found
 
     def release(self, row: Record, now: float) -> None:
         """It waits no longer: in line now, or when its delay is over. A promise waits on, for its settlement."""

@@ -10,24 +10,26 @@ from msgspec.structs import replace
 from treadle.errors import KeyHeld
 from treadle.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
 from treadle.storage.memory.endings import WAITING, Endings
-from treadle.storage.rules import expires_at, needed
+from treadle.storage.rules import expires_at, needed, noted, tolerated, within
 
 
 def after_the_end(ends: Endings, row: Record, out: Outcome, now: float) -> Settled:
     if out.state is row.state and out.keep is not None:
         until = expires_at(row, row.state, row.ended_at or now, out.keep)
-        ends.book.put(replace(row, expires_at=until))
+        ends.book.put(replace(noted(row, out), expires_at=until))
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
     found = found_with(ends, row)
     for each in found:
         holder = ends.holder(each.job.key, now) if each.job.key is not None else None
-        if holder not in (None, each.job.id):
-            return Settled("refused", str(KeyHeld(each.job.key or "", holder or "")))
+        if holder is not None and holder != each.job.id:
+            shown = holder if within(out.reach, ends.jobs[holder].job.queue) else ""
+            return Settled("refused", str(KeyHeld(each.job.key or "", shown)))
     for each in found:
         for down in list(ends.down.get(each.job.id, ())):
             uncount(ends, each, down)
+    found[0] = replace(row, memo=noted(row, out).memo)
     for each in found:
         reopen(ends, each, now)
     first = replace(ends.jobs[row.job.id], pending=0)
@@ -85,7 +87,7 @@ def recount(ends: Endings, id: str, now: float) -> None:
     """What it waits for now: those of its upstreams that were reopened have to end again."""
     row = ends.jobs[id]
     need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
-    row = replace(row, pending=needed(need, len(row.after)), slack=slack)
+    row = replace(row, pending=needed(need, row.after), slack=tolerated(slack, need, row.after))
     ends.book.put(row)
     for up in row.after:
         ends.down[up].pop(id, None)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec.structs import replace
 
 from treadle import clock
-from treadle.errors import KeyHeld, UnknownJob
+from treadle.errors import KeyHeld, UnknownUpstream
 from treadle.model import (
     APPLIED,
     ASKED,
@@ -22,8 +23,11 @@ from treadle.model import (
     SUPERSEDED,
     Claim,
     Claimed,
+    Held,
     Hold,
-    Limit,
+    LimitChange,
+    LimitFacts,
+    LimitUse,
     NewJob,
     Outcome,
     Page,
@@ -35,21 +39,41 @@ from treadle.model import (
     Stats,
 )  # fmt: skip
 from treadle.storage import looking
-from treadle.storage.admit import opens_at, rule_for, slots_fit
-from treadle.storage.carrying import SHUT, Load, Mark, gone, refusal
+from treadle.storage.admit import may_go_on, opens_at, rate_use, rule_for, take_back
+from treadle.storage.carrying import SHUT, Load, Mark, check_replaces, gone, refusal
+from treadle.storage.checks import check_ask, check_beat, check_changes, check_jobs, odd_outcomes
 from treadle.storage.hints import Hub
+from treadle.storage.limiting import changed, named
 from treadle.storage.memory import carry
 from treadle.storage.memory.book import Book, spot_of
 from treadle.storage.memory.endings import READY, RUNNING, WAITING, Edge, Endings
 from treadle.storage.memory.reopen import after_the_end
 from treadle.storage.memory.taking import Taking
-from treadle.storage.rules import costs, first_moment, needed, repeats
+from treadle.storage.rules import (
+    CLOCK_BACK,
+    REFUSALS,
+    awaited,
+    check_reach,
+    first_moment,
+    lost,
+    may_wait,
+    named_by,
+    needed,
+    refuse_circle,
+    refuse_holder,
+    refuse_taken,
+    repeats,
+    taken_back,
+    tolerated,
+    within,
+)
 
 
 class MemoryStorage:
     """Jobs in this process only; `now` reads the time (a test moves it by hand)."""
 
     name = "this memory storage"  # in what it says where its jobs have left
+    checks: ClassVar[bool] = True  # what it is given; what a log replays was checked when it was written
 
     def __init__(self, now: clock.Clock = clock.wall) -> None:
         self._now = now
@@ -83,6 +107,8 @@ class MemoryStorage:
     # --- enqueue
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        if self.checks:
+            check_jobs(jobs)
         self._refuse()
         now = self._now()
         answers = self._answers(jobs, now)
@@ -92,30 +118,42 @@ class MemoryStorage:
 
     def _answers(self, jobs: Sequence[NewJob], now: float, leaving: str = "") -> dict[str, str]:
         """Which row answers each job; raises before anything is stored. `leaving` gives its key up meanwhile."""
+        refuse_taken(jobs, lambda ids: {id: self._jobs[id].job for id in ids if id in self._jobs})
         answers: dict[str, str] = {}
-        taken: dict[str, str] = {}
+        taken: dict[str, NewJob] = {}
         for new in jobs:
             if new.id in self._jobs or new.id in answers:
                 answers.setdefault(new.id, new.id)
                 continue
             if new.key is not None:
-                holder = taken.get(new.key) or self._ends.holder(new.key, now, leaving)
+                holder = taken[new.key].id if new.key in taken else self._ends.holder(new.key, now, leaving)
+                if holder is not None:
+                    refuse_holder(new, taken.get(new.key) or self._jobs[holder].job)
                 if holder is not None and new.key_conflict == "raise":
                     raise KeyHeld(new.key, holder)
                 ended = holder in self._jobs and self._jobs[holder].state.final
                 if holder is not None and (new.key_conflict == "keep" or ended):
                     answers[new.id] = holder
                     continue
-                taken[new.key] = new.id
+                taken[new.key] = new
             answers[new.id] = new.id
+        found = {job.id: job for job in reversed(jobs)} if any(new.reach for new in jobs) else {}
         for new in jobs:
-            if answers[new.id] == new.id and new.id not in self._jobs and new.wait_timeout is None:
-                for up in new.after:
-                    if up not in self._jobs and up not in answers:
-                        raise UnknownJob(up, new.id)
+            if answers[new.id] != new.id or new.id in self._jobs:
+                continue
+            if new.reach:
+                found |= {job.id: job for job in self._jobs_of(new)}
+                check_reach(new, found.get)
+            for up in new.after if new.wait_timeout is None else ():
+                if up not in self._jobs and up not in answers:
+                    raise UnknownUpstream(up, new.id)
         return answers
 
-    def _store_all(self, jobs: Sequence[NewJob], answers: dict[str, str], now: float, parent: str = "") -> set[str]:
+    def _jobs_of(self, new: NewJob) -> list[NewJob]:
+        """The stored jobs that this one names."""
+        return [self._jobs[id].job for id in named_by(new) if id in self._jobs]
+
+    def _store_all(self, jobs: Sequence[NewJob], answers: dict[str, str], now: float, parent: str = "") -> None:
         """Store what is new; `parent` is the unfinished job they come from."""
         fresh = [new for new in jobs if answers[new.id] == new.id and new.id not in self._jobs]
         born: set[str] = set()
@@ -123,23 +161,35 @@ class MemoryStorage:
             if new.id not in born:
                 born.add(new.id)
                 self._store(new, answers, now, parent)
-        return born
 
     def _store(self, new: NewJob, answers: dict[str, str], now: float, parent: str) -> None:
-        after = tuple(dict.fromkeys(answers.get(up, up) for up in new.after))
+        after = tuple(answers.get(up, up) for up in new.after)
         soft = self._ends.take_key(new, now, parent) if new.key is not None else None
         if soft in after:
             soft = None  # it waits for the holder by name, and with what it asked of that ending
+        if new.task and not (after or soft or new.need or new.delay or new.ran) and new.wait_timeout is None:
+            self._store_ready(new, now)
+            return
         deadline_at = None if new.deadline is None else now + new.deadline
         timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
         self._book.put(Record(
-            job=new, version=0, state=WAITING, after=after, pending=needed(new.need, len(after)) + (soft is not None),
-            slack=new.slack, ran=new.ran, due_at=first_moment(deadline_at if not new.ran else None, timeout_at),
-            deadline_at=deadline_at, created_at=now, updated_at=now,
+            job=new, version=0, state=WAITING, after=after, pending=needed(new.need, after) + (soft is not None),
+            slack=tolerated(new.slack, new.need, after), ran=new.ran, deadline_at=deadline_at, created_at=now,
+            updated_at=now, due_at=first_moment(deadline_at if not new.ran else None, timeout_at),
         ))  # fmt: skip
         if soft is not None:
             self._ends.down[soft][new.id] = Edge(0, soft=True)
         self._ends.watch_ups(new.id, after, now)
+
+    def _store_ready(self, new: NewJob, now: float) -> None:
+        """A job that has nothing to wait for, in one step: half the time of a call that brings thousands."""
+        self._ends.count_endings(now)
+        place = self._book.place(new, now)
+        deadline_at = None if new.deadline is None else now + new.deadline
+        self._book.put(Record(
+            job=new, version=0, state=READY, slack=tolerated(new.slack, new.need, ()), place=place, joined_at=place,
+            due_at=deadline_at, deadline_at=deadline_at, created_at=now, updated_at=now,
+        ))  # fmt: skip
 
     # --- from waiting into line, and what is due
 
@@ -164,7 +214,7 @@ class MemoryStorage:
         if row.deadline_at is not None and row.deadline_at <= now and not row.ran:
             self._ends.end(row, State.FAILED, now, EXPIRED, "its deadline passed")
         elif row.state is RUNNING:
-            self._book.join(replace(row, lost=row.lost + 1, updated_at=now), now)
+            self._book.join(lost(row, now), now)
             self._book.call_in(row, now)
         elif row.state is READY:
             self._book.join(row, row.due_at or now)
@@ -179,6 +229,8 @@ class MemoryStorage:
     # --- claim
 
     async def claim(self, ask: Claim) -> Claimed:
+        if self.checks:
+            check_ask(ask)
         while True:
             self._refuse("closing")
             if self._shut():
@@ -219,6 +271,7 @@ class MemoryStorage:
         book, queues = self._book, {queue for queue, _ in ask.queues}
         if ask.ids:
             queues = {self._jobs[id].job.queue for id in ask.ids if id in self._jobs}
+            queues = {queue for queue in queues if within(ask.reach, queue)}
         found = []
         for queue in queues:
             rule = rule_for(book.rules, f"queue:{queue}") if book.line[queue] else None
@@ -228,29 +281,42 @@ class MemoryStorage:
 
     # --- heartbeat
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+        if self.checks:
+            check_beat(worker, holds, lease)
         self._refuse("closing", "gone")
         if self._shut("closing"):
-            return {hold.id for hold in holds}
-        now = self._now()
+            return Held(lost=frozenset(hold.id for hold in holds))
+        now, known = self._now(), self._workers.get(worker.worker)
+        # a worker that is new looks at the others: a machine whose clock is set right is often started anew
+        latest = known[1] if known is not None else max((seen for _, seen in self._workers.values()), default=now)
+        if latest > now + CLOCK_BACK:
+            self._take_back(now)
         self._workers[worker.worker] = worker, now
         if worker.gone:
             del self._workers[worker.worker]
-        lost = {hold.id for hold in holds if not self._beat(hold, lease, now)}
+        gone = frozenset(hold.id for hold in holds if not self._beat(hold, lease, now))
         self._tend(now)
         self._speak()
-        return lost
+        return Held(gone)
+
+    def _take_back(self, now: float) -> None:
+        """The clock was ahead of `now`, and is not any more."""
+        for name, (presence, seen) in self._workers.items():
+            self._workers[name] = presence, min(seen, now)
+        for usage in self._book.rates.values():
+            take_back(usage, now)
+        for row in list(self._jobs.values()):
+            taken = taken_back(row, now)
+            if taken is not None:
+                self._book.put(taken)
+        for key in [key for key, moment in self._book.opens.items() if moment > now]:
+            self._book.call_in_for(key, now)
 
     def _beat(self, hold: Hold, lease: float, now: float) -> bool:
         row, book = self._jobs.get(hold.id), self._book
-        if row is None or row.version != hold.version or row.worker is None or row.state not in (RUNNING, READY):
+        if not may_go_on(row, hold, book):
             return False
-        if row.state is READY and not row.ran:  # its lease ran out, and nobody has claimed it since
-            kept = book.kept(row)
-            for key, cost in costs(row.job):
-                rule = rule_for(book.rules, key)
-                if rule is not None and key not in kept and not slots_fit(rule, book.used(key), cost):
-                    return False
         memo = tuple({**dict(row.memo), **dict(hold.memo)}.items()) if hold.memo else row.memo
         note = hold.note if hold.note is not None else row.note
         if note != row.note:
@@ -266,18 +332,20 @@ class MemoryStorage:
         mark = self._shut("closing")
         if mark is not None:
             return [gone(mark) for _ in outcomes]
-        now = self._now()
-        settled = [self._settle(out, now) for out in outcomes]
+        now, odd = self._now(), odd_outcomes(outcomes) if self.checks else {}
+        settled = [odd.get(number) or self._settle(out, now) for number, out in enumerate(outcomes)]
         self._speak()
         return settled
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        if self.checks:
+            check_ask(ask)
         settled = await self.settle(outcomes)
         return settled, Claimed() if outcomes and self._shut() else await self.claim(ask)
 
     def _settle(self, out: Outcome, now: float) -> Settled:
         row = self._jobs.get(out.id)
-        if row is None:
+        if row is None or not within(out.reach, row.job.queue):
             return Settled("stale", "there is no such job")
         if repeats(out, row):
             return APPLIED
@@ -288,17 +356,29 @@ class MemoryStorage:
         try:
             answers = self._answers(out.then, now, leaving=out.id if out.state.final else "")
             for up in out.after:
-                if up not in self._jobs and up not in answers:
-                    raise UnknownJob(up, out.id)
-        except (UnknownJob, KeyHeld) as error:
+                above = self._jobs.get(up)
+                if up not in answers and (above is None or not may_wait(out, row, above.job)):
+                    raise UnknownUpstream(up, out.id)
+            circle = self._circle(out, answers)
+        except REFUSALS as error:
             return Settled("refused", str(error))
         if row.state is RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
             self._book.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
-        self._apply(row, out, answers, now)
+        self._apply(row, out, answers, circle, now)
         self._ends.count_endings(now)
         return APPLIED
 
-    def _apply(self, old: Record, out: Outcome, answers: dict[str, str], now: float) -> None:
+    def _circle(self, out: Outcome, answers: dict[str, str]) -> set[str]:
+        """Of the rows that answer jobs of this outcome those that wait for its job, directly or through others."""
+        if out.state is not WAITING or not out.then:
+            return set()
+        fresh = {new.id for new in out.then if answers[new.id] == new.id and new.id not in self._jobs}
+        answering = {answers[new.id] for new in out.then} - fresh
+        circle = answering & self._ends.waiting_for(out.id) if answering else answering
+        refuse_circle(out, answers, circle, fresh)
+        return circle
+
+    def _apply(self, old: Record, out: Outcome, answers: dict[str, str], circle: set[str], now: float) -> None:
         memo = tuple({**dict(old.memo), **dict(out.memo)}.items()) if out.memo else old.memo
         row = replace(
             old, version=old.version + 1, attempt=out.attempt, result=out.result, value=out.value, error=out.error,
@@ -313,21 +393,18 @@ class MemoryStorage:
         if out.result is not None:
             self._book.topics.add(f"job:{row.job.id}")
         self._book.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
-        born = self._store_all(out.then, answers, now, parent=out.id)
+        self._store_all(out.then, answers, now, parent=out.id)
         if out.state is READY and out.delay <= 0:
             self._book.join(row, now)
         elif out.state is READY:
             self._ends.schedule(row, now + out.delay)
         else:
-            self._wait(row, out, born, now)
+            self._wait(row, out, awaited(out, answers, circle), now)
         self._book.call_in(old, now)
 
-    def _wait(self, row: Record, out: Outcome, born: set[str], now: float) -> None:
-        """Wait for what the outcome names; a `then` job that another row answered is nobody's child."""
-        asked = {new.id for new in out.then}
-        after = tuple(dict.fromkeys(up for up in out.after if up in born or up not in asked))
+    def _wait(self, row: Record, out: Outcome, after: tuple[str, ...], now: float) -> None:
         due = first_moment(None if row.ran else row.deadline_at, now + out.delay if out.delay > 0 else None)
-        self._book.put(replace(row, state=WAITING, after=after, pending=needed(out.need, len(after)), slack=out.slack,
+        self._book.put(replace(row, state=WAITING, after=after, pending=needed(out.need, after), slack=out.slack,
                                place=None, parked=None, due_at=due))  # fmt: skip
         self._ends.watch_ups(row.job.id, after, now)
 
@@ -340,21 +417,31 @@ class MemoryStorage:
         return looking.find(list(self._jobs.values()), query)
 
     async def stats(self) -> Stats:
-        now, book = self._now(), self._book
-        workers = tuple(worker for worker, seen in self._workers.values() if seen + worker.ttl >= now)
+        now = self._now()
+        workers = looking.workers(self._workers.values(), now)
+        counts = looking.counts(self._jobs.values(), now)
+        return Stats(counts=counts, workers=workers, limits=await self.limits())
+
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        book, now = self._book, self._now()
+        if not use:
+            return looking.limit_uses(book.facts)
         parked = {key: sum(map(len, queues.values())) for key, queues in book.aside.items()}
         used = {key: book.used(key).used for key in list(book.started)}
-        limits = looking.limit_uses(book.rules, used, parked)
-        return Stats(counts=looking.counts(self._jobs.values(), now), workers=workers, limits=limits)
+        rates = {key: rate_use(rule, usage, now) for key, usage in book.rates.items()
+                 if (rule := rule_for(book.rules, key)) is not None}  # fmt: skip
+        return looking.limit_uses(book.facts, used, parked, rates)
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        if self.checks:
+            check_changes(changes)
         self._refuse()
-        book, now = self._book, self._now()
-        for rule in limits:
-            if rule.slots is None and rule.rate is None:
-                book.rules.pop(rule.name, None)
-            else:
-                book.rules[rule.name] = rule
+        book, now, before = self._book, self._now(), dict(self._book.facts)
+        for change in changes:
+            name = named(change)
+            book.set_facts(changed(book.facts.get(name, LimitFacts(name=name)), change))
+        if book.facts == before:
+            return
         for key in list(book.aside):
             book.call_in_for(key, now)
         book.topics.update(f"queue:{queue}" for queue, line in book.line.items() if line)
@@ -378,6 +465,7 @@ class MemoryStorage:
             row = self._jobs.pop(id)
             self._book.take_out(row)
             self._ends.forget(row)
+        self._book.drop_unused(now)
         self._speak()
         return len(old[:limit])
 
@@ -389,7 +477,8 @@ class MemoryStorage:
     async def read_mark(self) -> Mark | None:
         return self._mark
 
-    async def set_mark(self, mark: Mark | None) -> None:
+    async def set_mark(self, mark: Mark) -> None:
+        check_replaces(self._mark, mark, self.name)
         self._mark = mark
         if self._shut() is None:
             carry.open_again(self._book, self._now())
@@ -399,5 +488,6 @@ class MemoryStorage:
         return carry.unload(self._book, self._ends, cursor, limit)
 
     async def load(self, load: Load, mark: Mark) -> None:
+        check_replaces(self._mark, mark, self.name)
         carry.load(self._book, self._ends, load)
         self._mark = mark

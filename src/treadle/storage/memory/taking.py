@@ -11,7 +11,7 @@ from treadle.model import Claim, Record, State
 from treadle.storage.admit import Admission
 from treadle.storage.memory.book import Book
 from treadle.storage.memory.endings import Endings
-from treadle.storage.rules import ASIDE_MOST, costs, keeps_key
+from treadle.storage.rules import ASIDE_MOST, costs, keeps_key, named_costs, within
 
 
 class Taking:
@@ -43,7 +43,8 @@ class Taking:
     def _queues(self) -> list[tuple[str, int]]:
         ask, jobs = self._ask, self._book.jobs
         if ask.ids:
-            return [(jobs[id].job.queue, ask.limit) for id in ask.ids if id in jobs]
+            queues = [jobs[id].job.queue for id in ask.ids if id in jobs]
+            return [(queue, ask.limit) for queue in queues if within(ask.reach, queue)]
         return [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
 
     def run(self) -> None:
@@ -82,7 +83,7 @@ class Taking:
         of_queue = ((f"queue:{row.job.queue}", 1),)
         if gate.blocked_by(of_queue, kept):
             return False
-        shut = gate.blocked_by(row.job.limits, kept)
+        shut = gate.blocked_by(named_costs(row.job), kept)
         if shut is None:
             gate.admit(costs(row.job), kept)
             return True

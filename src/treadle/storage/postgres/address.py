@@ -5,6 +5,7 @@ Without it a misspelt option would be a connection that fails on the first call,
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -13,6 +14,7 @@ from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from treadle.errors import BadUrl
+from treadle.redaction import shown
 
 SCHEMA: Final = "treadle"
 POOL: Final = 5  # connections: a worker's pumps, its heartbeat, and somebody who looks
@@ -25,6 +27,9 @@ QUIET: Final = {
     "keepalives_count": 3, "application_name": "treadle",
 }  # fmt: skip
 
+# Whatever the URL, the environment, the role or the database say: a job's text is UTF-8 on every connection of ours.
+OUR_WAY: Final = {"client_encoding": "UTF8"}
+
 
 class Address(Struct, frozen=True):
     """Where the server is, and how we behave there.
@@ -35,7 +40,7 @@ class Address(Struct, frozen=True):
     schema     the schema our tables live in
     pool       connections at most, besides the one that listens
     timeout    s for the answer to one call
-    prepare    statements are prepared and the session is set up; not behind a pooler that lends connections out
+    prepare    whether statements are prepared; None: where the server's session is ours alone, not behind a pooler
     """
 
     conninfo: str
@@ -44,7 +49,7 @@ class Address(Struct, frozen=True):
     schema: str = SCHEMA
     pool: int = POOL
     timeout: float = TIMEOUT
-    prepare: bool = True
+    prepare: bool | None = None
 
 
 def read(url: str) -> Address:
@@ -58,12 +63,17 @@ def read(url: str) -> Address:
         # libpq reads %20, and not the + that urlencode would write for a space
         told = conninfo_to_dict(place + ("?" + urlencode(others, quote_via=quote) if others else ""))
     except psycopg.Error as error:
-        raise BadUrl(f"{str(error).strip()} (ours are {', '.join(OURS)}), found {known!r}") from error
-    there: dict[str, str] = {name: str(value) for name, value in {**QUIET, **told}.items() if value is not None}
+        # libpq quotes what it could not read, which may be a part of the password
+        said = re.sub(
+            r'"[^"]*"', lambda part: part[0] if part[0][1:-1] in dict(others) else '"..."', str(error).strip()
+        )
+        raise BadUrl(f"{said} (ours are {', '.join(OURS)}), found {known!r}") from None
+    words_of = {**QUIET, **told, **OUR_WAY}
+    there: dict[str, str] = {name: str(value) for name, value in words_of.items() if value is not None}
     ports = [port for port in there.get("port", "").split(",") if port]  # of several hosts some may name none
     if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
         raise BadUrl(f"port: expected a number from 1 to 65,535, found {known!r}")
-    prepare = _one_of(ours, "prepare", ("on", "off"), known) == "on"
+    prepare = _one_of(ours, "prepare", ("auto", "on", "off"), known)
     return Address(
         conninfo=make_conninfo("", **there),
         ear=_ear(ours.get("listen", "on"), there, known),
@@ -71,18 +81,8 @@ def read(url: str) -> Address:
         schema=_schema(ours.get("schema", SCHEMA), known),
         pool=int(_number(ours, "pool", POOL, 1, 1_000, known)),
         timeout=_number(ours, "timeout", TIMEOUT, 1, 3_600, known),
-        prepare=prepare,
+        prepare=None if prepare == "auto" else prepare == "on",
     )
-
-
-def shown(url: str) -> str:
-    """The URL without passwords, for messages."""
-    place, mark, query = url.partition("?")
-    scheme, colons, rest = place.partition("://")
-    user, at, where = rest.rpartition("@")
-    user = user.partition(":")[0]
-    kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if "password" not in name]
-    return f"{scheme}{colons}{user}{at}{where}" + (mark + urlencode(kept, quote_via=quote) if kept else "")
 
 
 def _schema(name: str, known: str) -> str:
@@ -104,7 +104,7 @@ def _number(ours: dict[str, str], name: str, default: float, least: float, most:
 def _one_of(ours: dict[str, str], name: str, allowed: tuple[str, ...], known: str) -> str:
     found = ours.get(name, allowed[0])
     if found not in allowed:
-        raise BadUrl(f"{name}: expected {' or '.join(allowed)}, found {found!r} in {known!r}")
+        raise BadUrl(f"{name}: expected {', '.join(allowed[:-1])} or {allowed[-1]}, found {found!r} in {known!r}")
     return found
 
 

@@ -9,9 +9,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from treadle.model import Limit, Record
-from treadle.storage.carrying import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark
+from msgspec.structs import asdict
+
+from treadle.model import LimitFacts, Record
+from treadle.storage.carrying import Carried, Edge, InTheWay, Load, Mark, Rate, decode_mark, encode_mark, overtaken
+from treadle.storage.limiting import rows
 from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.look import limit_facts
 from treadle.storage.postgres.rows import (
     NUMBER,
     TOLD_ENDED,
@@ -22,10 +26,11 @@ from treadle.storage.postgres.rows import (
     said,
     text,
 )  # fmt: skip
+from treadle.storage.postgres.topics import Caller, noting
 
 MARK: Final = "SELECT value FROM {schema}.meta WHERE name = 'move'"
-SET_MARK: Final = "SELECT {schema}.set_mark(%s::float8, %s)::text"
-TAKE_IN: Final = "SELECT {schema}.take_in(%s::json, %s::json, %s::json, %s)::text"
+SET_MARK: Final = noting("SELECT {schema}.set_mark(%s::float8, %s)", 1)
+TAKE_IN: Final = "SELECT {schema}.take_in(%s::json, %s::json, %s::json, %s)"
 
 # By id: an order that stays while jobs end. A key is held by whom `holder` names, while its own row says so too; by one
 # who has ended, if its window went on when it did.
@@ -41,7 +46,6 @@ FROM (
     UNION ALL (SELECT * FROM {{schema}}.ended WHERE id > %s ORDER BY id LIMIT %s)
 ) AS j ORDER BY j.id LIMIT %s
 """
-RULES: Final = "SELECT name, slots, rate, per, how, burst, hold FROM {schema}.rule ORDER BY name"
 STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
 BUCKETS: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE tokens IS NOT NULL"
 
@@ -51,12 +55,21 @@ async def read_mark(run: Runner) -> Mark | None:
     return decode_mark(heard(found[0][0])) if found else None
 
 
-async def set_mark(run: Runner, mark: Mark | None, now: float | None) -> None:
-    await run.run(SET_MARK, [now, _written(mark)])
+async def set_mark(run: Caller, mark: Mark, now: float | None) -> None:
+    _check(await run.call(SET_MARK, [now, _written(mark)]))
 
 
-def _written(mark: Mark | None) -> str | None:
-    return None if mark is None else said(encode_mark(mark).decode())
+def _written(mark: Mark) -> str:
+    return said(encode_mark(mark).decode())
+
+
+def _check(answer: Sequence[Sequence[Any]]) -> None:
+    """The functions return NULL; the stored mark if it refuses the new one; or whose transaction is in the way."""
+    [[found]] = answer
+    if found is not None and (waits := from_json(found)).keys() == {"waits"}:
+        raise InTheWay(waits["waits"])
+    if found is not None:
+        raise overtaken(decode_mark(heard(found)), "this PostgreSQL schema")
 
 
 # --- leaving
@@ -69,8 +82,8 @@ async def unload(run: Runner, cursor: str | None, limit: int) -> Load:
     more = jobs[-1].record.job.id if len(found) > limit else None
     if cursor is not None:
         return Load(jobs, cursor=more)
-    rules = tuple(Limit(heard(name), *others) for name, *others in await run.run(RULES, []))
-    return Load(jobs, rules, await _rates(run), more)
+    rules = await limit_facts(run)
+    return Load(jobs, tuple(rules[name] for name in sorted(rules)), await _rates(run), more)
 
 
 def _carried(row: Sequence[Any]) -> Carried:
@@ -94,7 +107,15 @@ async def _rates(run: Runner) -> tuple[Rate, ...]:
 
 async def load(run: Runner, given: Load, mark: Mark) -> None:
     jobs = sorted((_words(each) for each in given.jobs), key=lambda words: str(words["id"]))
-    await run.run(TAKE_IN, [text(given.rules), text(given.rates), text(jobs), _written(mark)], often=False)
+    words = [text(_facts(given.rules)), text(given.rates), text(jobs), _written(mark)]
+    _check(await run.run(TAKE_IN, words, often=False))
+
+
+def _facts(given: Sequence[LimitFacts]) -> list[dict[str, Any]]:
+    return [
+        {**(asdict(rule) if rule is not None else {}), "name": name, "kind": kind, "until": until}
+        for each in given for name, kind, rule, until in rows(each)
+    ]  # fmt: skip
 
 
 def _words(carried: Carried) -> dict[str, Any]:

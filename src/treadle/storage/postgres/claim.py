@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from treadle.model import Claim, Claimed, Record
-from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.head import Floor
 from treadle.storage.postgres.line import Row
 from treadle.storage.postgres.rows import record, said, text
+from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.rules import rank
 
 AGAIN, UNFINISHED = 1, 2  # what the last row says of the claim
-CLAIM: Final = "SELECT * FROM {schema}.work(%s::float8, NULL, 0, %s::json)"
+CLAIM: Final = noting("SELECT * FROM {schema}.work(%s::float8, NULL, 0, false, %s::json)", 13)
 TICKETS: Final = 64  # of one worker remembered
 
 Floors = dict[str, Floor] | None
@@ -44,10 +44,10 @@ class Nobody:
     def claimed(self, ask: Claim, floors: Floors, records: Sequence[Record], aside: int) -> None: ...
 
 
-async def claim(run: Runner, ask: Claim, now: float | None, watch: Watch) -> Claimed:
+async def claim(run: Caller, ask: Claim, now: float | None, watch: Watch) -> Claimed:
     while True:
         floors = watch.floors(ask)
-        found = claimed(await run.run(CLAIM, [now, asked(ask, floors)]), ask, watch, floors)
+        found = claimed(await run.call(CLAIM, [now, asked(ask, floors)]), ask, watch, floors)
         if found is not None:
             return found
 
@@ -66,6 +66,8 @@ def asked(ask: Claim, floors: Floors) -> str:
         "ids": list(dict.fromkeys(ask.ids)),
         "holds": ask.holds,
     }
+    if ask.ids and ask.reach:
+        words["reach"] = ask.reach
     if floors is not None:
         words["floors"] = {said(queue): floor for queue, floor in floors.items()}
     if ask.tasks is not None and tasks is not None:

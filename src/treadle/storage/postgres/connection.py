@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.faults import AGAIN, MISSING, Cut, Said, translated
+from treadle.storage.postgres.faults import AGAIN, MISSING, Cut, Said, code_of, translated
 from treadle.storage.postgres.line import Line, Row, Value, connect
 from treadle.storage.postgres.statements import Statements
 
@@ -22,10 +22,12 @@ PAUSE: Final = 0.005  # s, the first of those pauses; about what the other one n
 CONNECT: Final = 15.0  # s until a connection stands, all hosts of the URL tried
 
 # Functions are written for a new snapshot at each statement, whatever the database's default; the server gives up
-# before we do, so that it holds no locks for a caller who has gone.
+# before we do, so that it holds no locks for a caller who has gone; and numbers travel with all of their digits.
+# A pooler reports another process than the one that answers, and lends its sessions to others: nothing is set there.
 SESSION: Final = (
     "SELECT set_config('default_transaction_isolation', 'read committed', false),"
-    " set_config('statement_timeout', $1, false), set_config('idle_in_transaction_session_timeout', $1, false)"
+    " set_config('statement_timeout', $1, false), set_config('idle_in_transaction_session_timeout', $1, false),"
+    " set_config('extra_float_digits', '1', false) WHERE pg_backend_pid() = $2::int"
 )
 
 
@@ -62,14 +64,31 @@ class Pool:
     async def connect(self) -> Line:
         """A new line; the caller has it for itself."""
         address = self._address
-        line = Line(await connect(address.conninfo, CONNECT), address.prepare)
-        if address.prepare:
-            try:
-                await line.run(SESSION, (f"{address.timeout * 1000:.0f}",), address.timeout, often=False)
-            except BaseException:
-                line.close()
-                raise
+        line = Line(await connect(address.conninfo, CONNECT), address.prepare is not False)
+        limit = f"{address.timeout * 1000:.0f}"
+        try:
+            own = address.prepare is not False and await line.run(
+                SESSION, (limit, line.made.pgconn.backend_pid), address.timeout, often=False
+            )
+        except BaseException:
+            line.close()
+            raise
+        if not own:
+            line.is_lent(limit, bool(address.prepare))
         return line
+
+    async def run_alone(self, text: str) -> list[Row]:
+        """One statement that may take long or runs in no transaction block, over a connection of its own."""
+        address = self._address
+        line: Line | None = None
+        try:
+            line = Line(await connect(address.conninfo, CONNECT), False)
+            return await line.run(self._statements.sent(text), [], address.timeout)
+        except (Said, Cut, TimeoutError, OSError) as error:
+            raise translated(error, address.shown) from error
+        finally:
+            if line is not None:
+                line.close()
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         """One statement, as a transaction of its own. It may be run more than once: every verb may be repeated."""
@@ -133,4 +152,4 @@ class Pool:
 
 def is_missing(error: BaseException | None) -> bool:
     """Whether the server has not, or no longer, what we made there."""
-    return isinstance(error, Said) and error.code in MISSING
+    return error is not None and code_of(error) in MISSING

@@ -8,34 +8,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from treadle.errors import KeyHeld, UnknownJob
+from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
 from treadle.model import NewJob, Record
-from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.line import Row
 from treadle.storage.postgres.rows import (
     from_json,
     heard,
+    is_keyed,
     is_plain,
     job_words,
+    key_columns,
     new_record,
     plain_columns,
+    plain_extras,
     record,
     said,
     text,
 )  # fmt: skip
+from treadle.storage.postgres.topics import Caller, noting
+from treadle.storage.rules import CircularWait, taken_by
 
-PLAIN: Final = (
+PLAIN: Final = noting(
     "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "
-    "%s::float8[], %s::float8[], %s::text[], %s::text[])"
+    "%s::float8[], %s::float8[], %s::text[], %s::text[], %s::text[], %s::boolean)",
+    14,
 )
-ANY: Final = "SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)"
+KEYED: Final = noting(
+    "SELECT * FROM {schema}.enqueue_keyed(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "
+    "%s::float8[], %s::float8[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[])",
+    14,
+)
+ANY: Final = noting("SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)", 14)
 
 
-async def enqueue(run: Runner, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
-    """Raises UnknownJob, KeyHeld; nothing is stored then."""
-    once = named_once(jobs)
-    if all(map(is_plain, once.values())):
-        return await _plain(run, jobs, once, now)
-    rows = await run.run(ANY, [now, text([job_words(job) for job in once.values()])])
+async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
+    """Raises UnknownUpstream, KeyHeld, IdTaken; nothing is stored then."""
+    wanted = to_store(jobs)
+    once = {job.id: job for job in wanted}
+    if len(once) == len(wanted) and all(map(is_plain, wanted)):
+        # as the server sorts what is stored: it looks from the first of them to the last
+        in_order = [once[id] for id in sorted(once, key=said)]
+        head, *known = await run.call(PLAIN, [now, *plain_columns(in_order), *plain_extras(in_order)])
+        if head[-1] is None:
+            return _answers(jobs, once, head[10], known)
+    elif len(once) == len(wanted) and all(map(is_keyed, wanted)):
+        head, *known = await run.call(KEYED, [now, *plain_columns(wanted), *key_columns(wanted)])
+        if head[-1] is None:
+            return _answers(jobs, once, head[10], known)
+    rows = await run.call(ANY, [now, text([job_words(job) for job in wanted])])
     if rows[0][0] is None:
         raise refusal(rows[0][-1])
     found = {heard(row[0]): record(row[1:]) for row in rows}
@@ -50,11 +70,16 @@ def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
     return once
 
 
-async def _plain(run: Runner, jobs: Sequence[NewJob], once: dict[str, NewJob], now: float | None) -> list[Record]:
-    # as the server sorts what is stored: it looks from the first of them to the last
-    in_order = [once[id] for id in sorted(once, key=said)]
-    head, *known = await run.run(PLAIN, [now, *plain_columns(in_order)])
-    moment = head[10]
+def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
+    """Each id once; and again the jobs that the functions refuse because the call names their id twice."""
+    once = named_once(jobs)
+    if len(once) == len(jobs):
+        return list(once.values())
+    return [*once.values(), *(job for job in jobs if job is not once[job.id] and taken_by(job, once[job.id]))]
+
+
+def _answers(jobs: Sequence[NewJob], once: dict[str, NewJob], moment: float, known: Sequence[Row]) -> list[Record]:
+    """Jobs that are not among the known rows have just been stored."""
     rows = {heard(row[0]): record(row[1:]) for row in known}
     for id, job in once.items():
         if id not in rows:
@@ -62,8 +87,14 @@ async def _plain(run: Runner, jobs: Sequence[NewJob], once: dict[str, NewJob], n
     return [rows[job.id] for job in jobs]
 
 
-def refusal(words: str) -> KeyHeld | UnknownJob:
+def refusal(words: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait:
     """What the functions refuse, as the library's error."""
     kind, *names = from_json(words)
-    first, second = (heard(name) if name is not None else "" for name in names)
-    return KeyHeld(first, second) if kind == "held" else UnknownJob(first, second)
+    first, second, *more = (heard(name) if name is not None else "" for name in names)
+    if kind == "taken":
+        return IdTaken(first, second, more[0], bool(more[1]))
+    if kind == "circle":
+        return CircularWait(first, second, more[0])
+    if kind == "beyond":
+        return IdTaken(first, None, second, False)
+    return KeyHeld(first, second) if kind == "held" else UnknownUpstream(first, second)

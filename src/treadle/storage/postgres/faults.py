@@ -9,7 +9,7 @@ from typing import Final
 
 import psycopg
 
-from treadle.errors import StorageError, StorageFull, StorageUnavailable
+from treadle.errors import NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.storage.carrying import Mark, decode_mark
 from treadle.storage.carrying import refusal as shut
 
@@ -25,9 +25,12 @@ MISSING: Final = frozenset({"42883", "42P01", "42703", "3F000"})
 MARKED: Final = "TR002"
 
 _FULL: Final = frozenset({"53100"})
-_AWAY_CLASSES: Final = ("08", "28", "3D", "40", "53", "57", "58", "XX")
+# Neither a wrong password nor a missing database (28, 3D) is an outage: waiting does not cure them.
+_AWAY_CLASSES: Final = ("08", "40", "53", "57", "58", "XX")
 _AWAY: Final = frozenset({"25006", "25P03", "26000", "42P05", "55P03"})
 _ADVICE: Final = {
+    "08P01": "behind a pooler that lends connections out, add ?prepare=off",
+    "22P05": "give Treadle a database with ENCODING 'UTF8'",
     "25006": "this server is a standby or read-only; name the primary, or add target_session_attrs=read-write",
     "26000": "behind a pooler that lends connections out, add ?prepare=off",
     "28000": "is the role right?",
@@ -63,6 +66,11 @@ def mark_of(error: BaseException) -> Mark | None:
     return decode_mark(message) if code == MARKED else None
 
 
+def code_of(error: BaseException) -> str | None:
+    """The SQLSTATE, whichever driver told it."""
+    return _said(error)[0]
+
+
 def _said(error: BaseException | None) -> tuple[str | None, str]:
     """SQLSTATE and message, whichever driver told it."""
     if isinstance(error, Said):
@@ -83,7 +91,9 @@ def refusal(code: str, message: str, where: str) -> StorageError:
         return StorageFull(f"{words}; nothing of the call was stored")
     if code in _AWAY or code.startswith(_AWAY_CLASSES) or (code == "0A000" and "cached plan" in message):
         return StorageUnavailable(words)
-    return StorageError(words)
+    if code.startswith("28") or code == "42501":
+        return StorageDenied(words)
+    return NotADatabase(words) if code == "3D000" else StorageError(words)
 
 
 def translated(error: BaseException, where: str) -> BaseException:

@@ -20,7 +20,7 @@ SELECT current_setting('server_version'), current_setting('fsync') = 'on', curre
        (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()),
        (SELECT count(*) FROM pg_replication_slots WHERE xmin IS NOT NULL AND NOT active),
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
-       current_setting('max_connections')::int
+       current_setting('max_connections')::int, current_setting('server_encoding')
 """
 TABLES: Final = """
 SELECT c.relname::text, pg_total_relation_size(c.oid), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
@@ -58,16 +58,17 @@ class Health(Struct, frozen=True, kw_only=True):
     idle_slots: int  # replication slots nobody reads, that hold rows back
     connections: int
     max_connections: int
+    encoding: str
     tables: tuple[Table, ...]
 
 
 async def health(run: Runner, schema: str) -> Health:
     [
-        (version, fsync, pages, commit, autovacuum, isolation, standby, oldest, prepared, slots, used, most)
+        (version, fsync, pages, commit, autovacuum, isolation, standby, oldest, prepared, slots, used, most, encoding)
     ] = await run.run(HEALTH, [], often=False)
     tables = await run.run(TABLES, [schema], often=False)
     return Health(
         version=version, fsync=fsync, full_page_writes=pages, synchronous_commit=commit, autovacuum=autovacuum,
         isolation=isolation, standby=standby, oldest=oldest, prepared=prepared, idle_slots=slots, connections=used,
-        max_connections=most, tables=tuple(Table(*row) for row in tables),
+        max_connections=most, encoding=encoding, tables=tuple(Table(*row) for row in tables),
     )  # fmt: skip

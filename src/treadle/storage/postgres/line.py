@@ -18,9 +18,13 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 
+from treadle.redaction import without
 from treadle.storage.postgres.faults import Cut, Said
 
 OLDEST: Final = 14  # the oldest PostgreSQL we are tested with
+ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of a database; the latter stores our bytes as they are
+PIPELINES: Final = 140_000  # the libpq that can send two statements in one trip
+LIMIT: Final = b"SELECT set_config('statement_timeout', $1, true), set_config('extra_float_digits', '1', true)"
 KNOWN: Final = 200  # statements prepared on one connection; beyond, they are sent whole
 GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
 
@@ -43,17 +47,26 @@ async def connect(conninfo: str, limit: float) -> psycopg.AsyncConnection[Any]:
     if version < OLDEST:
         await made.close()
         raise Said("0A000", f"PostgreSQL {OLDEST} or newer is needed, this is {version}")
+    encoding = made.info.parameter_status("server_encoding")
+    if encoding not in ENCODINGS and encoding is not None:
+        name = made.info.dbname
+        await made.close()
+        raise Said("0A000", f"the database {name!r} is encoded in {encoding}, which has no place for most characters; "
+                   "give Treadle one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0")  # fmt: skip
     return made
 
 
 def _why_not(conninfo: str, told: str) -> Exception:
     """What the server said while connecting has no SQLSTATE in libpq; these two have a cure of their own."""
-    told = told.strip()
+    told = without(told.strip(), str(conninfo_to_dict(conninfo).get("password") or ""))
+    if ("role" in told and ("does not exist" in told or "is not permitted to log in" in told)) or "pg_hba.conf" in told:
+        return Said("28000", told)
+    if "permission denied for database" in told:
+        return Said("42501", told)
     if "does not exist" in told and "database" in told:
         return Said("3D000", told)
     if "password authentication failed" in told or "no password supplied" in told:
-        password = conninfo_to_dict(conninfo).get("password")
-        return Said("28P01", told.replace(str(password), "***") if password else told)
+        return Said("28P01", told)
     if "too many clients" in told or "remaining connection slots" in told or "too many connections" in told:
         return Said("53300", told)
     return Cut(told)
@@ -72,7 +85,8 @@ class Line:
         self._pg = made.pgconn
         self._fd = self._pg.socket
         self._prepare = prepare
-        self._hear = hear  # what a notification's channel and payload are given to
+        self._hear = hear  # gets channel and payload of each notification that another session has sent
+        self._limit: str | None = None  # ms the server gives each statement, where the session is lent by a pooler
         self._names: dict[str, bytes] = {}  # statement -> its name once prepared; empty: seen once
         self._numbers = itertools.count(1)
         self._answer: asyncio.Future[None] | None = None
@@ -80,6 +94,13 @@ class Line:
         self._lost: asyncio.Future[None] = self.loop.create_future()
         self._open = True
         self.loop.add_reader(self._fd, self._readable)
+
+    def is_lent(self, limit: str, prepare: bool) -> None:
+        """The session is a pooler's: what a statement needs is set in its own transaction, in the same trip."""
+        self._prepare = prepare
+        if pq.version() >= PIPELINES:
+            self._limit = limit
+            self._pg.enter_pipeline_mode()
 
     @property
     def open(self) -> bool:
@@ -120,7 +141,11 @@ class Line:
         self._answer = self.loop.create_future()
         timer = self.loop.call_later(limit, self._overdue, limit)
         try:
+            if self._limit is not None:
+                self._pg.send_query_params(LIMIT, [self._limit.encode()])
             send()
+            if self._limit is not None:
+                self._pg.pipeline_sync()
             self._flush()
             await self._answer
         except psycopg.Error as error:
@@ -157,11 +182,13 @@ class Line:
         try:
             self._pg.consume_input()
             while (told := self._pg.notifies()) is not None:
-                if self._hear is not None:
+                if self._hear is not None and told.be_pid != self._pg.backend_pid:
                     self._hear(told.relname.decode(), told.extra.decode())
             while self._answer is not None and not self._pg.is_busy():
                 result = self._pg.get_result()
-                if result is None:
+                if self._limit is not None and result is None:
+                    continue  # the end of one of the statements; the trip ends with the sync
+                if result is None or result.status == pq.ExecStatus.PIPELINE_SYNC:
                     if not self._answer.done():
                         self._answer.set_result(None)
                     return
@@ -176,15 +203,16 @@ class Line:
             self._answer.set_exception(TimeoutError(f"no answer within {limit:g} s"))
 
     def _broken(self, error: Exception) -> None:
-        answer = self._answer
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(Cut(str(error).strip()))
         self.close()
-        if answer is not None and not answer.done():
-            answer.set_exception(Cut(str(error).strip()))
 
     # --- its end
 
     def lend(self) -> psycopg.AsyncConnection[Any]:
         """Give the connection away, to be used as psycopg has it. This line is over."""
+        if self._limit is not None:
+            self._pg.exit_pipeline_mode()
         self._let_go()
         return self.made
 
@@ -203,6 +231,8 @@ class Line:
             self.loop.remove_writer(self._fd)
         if not self._lost.done():
             self._lost.set_result(None)
+        if self._answer is not None and not self._answer.done():  # or its caller would wait for its whole limit
+            self._answer.set_exception(Cut("the connection was closed"))
         return True
 
 

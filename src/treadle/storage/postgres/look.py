@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle.model import FINAL, Count, Limit, LimitUse, Page, Presence, Query, Record, State, Stats
+from treadle.model import FINAL, Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State, Stats
 from treadle.storage import looking
-from treadle.storage.admit import rule_for
+from treadle.storage.admit import counted, rule_for
+from treadle.storage.limiting import gathered
 from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.rows import NUMBER, STATES, TOLD, TOLD_ENDED, heard, record, said, text
 
@@ -46,7 +47,7 @@ UNION ALL
 SELECT queue, task, state, count(*), 0, 0, NULL FROM {schema}.ended GROUP BY queue, task, state
 """
 WORKERS: Final = "SELECT presence, seen FROM {schema}.worker ORDER BY num"
-RULES: Final = "SELECT name, slots, rate, per, how, burst, hold FROM {schema}.rule"
+FACTS: Final = "SELECT name, kind, slots, rate, per, how, burst, hold, until FROM {schema}.limit_fact"
 # What each limit counts while its slots are held until the run ends, and until the job has ended. A queue's own limits
 # have no rows of their own: its jobs are counted.
 USES: Final = """
@@ -58,6 +59,7 @@ FROM {schema}.job WHERE started_at IS NOT NULL GROUP BY queue
 ASIDE: Final = """
 SELECT parked, count(*) FROM {schema}.job WHERE parked IS NOT NULL AND place IS NULL GROUP BY parked
 """
+RATES: Final = "SELECT key, left_now, next_start FROM {schema}.rates(%s::float8)"
 
 _presence = msgspec.json.Decoder(Presence).decode
 
@@ -177,8 +179,8 @@ async def stats(run: Runner, now: float | None) -> Stats:
     found = [(_presence(presence), seen) for presence, seen in await run.run(WORKERS, [])]
     return Stats(
         counts=tuple(_count(row, now) for row in counts),
-        workers=tuple(worker for worker, seen in found if seen + worker.ttl >= now),
-        limits=await _limits(run),
+        workers=looking.workers(found, now),
+        limits=await limits(run, now),
     )
 
 
@@ -190,15 +192,29 @@ def _count(row: tuple[Any, ...], now: float) -> Count:
     )  # fmt: skip
 
 
-async def _limits(run: Runner) -> tuple[LimitUse, ...]:
-    found = [Limit(heard(name), *others) for name, *others in await run.run(RULES, [])]
-    if not found:
-        return ()
-    rules = {rule.name: rule for rule in found}
+async def limits(run: Runner, now: float | None, use: bool = True) -> tuple[LimitUse, ...]:
+    facts = await limit_facts(run)
+    rules = looking.acting_rules(facts)
+    if not rules or not use:
+        return looking.limit_uses(facts)
     used: dict[str, int] = {}
     for name, live, begun in await run.run(USES, []):
         key = heard(name)
         rule = rule_for(rules, key)
         used[key] = int(begun if rule is not None and rule.hold == "ended" else live)
     parked = {heard(key): int(jobs) for key, jobs in await run.run(ASIDE, [])}
-    return looking.limit_uses(rules, used, parked)
+    rates = {}
+    for name, left, opens in await run.run(RATES, [now]):
+        rule = rule_for(rules, heard(name))
+        if rule is not None:
+            rates[heard(name)] = counted(rule, left), opens
+    return looking.limit_uses(facts, used, parked, rates)
+
+
+async def limit_facts(run: Runner) -> dict[str, LimitFacts]:
+    """What is stored of each limit."""
+    found = await run.run(FACTS, [])
+    return gathered(
+        (heard(name), kind, Limit(heard(name), *rule) if rule[2] is not None else None, until)
+        for name, kind, *rule, until in ((name, heard(kind), *others) for name, kind, *others in found)
+    )

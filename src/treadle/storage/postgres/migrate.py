@@ -48,6 +48,14 @@ FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = %s AND right(p.proname, 8) = %s
 """
 
+# Hardened servers take EXECUTE from PUBLIC by default. The functions run with the rights of their caller, so this gives
+# nobody a right on the tables.
+_GRANTS: Final = """
+SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %%s TO PUBLIC', p.oid::regprocedure), '; ')
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = %s AND right(p.proname, 8) = %s
+"""
+
 
 @functools.cache
 def known() -> tuple[tuple[int, str, str], ...]:
@@ -159,6 +167,8 @@ async def _make_functions(connection: Connection, address: Address) -> None:
         own = "CREATE FUNCTION channel(kind text) RETURNS text LANGUAGE sql IMMUTABLE AS "
         for text in (f"{own} $$ SELECT CASE kind {kinds} END $$", *function_texts()):
             await _script(connection, renamed(text))
+        [grants] = await _row(connection, _GRANTS, (address.schema, revision()))
+        await _script(connection, grants)
         await connection.execute("INSERT INTO function_set (revision) VALUES (%s)", (revision(),))
         old = await connection.execute("SELECT revision FROM function_set ORDER BY made_at DESC OFFSET %s", (KEEP,))
         for (other,) in await old.fetchall():

@@ -5,7 +5,7 @@ Without it Python and the database would lay a row out differently.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -147,11 +147,21 @@ def new_record(job: NewJob, now: float) -> Record:
 
 
 def is_plain(job: NewJob) -> bool:
-    """Joins the line as it comes: nothing beside it has to be written or asked, no column set that has a default."""
+    """Joins the line as it comes: beside it at most labels have to be written, no column is set that has a default."""
+    return job.key is None and job.lease is None and _is_simple(job)
+
+
+def is_keyed(job: NewJob) -> bool:
+    """Plain but for its key and its lease, and the holder of the key answers it."""
+    return job.key is not None and job.key_conflict == "keep" and job.nonce is None and _is_simple(job)
+
+
+def _is_simple(job: NewJob) -> bool:
     return not (
-        job.key is not None or job.after or job.delay > 0 or job.labels or job.lane is not None
+        job.after or job.delay > 0 or job.lane is not None
         or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
-        or job.lease is not None or job.slack != 0 or job.need is not None or not job.task
+        or job.slack != 0 or job.need is not None or not job.task or job.reach
+        or any(label != said(label) for label in job.labels)
     )  # fmt: skip
 
 
@@ -166,6 +176,27 @@ def plain_columns(jobs: Sequence[NewJob]) -> list[str | None]:
         if any(job.keep_failed != defaults.KEEP_FAILED for job in jobs) else None,
         *_limit_columns(jobs),
     ]  # fmt: skip
+
+
+def plain_extras(jobs: Sequence[NewJob]) -> tuple[str | None, bool]:
+    """What `enqueue_plain` is told beside: each job's labels, as text; and whether the caller has chosen an id."""
+    return _label_column(jobs), any(job.nonce is not None for job in jobs)
+
+
+def key_columns(jobs: Collection[NewJob]) -> tuple[str | None, str, str | None, str | None]:
+    """What `enqueue_keyed` is told beside: labels, keys, what must be known of these later, leases. None: none."""
+    later = [_later(job) for job in jobs]
+    words = array([text(each) if each else "" for each in later]) if any(later) else None
+    leases = ",".join("NULL" if job.lease is None else repr(job.lease) for job in jobs)
+    some = any(job.lease is not None for job in jobs)
+    return _label_column(jobs), array([job.key or "" for job in jobs]), words, f"{{{leases}}}" if some else None
+
+
+def _label_column(jobs: Collection[NewJob]) -> str | None:
+    """Each job's labels, as text; None: there are none."""
+    if not any(job.labels for job in jobs):
+        return None
+    return array([array(job.labels) if job.labels else "" for job in jobs])
 
 
 def _limit_columns(jobs: Sequence[NewJob]) -> tuple[str | None, str | None]:
@@ -193,6 +224,7 @@ def job_words(job: NewJob) -> dict[str, Any]:
         ("ran", job.ran or None), ("lease", job.lease), ("key", job.key), ("lane", job.lane), ("root", job.root),
         ("parent", job.parent), ("after", job.after or None), ("labels", job.labels or None), ("need", job.need),
         ("conflict", job.key_conflict if job.key is not None else None), ("words", _later(job)),
+        ("reach", job.reach or None), ("nonce", job.nonce),
     )  # fmt: skip
     words.update((name, value) for name, value in rare if value is not None)
     return words

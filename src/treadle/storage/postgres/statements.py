@@ -13,6 +13,8 @@ import re
 from importlib.resources import files
 from typing import Final
 
+from treadle.storage.constants import filled
+
 _DEFINED: Final = re.compile(r"\bCREATE (?:OR REPLACE )?FUNCTION (\w+)\(")
 
 
@@ -21,7 +23,7 @@ def function_texts() -> tuple[str, ...]:
     """What makes the functions, in the order of the files' names; the functions called plainly."""
     folder = files("treadle.storage.postgres").joinpath("functions")
     named = sorted((entry.name, entry.read_text("utf-8")) for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return tuple(text for _, text in named)
+    return tuple(filled(text) for _, text in named)
 
 
 @functools.cache

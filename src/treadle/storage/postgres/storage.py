@@ -1,4 +1,4 @@
-"""Jobs in a schema of a PostgreSQL database: its connections, its ear, and what makes the schema anew when it is gone.
+"""Jobs in a schema of a PostgreSQL database: its connections and hints, and what makes the schema anew when it is gone.
 
 Without it many machines could not share jobs where their data already is. What is decided about a row is decided in
 `functions/`, next to the rows.
@@ -14,22 +14,32 @@ from treadle.storage.carrying import Load, Mark
 from treadle.storage.hints import Hub
 from treadle.storage.postgres import address as urls
 from treadle.storage.postgres import carry
-from treadle.storage.postgres.connection import Pool, Runner, is_missing
+from treadle.storage.postgres.commits import Commits
+from treadle.storage.postgres.connection import Pool, is_missing
 from treadle.storage.postgres.health import Health, health
+from treadle.storage.postgres.identity import IDENTITY, Identity, marked
 from treadle.storage.postgres.line import Row, Value
 from treadle.storage.postgres.migrate import migrate, schema_of
 from treadle.storage.postgres.statements import Statements
-from treadle.storage.postgres.transaction import IDENTITY, Home, Inside, Own, begin, marked
+from treadle.storage.postgres.topics import Caller, Noted, take_noted
+from treadle.storage.postgres.transaction import Home, Inside, Own, begin
 from treadle.storage.postgres.vacuum import Sweeper
 from treadle.storage.postgres.verbs import Verbs
 from treadle.storage.postgres.wake import Ear
 
 
-class _Renewed(Runner):
+class _Renewed(Caller):
     """Statements over the pool; if the server lacks what we made there, it is made anew, once, and tried again."""
 
-    def __init__(self, pool: Pool, address: urls.Address) -> None:
-        self._pool, self._address = pool, address
+    def __init__(self, pool: Pool, address: urls.Address, publish: Callable[[Noted], None]) -> None:
+        self._pool, self._address, self._publish = pool, address, publish
+
+    async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
+        rows = await self.run(text, values, often)
+        noted = take_noted(rows)
+        if noted is not None:
+            self._publish(noted)
+        return rows
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         try:
@@ -45,7 +55,7 @@ class PostgresStorage(Verbs):
     """Jobs in one schema of a database, shared by any number of machines.
 
     url   postgresql:// or postgres://, as libpq reads it; besides: schema= (treadle), pool= (5 connections),
-          timeout= (15 s for an answer), prepare=off (behind a pooler that lends connections out),
+          timeout= (15 s for an answer), prepare= auto, on, or off (behind a pooler),
           listen= on, off, or host:port of the server itself
     now   a clock for tests; None: the server's own
     """
@@ -60,9 +70,14 @@ class PostgresStorage(Verbs):
         self._ear: Ear | None = None
         self._open = False
         self._sweeper = Sweeper(self._pool)
-        self._identity: str | None = None
-        self._home = Home(self._address, self._statements, now, lambda: self._identity)
-        super().__init__(_Renewed(self._pool, self._address), now, self._sweeper)
+        self._identity = Identity(self._address)
+        self._commits = Commits(self._address)
+        self._home = Home(self._address, self._statements, now, self._identity, self._commits.follow, self._publish)
+        super().__init__(_Renewed(self._pool, self._address, self._publish), now, self._sweeper)
+
+    def _publish(self, noted: Noted) -> None:
+        if self._ear is not None:
+            self._ear.publish(noted.topics)
 
     async def open(self) -> None:
         """Connect and migrate. Raises StorageUnavailable, NotADatabase, SchemaTooNew; StorageError if a right lacks."""
@@ -70,7 +85,7 @@ class PostgresStorage(Verbs):
             return
         await migrate(self._address)
         self._pool.open()
-        [(self._identity, _)] = await self._pool.run(IDENTITY, [marked(self._address)], often=False)
+        [(self._identity.known, *_)] = await self._pool.run(IDENTITY, [marked(self._address)], often=False)
         if self._address.ear is not None:
             self._ear = Ear(self._address.ear, self._address.schema, self._hub)
             await self._ear.open()
@@ -82,11 +97,13 @@ class PostgresStorage(Verbs):
         ear, self._ear = self._ear, None
         if ear is not None:
             await ear.close()
+        await self._commits.close()
         await self._sweeper.close()
         self._pool.close()
 
     def within(self, session: Any) -> Inside:
-        """The verbs inside an open transaction of the user's; see `storage.sessions` for what it may be."""
+        """The verbs inside an open transaction of the user's; see `storage.sessions` for what it may be. The storage
+        need not be open."""
         return Inside(session, self._home)
 
     async def begin(self, sync: bool) -> Own:
@@ -96,7 +113,7 @@ class PostgresStorage(Verbs):
     async def read_mark(self) -> Mark | None:
         return await carry.read_mark(self._runner)
 
-    async def set_mark(self, mark: Mark | None) -> None:
+    async def set_mark(self, mark: Mark) -> None:
         await carry.set_mark(self._runner, mark, self._moment())
 
     async def unload(self, cursor: str | None, limit: int) -> Load:

@@ -1,7 +1,7 @@
 """The verbs inside a transaction: the user's own, by any driver or framework, or one begun for a run.
 
 Without it an order and the job that ships it could be stored one without the other. Nothing here commits what is the
-user's; hints ride on their commit, because the server sends notifications then.
+user's, and nothing is notified there; the hints are sent when the server says that it has committed.
 """
 
 from __future__ import annotations
@@ -9,35 +9,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 
-from treadle.errors import BadSession
+from treadle.errors import BadSession, StorageError
 from treadle.model import NewJob, Outcome, Record, Settled
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.connection import CONNECT, Runner
+from treadle.storage.postgres.connection import CONNECT, is_missing
 from treadle.storage.postgres.faults import Cut, Said, translated
+from treadle.storage.postgres.identity import IDENTITY, Identity, marked
 from treadle.storage.postgres.line import Row, Value, connect
-from treadle.storage.postgres.statements import Statements, quoted
+from treadle.storage.postgres.migrate import migrate
+from treadle.storage.postgres.statements import Statements
+from treadle.storage.postgres.topics import Caller, Noted, take_noted
 from treadle.storage.postgres.verbs import Verbs
-from treadle.storage.sessions import Session, session_of
+from treadle.storage.sessions import Session, is_async, session_of
 
 T = TypeVar("T")
 UNDO: Final = 5.0  # s to undo a transaction in good order; then its connection is simply closed
 
-# Which database this is: told by a mark that stands in our schema, and by the database that holds it, as a copy has the
-# same mark. Answers NULL where there is no such schema, and never fails.
-IDENTITY: Final = """
-SELECT obj_description(to_regclass(%s), 'pg_class') || ' ' ||
-       (SELECT oid FROM pg_database WHERE datname = current_database()),
-       current_setting('transaction_isolation')
-"""
-
-
-def marked(address: Address) -> str:
-    """The table whose comment is the mark."""
-    return f"{quoted(address.schema)}.migration"
+# The first lock of a table makes a session notice what others have created since its transaction began.
+FRESH: Final = "SELECT count(*) FROM {schema}.function_set"
 
 
 class Home(NamedTuple):
@@ -46,14 +40,23 @@ class Home(NamedTuple):
     address: Address
     statements: Statements
     now: Callable[[], float] | None
-    identity: Callable[[], str | None]
+    identity: Identity
+    follow: Callable[[Noted], None]  # publishes what a user's transaction noted, once that has committed
+    publish: Callable[[Noted], None]  # ... what one noted that has committed
 
 
-class _Joined(Runner):
+class _Joined(Caller):
     """Our statements over the user's session."""
 
-    def __init__(self, session: Session, home: Home) -> None:
-        self._session, self._home = session, home
+    def __init__(self, session: Session, home: Home, noted: Callable[[Noted], None]) -> None:
+        self._session, self._home, self._noted = session, home, noted
+
+    async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
+        rows = await self.run(text, values, often)
+        noted = take_noted(rows)
+        if noted is not None:
+            self._noted(noted)
+        return rows
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         try:
@@ -68,8 +71,8 @@ class _Joined(Runner):
 class Inside:
     """The verbs inside a session of the user's. Each is a savepoint, so an error of ours is not the transaction's."""
 
-    def __init__(self, given: Any, home: Home) -> None:
-        self._given, self._home = given, home
+    def __init__(self, given: Any, home: Home, noted: Callable[[Noted], None] | None = None) -> None:
+        self._given, self._home, self._noted = given, home, noted or home.follow
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         return await self._do(lambda verbs: verbs.enqueue(jobs))
@@ -84,17 +87,16 @@ class Inside:
         home = self._home
         try:
             session = await session_of(self._given, "postgresql", "this PostgreSQL storage")
-            joined = _Joined(session, home)
-            await self._check(joined, writes)
-            await session.run("SAVEPOINT treadle")
+            joined = _Joined(session, home, self._noted)
+            encoding = await self._check(joined, writes)
             try:
-                answer = await act(Verbs(joined, home.now))
-            except BaseException:
-                with contextlib.suppress(Exception):  # if the connection is gone, so is the transaction
-                    await session.run("ROLLBACK TO SAVEPOINT treadle")
-                    await session.run("RELEASE SAVEPOINT treadle")
-                raise
-            await session.run("RELEASE SAVEPOINT treadle")
+                answer = await self._once(session, encoding, lambda: act(Verbs(joined, home.now)))
+            except StorageError as error:
+                if not is_missing(error.__cause__):
+                    raise
+                await renew(home.address, is_async(self._given))
+                await joined.run(FRESH, [])
+                answer = await self._once(session, encoding, lambda: act(Verbs(joined, home.now)))
         except Exception as error:
             told = translated(error, home.address.shown)
             if told is error:
@@ -102,9 +104,37 @@ class Inside:
             raise told from error
         return answer
 
-    async def _check(self, joined: _Joined, writes: bool) -> None:
-        wanted, given = self._home.identity(), f"a {type(self._given).__name__}"
-        [(found, isolation)] = await joined.run(IDENTITY, [marked(self._home.address)])
+    async def _once(self, session: Session, encoding: str, act: Callable[[], Awaitable[T]]) -> T:
+        await session.run("SAVEPOINT treadle")
+        try:
+            answer = await self._in_utf8(session, encoding, act)
+        except BaseException:
+            with contextlib.suppress(Exception):  # if the connection is gone, so is the transaction
+                await session.run("ROLLBACK TO SAVEPOINT treadle")
+                await session.run("RELEASE SAVEPOINT treadle")
+            raise
+        await session.run("RELEASE SAVEPOINT treadle")
+        return answer
+
+    async def _in_utf8(self, session: Session, encoding: str, act: Callable[[], Awaitable[T]]) -> T:
+        """A connection of the user's may use another encoding, in which our texts would be garbled or refused. Should
+        this fail, the savepoint restores theirs."""
+        if encoding == "UTF8":
+            return await act()
+        await session.run("SET LOCAL client_encoding = 'UTF8'")
+        answer = await act()
+        await session.run(f"SET LOCAL client_encoding = '{encoding}'")
+        return answer
+
+    async def _check(self, joined: _Joined, writes: bool) -> str:
+        """The encoding of the connection. Raises BadSession where jobs cannot be stored."""
+        identity, waits, given = self._home.identity, is_async(self._given), f"a {type(self._given).__name__}"
+        wanted = await identity.get(waits)
+        [row] = await joined.run(IDENTITY, [marked(self._home.address)])
+        # a client of SQL_ASCII knows no texts: its driver answers bytes
+        found, isolation, encoding, _ = (each.decode() if isinstance(each, bytes) else each for each in row)
+        if found is not None and found != wanted:
+            wanted = await identity.again(waits)
         if found is None or found != wanted:
             where = f"schema {self._home.address.schema!r} of {self._home.address.shown}"
             raise BadSession(given, f"it is a transaction of another database; the jobs live in {where}")
@@ -114,6 +144,7 @@ class Inside:
                 given,
                 f"its isolation is {isolation}, and jobs need read committed; store them in a transaction of that",
             )
+        return str(encoding)
 
 
 class Own:
@@ -123,8 +154,12 @@ class Own:
 
     def __init__(self, raw: Any, home: Home) -> None:
         self.raw, self._home = raw, home
-        self.bound = Inside(raw, home)
+        self.bound = Inside(raw, home, self._note)
+        self._noted: Noted | None = None  # the last call's, and with it those of all calls before
         self._over = False
+
+    def _note(self, noted: Noted) -> None:
+        self._noted = noted
 
     async def commit(self) -> None:
         self._over = True
@@ -135,6 +170,8 @@ class Own:
                 await asyncio.to_thread(self.raw.commit)
         except psycopg.Error as error:
             raise translated(error, self._home.address.shown) from error
+        if self._noted is not None:
+            self._home.publish(self._noted)
 
     async def roll_back(self) -> None:
         if self._over:
@@ -166,6 +203,16 @@ class Own:
             self.raw.rollback()
         with self.raw.lock:
             self.raw.pgconn.finish()
+
+
+async def renew(address: Address, waits: bool) -> None:
+    """Make our functions anew, over a connection of our own: newer versions keep only the sets of the last few.
+    `waits`: there is an event loop to wait on."""
+    if waits:
+        await migrate(address)
+        return
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, migrate(address)).result()
 
 
 async def begin(home: Home, sync: bool) -> Own:

@@ -13,7 +13,7 @@ from typing import Final
 
 from treadle.errors import TreadleError
 from treadle.model import Claim, Record
-from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.connection import Pool
 from treadle.storage.postgres.head import Floor, Head
 
 LEAST, MOST = 2_000, 100_000  # rows that have left the line since the last sweep: not before, and not later
@@ -33,8 +33,8 @@ class Sweeper:
     """Sweeps when the claims of this process have walked for as long as a sweep takes: so neither costs more than twice
     what is best, whether a claim takes one job or hundreds. Beside the calls of the loop it is on."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._head = Head()
         self._dead, self._walked = 0, 0.0
         self._price, self._most = PRICE[1], FIRST  # s, rows
@@ -53,14 +53,14 @@ class Sweeper:
         due = self._dead >= self._most or (self._dead >= LEAST and self._walked >= self._price)
         if due and (self._sweep is None or self._sweep.done()):
             self._dead, self._walked = 0, 0.0
-            self._sweep = asyncio.get_running_loop().create_task(self._run())
+            self._sweep = asyncio.Task(self._run())
 
     async def _run(self) -> None:
         began = time.perf_counter()
         try:
-            await self._runner.run(SWEEP, [], often=False)
+            await self._pool.run_alone(SWEEP)  # heartbeats need the pool meanwhile
             took = time.perf_counter() - began
-            [(held,)] = await self._runner.run(LEFT, [], often=False)
+            [(held,)] = await self._pool.run(LEFT, [], often=False)
         except TreadleError:
             # What is wrong with the server is said by the next verb. Tables too large to be swept within the time of a
             # call are autovacuum's: it is tried ever less often.

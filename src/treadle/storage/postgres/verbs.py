@@ -8,21 +8,44 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from treadle.errors import StorageError
-from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Page, Presence, Query, Record, Settled, Stats
+from treadle.model import (
+    Claim,
+    Claimed,
+    Held,
+    Hold,
+    LimitChange,
+    LimitUse,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    Stats,
+)
 from treadle.storage.carrying import gone
+from treadle.storage.checks import (
+    check_ask,
+    check_beat,
+    check_changes,
+    check_jobs,
+    guarded_settle,
+    guarded_settle_claim,
+)
 from treadle.storage.postgres import look
 from treadle.storage.postgres.claim import Nobody, Watch, claim
-from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.enqueue import enqueue
 from treadle.storage.postgres.faults import mark_of
 from treadle.storage.postgres.settle import heartbeat, settle, settle_claim
 from treadle.storage.postgres.tend import Pruner, set_limits
+from treadle.storage.postgres.topics import Caller
 
 
 class Verbs:
     """What the contract says of each. `now` reads a test's clock; None: the server's own."""
 
-    def __init__(self, runner: Runner, now: Callable[[], float] | None, watch: Watch | None = None) -> None:
+    def __init__(self, runner: Caller, now: Callable[[], float] | None, watch: Watch | None = None) -> None:
         self._runner, self._clock, self._watch = runner, now, watch or Nobody()
         self._pruner = Pruner(runner)
 
@@ -30,9 +53,11 @@ class Verbs:
         return None if self._clock is None else self._clock()
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        check_jobs(jobs)
         return await enqueue(self._runner, jobs, self._moment()) if jobs else []
 
     async def claim(self, ask: Claim) -> Claimed:
+        check_ask(ask)
         try:
             return await claim(self._runner, ask, self._moment(), self._watch)
         except StorageError as error:
@@ -40,14 +65,16 @@ class Verbs:
                 raise
             return Claimed()
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+        check_beat(worker, holds, lease)
         try:
             return await heartbeat(self._runner, worker, holds, lease, self._moment())
         except StorageError as error:
             if _role(error) != "gone":
                 raise
-            return {hold.id for hold in holds}
+            return Held(lost=frozenset(hold.id for hold in holds))
 
+    @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         try:
             return await settle(self._runner, outcomes, self._moment()) if outcomes else []
@@ -57,6 +84,7 @@ class Verbs:
                 raise
             return [gone(mark) for _ in outcomes]
 
+    @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         if not outcomes:
@@ -78,8 +106,12 @@ class Verbs:
     async def stats(self) -> Stats:
         return await look.stats(self._runner, self._moment())
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        await set_limits(self._runner, limits, self._moment())
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        return await look.limits(self._runner, self._moment(), use)
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        check_changes(changes)
+        await set_limits(self._runner, changes, self._moment())
 
     async def prune(self, limit: int) -> int:
         try:

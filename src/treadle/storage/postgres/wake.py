@@ -1,28 +1,36 @@
-"""Hearing what the functions notify at their commits: one connection that listens, and comes back by itself.
+"""Hints between processes: one connection that listens and notifies, and comes back by itself.
 
-Without it workers would find new work at the next poll only. Hints: nothing depends on their arrival.
+A hint is sent after the commit it tells of, beside the caller. Hints: nothing depends on their arrival.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from treadle.storage.hints import Hub
 from treadle.storage.postgres.connection import CONNECT
+from treadle.storage.postgres.faults import Said
 from treadle.storage.postgres.line import Line, connect
+from treadle.storage.postgres.rows import heard
 from treadle.storage.postgres.statements import channel_of, quoted
+from treadle.storage.postgres.topics import KINDS, NOTIFY, kind_of, payloads
 
 AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
 PING: Final = 20.0  # s until the connection is asked whether it lives
 LIMIT: Final = 5.0  # s for that answer
 IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left
 NEW: Final = 5.0  # s for that after opening: who only sends jobs is not to be told of each of them
-KINDS: Final = ("say", "ends")
+GAP: Final = 0.005  # s between two hints of a process; topics of the calls made meanwhile go together
+LATE: Final = 0.25  # s after it begins to listen: a call that saw no listener has committed by then, as a rule
+LAST: Final = 0.5  # s that `close` waits for the last hint
+# Held for as long as its session listens: functions leave out topics that no session listens to, see `noted_topics`.
+LOCK: Final = "SELECT pg_advisory_lock_shared(hashtextextended('{}', 0))"
+UNLOCK: Final = "SELECT pg_advisory_unlock_shared(hashtextextended('{}', 0))"
 
 _topics = msgspec.json.Decoder(list[str]).decode
 
@@ -31,7 +39,7 @@ class Ear:
     """Two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not hear of every ending."""
 
     def __init__(self, conninfo: str, schema: str, hub: Hub) -> None:
-        self._conninfo, self._hub = conninfo, hub
+        self._conninfo, self._schema, self._hub = conninfo, schema, hub
         self._channels = {kind: channel_of(schema, kind) for kind in KINDS}
         self._kinds = {channel: kind for kind, channel in self._channels.items()}
         self._listening: set[str] = set()  # kinds; confirmed
@@ -40,6 +48,11 @@ class Ear:
         self._change = asyncio.Event()
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._line: Line | None = None
+        self._turn = asyncio.Lock()  # the line takes one statement at a time
+        self._unsent: set[str] = set()
+        self._prepare = True
+        self._sending: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Listen to both, so that nothing spoken from now on is missed."""
@@ -50,14 +63,43 @@ class Ear:
                 await self._ready.wait()
 
     async def close(self) -> None:
+        """Send what is left, and let go of the connection."""
         task, self._task = self._task, None
         if task is not None and not task.get_loop().is_closed():
+            if self._sending is not None and task.get_loop() is asyncio.get_running_loop():
+                await asyncio.wait([self._sending], timeout=LAST)
+                self._sending.cancel()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake the waiters of this process now, and those of others as soon as the server can be told."""
+        named = set(topics)
+        self._hub.speak(named)
+        if self._task is not None:
+            self._unsent |= named
+            if self._sending is None or self._sending.done():
+                self._sending = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._unsent:
+            topics, self._unsent = self._unsent, set()
+            line = self._line
+            if line is not None and line.open:
+                try:
+                    async with self._turn:
+                        await line.run(NOTIFY, [payloads(self._schema, topics)], LIMIT, often=self._prepare)
+                except Said:  # a pooler has lent us a session that lacks our statement, or the server's queue is full
+                    self._prepare = False
+                    line.close()
+                except Exception:
+                    pass
+            if self._task is not None:
+                await asyncio.sleep(GAP)
+
     async def wait(self, topics: Sequence[str], timeout: float) -> set[str]:
-        kinds = {_kind_of(topic) for topic in topics}
+        kinds = {kind_of(topic) for topic in topics}
         for kind in kinds:
             self._waiting[kind] += 1
         if not kinds <= self._listening:
@@ -75,7 +117,7 @@ class Ear:
         while True:
             line: Line | None = None
             try:
-                line = Line(await connect(self._conninfo, CONNECT), False, self._heard)
+                line = self._line = Line(await connect(self._conninfo, CONNECT), True, self._heard)
                 await self._listen(line)
                 pause, rest = AGAIN[0], NEW
                 while line.open:
@@ -87,6 +129,7 @@ class Ear:
                 pause = min(2 * pause, AGAIN[1])
             finally:
                 self._listening.clear()
+                self._line = None
                 if line is not None:
                     line.close()
 
@@ -106,20 +149,28 @@ class Ear:
         self._change.clear()
         now = asyncio.get_running_loop().time()
         wanted = {kind for kind in KINDS if self._waiting[kind] or now - self._last[kind] < IDLE}
-        changes = [f"LISTEN {quoted(self._channels[kind])}" for kind in KINDS if kind in wanted - self._listening]
-        changes += [f"UNLISTEN {quoted(self._channels[kind])}" for kind in KINDS if kind in self._listening - wanted]
+        changes: list[str] = []
+        for kind in KINDS:
+            channel = self._channels[kind]
+            if kind in wanted - self._listening:
+                changes += [f"LISTEN {quoted(channel)}", LOCK.format(channel)]
+            elif kind in self._listening - wanted:
+                changes += [UNLOCK.format(channel), f"UNLISTEN {quoted(channel)}"]
         for change in changes or ["SELECT 1"]:
-            await line.run(change, (), LIMIT, often=False)
+            async with self._turn:
+                await line.run(change, (), LIMIT, often=False)
         new, self._listening = wanted - self._listening, wanted
-        if self._ready.is_set() and new:  # something may have been said meanwhile
-            self._hub.speak([topic for topic in self._hub.topics if _kind_of(topic) in new])
+        if new:
+            if self._ready.is_set():  # something may have been sent meanwhile
+                self._wake(new)
+            line.loop.call_later(LATE, self._wake, new)
         self._ready.set()
 
+    def _wake(self, kinds: set[str]) -> None:
+        self._hub.speak([topic for topic in self._hub.topics if kind_of(topic) in kinds])
+
     def _heard(self, channel: str, payload: str) -> None:
+        """Of another session: the waiters of this process know what it publishes itself."""
         if channel in self._kinds:
             with contextlib.suppress(msgspec.MsgspecError):
-                self._hub.speak(_topics(payload))
-
-
-def _kind_of(topic: str) -> str:
-    return "ends" if topic.startswith("job:") else "say"
+                self._hub.speak([heard(topic) for topic in _topics(payload)])

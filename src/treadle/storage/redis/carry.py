@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from treadle.model import Limit
-from treadle.storage.carrying import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark
-from treadle.storage.redis.look import Reader
+from treadle.model import LimitFacts
+from treadle.storage.carrying import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark, overtaken
+from treadle.storage.limiting import rows
+from treadle.storage.redis.look import Reader, limit_facts
 from treadle.storage.redis.rows import (
     decode_any,
-    decode_rule,
     doubles,
     encode,
     in_doubles,
@@ -24,6 +24,7 @@ from treadle.storage.redis.rows import (
     new_record,
     record,
     row_bytes,
+    until_bytes,
 )
 
 AWAY: Final = b"\0"  # what a script answers first when a mark keeps it from doing what it always does
@@ -37,6 +38,12 @@ def mark_bytes(mark: Mark) -> bytes:
 
 def mark_of(found: bytes | None) -> Mark | None:
     return None if not found else decode_mark(found[1:])
+
+
+def check(answer: bytes) -> None:
+    """Raise MoveFailed if a script answered the stored mark, which refused the new one."""
+    if answer:
+        raise overtaken(decode_mark(answer[1:]), "this namespace of Redis")
 
 
 def away(answer: Any) -> Mark | None:
@@ -57,7 +64,7 @@ async def unload(db: Reader, cursor: str | None, limit: int) -> Load:
     more = str(start + len(jobs)) if len(jobs) == limit else None
     if cursor is not None:
         return Load(tuple(jobs), cursor=more)
-    return Load(tuple(jobs), await _rules(db), await _rates(db), more)
+    return Load(tuple(jobs), tuple((await limit_facts(db)).values()), await _rates(db), more)
 
 
 def _carried(words: Sequence[bytes]) -> list[Carried]:
@@ -72,8 +79,11 @@ def _carried(words: Sequence[bytes]) -> list[Carried]:
     return found
 
 
-async def _rules(db: Reader) -> tuple[Limit, ...]:
-    return tuple(map(decode_rule, (await db.read("HGETALL", "rules"))[1::2]))
+def _facts(given: Sequence[LimitFacts]) -> list[tuple[str, str, bytes]]:
+    return [
+        (kind, name, encode(rule) if rule is not None else until_bytes(until))
+        for each in given for name, kind, rule, until in rows(each)
+    ]  # fmt: skip
 
 
 async def _rates(db: Reader) -> tuple[Rate, ...]:
@@ -93,20 +103,21 @@ async def _rates(db: Reader) -> tuple[Rate, ...]:
 async def load(db: Reader, given: Load, mark: Mark) -> None:
     """In steps, each of which may be repeated; the mark comes with the last."""
     before = mark_of(await db.read("GET", "move"))
+    cursor, count = (before.cursor, before.jobs) if before is not None and before.role == "filling" else (None, 0)
     parts = [given.jobs[at : at + MOST] for at in range(0, len(given.jobs), MOST)] or [()]
     for number, jobs in enumerate(parts):
-        said = mark if number == len(parts) - 1 else before or replace(mark, cursor=None)
+        said = mark if number == len(parts) - 1 else replace(mark, cursor=cursor, jobs=count)
         words: list[Any] = [mark_bytes(said)]
-        rules, rates = (given.rules, given.rates) if not number else ((), ())
+        rules, rates = (_facts(given.rules), given.rates) if not number else ([], ())
         words.append(len(rules))
-        for rule in rules:
-            words += (rule.name, encode(rule))
+        for fact in rules:
+            words += fact
         words.append(len(rates))
         for rate in rates:
             words += (rate.key, encode((_sums(rate), False if rate.tokens is None else rate.tokens, rate.at)))
         for each in jobs:
             words += _job(each)
-        await db.call("load", *words)
+        check(await db.call("load", *words))
 
 
 def _sums(rate: Rate) -> list[tuple[float, int]]:

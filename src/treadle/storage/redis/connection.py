@@ -20,9 +20,9 @@ from redis.exceptions import (
     NoScriptError,
     ReadOnlyError,
     RedisError,
-    ResponseError,
     TryAgainError,
 )
+from redis.exceptions import BusyLoadingError as Loading
 from redis.exceptions import ConnectionError as Broken
 
 from treadle.storage.redis.faults import says, translated
@@ -36,6 +36,10 @@ MOST: Final = 16  # connections at once; further calls wait for one of them
 TIMEOUT: Final = 15.0  # s for the answer of one trip
 PATIENCE: Final = 4.0  # s a server that may be found elsewhere is looked for, before the caller is told
 PAUSE: Final = 0.05  # s between two looks
+DENIED: Final = (
+    AuthenticationError,
+    AuthorizationError,
+)  # the driver makes them ConnectionErrors; trying again is no use
 ELSEWHERE: Final = (AskError, ClusterDownError, MovedError, ReadOnlyError, TryAgainError)  # said before anything ran
 
 
@@ -85,7 +89,9 @@ class Pool:
                 except TimeoutError as error:
                     raise translated(error, self.where) from error
                 except (RedisError, OSError) as error:
-                    again = was_idle and isinstance(error, (Broken, OSError))
+                    again = (
+                        was_idle and isinstance(error, (Broken, OSError)) and not isinstance(error, (*DENIED, Loading))
+                    )
                     pause = 0.0 if again or isinstance(error, MovedError) else PAUSE
                     if not again and not (self._place.moves and clock() < give_up and _elsewhere(error)):
                         raise translated(error, self.where) from error
@@ -107,8 +113,10 @@ class Pool:
             if isinstance(error, (Broken, OSError)) and not isinstance(error, TimeoutError):
                 self._place.lost()
             raise
-        wrong = next((answer for answer in answers if isinstance(answer, ResponseError)), None)
-        if wrong is not None and _elsewhere(wrong):
+        wrong = next((answer for answer in answers if isinstance(answer, RedisError)), None)
+        if isinstance(wrong, DENIED):
+            wire.close()
+        elif wrong is not None and _elsewhere(wrong):
             wire.close()
             self._drop_idle()
             if isinstance(wrong, MovedError):
@@ -138,7 +146,7 @@ class Pool:
 
 def _elsewhere(error: Exception) -> bool:
     """Whether another server may answer, or this one in a moment."""
-    if isinstance(error, (AuthenticationError, AuthorizationError)):
+    if isinstance(error, DENIED):
         return False
     return isinstance(error, (Broken, OSError, *ELSEWHERE)) or says(error, ("READONLY",))
 

@@ -18,12 +18,15 @@ from treadle.errors import StorageUnavailable
 from treadle.model import NewJob, Record
 from treadle.storage.carrying import refusal
 from treadle.storage.redis.carry import away
-from treadle.storage.redis.spread import Layout, is_derived
+from treadle.storage.redis.spread import Layout, roams
 from treadle.storage.redis.storage import RedisStorage
 
 FRESH: Final = 5.0  # s a call over several shards is its caller's affair
 VALID: Final = 300.0  # s after it was read within which a part may be stored
 REMEMBER: Final = 2 * VALID  # s a receiver knows what he took, after nobody can read it any more
+KEPT: Final = (
+    300.0  # s a workflow is kept where it left, for a first shard that fails over and loses it; below REMEMBER
+)
 IDLE: Final = 86_400.0  # s after which a pointer to the first shard may be dropped, if there is nothing there
 SURE: Final = 120.0  # s between the intention to drop it, which any use of it ends, and doing so
 SWEPT: Final = 500  # pointers looked at in one go
@@ -64,8 +67,21 @@ class Crossing:
     async def _take(self, shard: int, root: bytes, number: bytes, jobs: Sequence[Any], now: float) -> None:
         if not await self._home.call("take", number, repr(now + VALID), *jobs):
             raise StorageUnavailable("a workflow on its way to the first shard took too long; try again")
-        await self._shards[shard].write("HDEL", "leaving", root)
+        await self._shards[shard].call("sent", repr(KEPT), root, number)
         await self._home.call("over", repr(REMEMBER), number)
+
+    async def bring_again(self) -> None:
+        """Workflows that the first shard took in the last minutes, and does not know: its node failed over, and the new
+        primary never had them. They were acknowledged long before, so they must not go with that node's last moment."""
+        for storage in self._shards[1:]:
+            await storage.call("sent", repr(KEPT), "", "")  # those older than that go
+            numbers = await storage.read("ZRANGE", "sent:at", 0, -1)
+            known = await self._home.read("ZMSCORE", "done", *numbers) if numbers else ()
+            for number, score in zip(numbers, known, strict=True):
+                answer = await storage.call("sent", repr(KEPT), "", number) if score is None else ()
+                if answer:
+                    await self._home.call("take", number, repr(await self._home.moment() + VALID), *answer[1])
+                    await self._home.call("over", repr(REMEMBER), number)
 
     async def finish(self, fresh: float = FRESH) -> None:
         """Do the rest of what somebody began and did not end: for calls, if that was `fresh` seconds ago."""
@@ -136,7 +152,7 @@ class Crossing:
         for id in own:
             if self._layout.spreads(id):
                 wanted.setdefault(self._layout.of(id), {})[id] = "0"
-            elif is_derived(id):
+            elif roams(id):
                 for shard in range(1, len(self._shards)):
                     wanted.setdefault(shard, {})[id] = "0"
         for id, unknown in ups.items():

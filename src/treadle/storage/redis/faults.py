@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from redis import exceptions as told
 
-from treadle.errors import StorageError, StorageFull, StorageUnavailable
+from treadle.errors import StorageDenied, StorageError, StorageFull, StorageUnavailable
 
-FULL = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
+FULL = ("OOM", "MISCONF", "NOREPLICAS")
+RIGHTS: Final = (
+    "-@all +@hash +@set +@sortedset +@string +@pubsub +@scripting +@connection +del +exists +pexpire +time +role "
+    "+cluster|slots +info +config|get"
+)
+ADVICE: Final = "check the user and password in the URL, and the user's rights (guide on Redis, section ACL)"
+DENIED = ("NOPERM", "NOAUTH", "WRONGPASS")
+IN_SCRIPT = ("ACL failure in script", "user executing the script")  # as Redis and Valkey say NOPERM there
+REFUSED = (told.AuthenticationError, told.AuthorizationError, told.NoPermissionError)
 AWAY = (
     "READONLY",
     "LOADING",
@@ -15,8 +25,6 @@ AWAY = (
     "CLUSTERDOWN",
     "TRYAGAIN",
     "UNBLOCKED",
-    "NOAUTH",
-    "WRONGPASS",
     "UNKILLABLE",
 )
 
@@ -31,6 +39,8 @@ def translated(error: BaseException, where: str) -> BaseException:
         return StorageUnavailable(f"{where}: it is a replica, or was made one ({error})")
     if isinstance(error, (told.AskError, told.TryAgainError)):
         return StorageUnavailable(f"{where}: our keys are on their way to another node ({error})")
+    if isinstance(error, REFUSED) or (isinstance(error, told.ResponseError) and _denied(error)):
+        return StorageDenied(f"{where}: {error}; {ADVICE}")
     if isinstance(error, (told.ConnectionError, told.TimeoutError, told.ClusterDownError, OSError, EOFError)):
         return StorageUnavailable(f"{where}: {str(error) or type(error).__name__}")
     if isinstance(error, told.ResponseError):
@@ -41,6 +51,10 @@ def translated(error: BaseException, where: str) -> BaseException:
     if isinstance(error, told.RedisError):
         return StorageError(f"{where}: {error}")
     return error
+
+
+def _denied(error: Exception) -> bool:
+    return says(error, DENIED) or any(words in str(error) for words in IN_SCRIPT)
 
 
 def says(error: Exception, codes: tuple[str, ...]) -> bool:

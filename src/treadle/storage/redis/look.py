@@ -12,9 +12,10 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from treadle.model import Count, Limit, LimitUse, Page, Presence, Query, Record, State
+from treadle.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
 from treadle.storage import looking
-from treadle.storage.admit import rule_for
+from treadle.storage.admit import counted, rule_for
+from treadle.storage.limiting import Fact, gathered
 from treadle.storage.redis.rows import STATES, decode_presence, decode_rule, pairs, record
 from treadle.storage.rules import rank
 
@@ -203,11 +204,26 @@ async def counts(db: Reader, now: float) -> tuple[Count, ...]:
 
 async def workers(db: Reader, now: float) -> tuple[Presence, ...]:
     found = (decode_presence(each) for each in (await db.read("HGETALL", "workers"))[1::2])
-    return tuple(worker for worker, seen in found if seen + worker.ttl >= now)
+    return looking.workers(found, now)
 
 
-async def limits(db: Reader) -> tuple[LimitUse, ...]:
-    rules = {rule.name: rule for rule in map(decode_rule, (await db.read("HGETALL", "rules"))[1::2])}
+async def limit_facts(db: Reader) -> dict[str, LimitFacts]:
+    """What is stored of each limit."""
+    words, found = await db.read("HGETALL", "facts"), list[Fact]()
+    for at in range(0, len(words), 2):
+        kind, _, name = words[at].decode().partition(":")
+        value = words[at + 1]
+        is_rule = kind in ("set", "declared")
+        until = float(value) if value and not is_rule else None
+        found.append((name, kind, decode_rule(value) if is_rule else None, until))
+    return gathered(found)
+
+
+async def limits(db: Reader, use: bool = True) -> tuple[LimitUse, ...]:
+    facts = await limit_facts(db)
+    if not use:
+        return looking.limit_uses(facts)
+    rules = looking.acting_rules(facts)
     live, begun = [_numbers(await db.read("HGETALL", name)) for name in ("live", "begun")]
     used = {key: begun[key] if _keeps(rules, key) else live.get(key, 0) for key in begun}
     aside: dict[str, int] = {}
@@ -217,7 +233,22 @@ async def limits(db: Reader) -> tuple[LimitUse, ...]:
             key = f"{len(limit.encode())}:{limit}:{queue}"
             for step in [each.decode() for each in await db.read("ZRANGE", f"asides:{key}", 0, -1)]:
                 aside[limit] += await db.read("ZCARD", f"aside:{step}:{key}")
-    return looking.limit_uses(rules, used, aside)
+    return looking.limit_uses(facts, used, aside, await _rates(db, rules))
+
+
+async def _rates(db: Reader, rules: dict[str, Limit]) -> dict[str, looking.RateUse]:
+    keys = {key for name in ("spent", "bucket") for key in await db.read("HKEYS", name)}
+    rated = sorted(key for key in keys if (rule := rule_for(rules, key.decode())) is not None and rule.rate)
+    found = dict[str, looking.RateUse]()
+    for at in range(0, len(rated), STEP):
+        told = await db.call("rates", *rated[at : at + STEP])
+        for n in range(0, len(told), 3):
+            key = told[n].decode()
+            rule = rule_for(rules, key)
+            if rule is not None:
+                opens = float(told[n + 2]) if told[n + 2] else None
+                found[key] = counted(rule, float(told[n + 1])), opens
+    return found
 
 
 def _keeps(rules: dict[str, Limit], key: str) -> bool:
@@ -262,6 +293,10 @@ def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
     for each in (use for uses in told for use in uses):
         old = found.get(each.key)
         if old is not None:
-            each = replace(each, used=old.used + each.used, parked=old.parked + each.parked)
+            opens = [at for at in (old.next_start, each.next_start) if at is not None]
+            each = replace(
+                each, used=old.used + each.used, parked=old.parked + each.parked, starts=old.starts + each.starts,
+                next_start=min(opens) if opens else None,
+            )  # fmt: skip
         found[each.key] = each
     return tuple(found[key] for key in sorted(found))

@@ -16,10 +16,11 @@ from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocket
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as Broken
-from redis.exceptions import RedisError
 
 from treadle.errors import BadUrl
+from treadle.redaction import shown
 
 CONNECT: Final = 5.0  # s
 PORT: Final = 6379
@@ -96,18 +97,20 @@ class Watched(Place):
         return made
 
     async def _find(self) -> Address:
-        said = []
+        said, refused = list[str](), list[Exception | None]()
         for number, watcher in enumerate(self._watchers):
             try:
                 found = await self._asked(watcher)
             except (RedisError, OSError) as error:
+                refused.append(error)
                 said.append(f"{watcher[0]}:{watcher[1]}: {str(error) or type(error).__name__}")
                 continue
             if found:
                 self._watchers.insert(0, self._watchers.pop(number))  # one that answers is asked first
                 return found[0].decode(), int(found[1])
+            refused.append(None)
             said.append(f"{watcher[0]}:{watcher[1]} knows no service {self._service!r}")
-        raise Broken("no Sentinel knows the primary: " + "; ".join(said))
+        raise _nobody("no Sentinel knows the primary", said, refused)
 
     async def _asked(self, watcher: Address) -> list[bytes] | None:
         connection = await self._to({**self._watcher_words, "host": watcher[0], "port": watcher[1]})
@@ -146,11 +149,12 @@ class Clustered(Place):
             raise
 
     async def _find(self) -> Address:
-        said = []
+        said, refused = list[str](), list[Exception | None]()
         for node in list(dict.fromkeys((*self._nodes, *self._named))):
             try:
                 slots = await self._slots(node)
             except (RedisError, OSError) as error:
+                refused.append(error)
                 said.append(f"{node[0]}:{node[1]}: {str(error) or type(error).__name__}")
                 continue
             owners = [(_address(entry[2], node), entry[0] <= self._slot <= entry[1]) for entry in slots]
@@ -159,8 +163,9 @@ class Clustered(Place):
             for owner, ours in owners:
                 if ours:
                     return owner
+            refused.append(None)
             said.append(f"{node[0]}:{node[1]} knows nobody who has slot {self._slot}")
-        raise Broken("no node of the cluster could say who has our keys: " + "; ".join(said))
+        raise _nobody("no node of the cluster could say who has our keys", said, refused)
 
     async def _slots(self, node: Address) -> list[Any]:
         connection = await self._at(node)
@@ -170,6 +175,12 @@ class Clustered(Place):
                 return found
         finally:
             await connection.disconnect(nowait=True)
+
+
+def _nobody(what: str, said: Sequence[str], errors: Sequence[Exception | None]) -> RedisError:
+    """None of them knows. Where all refuse our credentials, that is the error: waiting would not help."""
+    kind = AuthenticationError if all(isinstance(error, AuthenticationError) for error in errors) else Broken
+    return kind(f"{what}: " + "; ".join(said))
 
 
 def _address(told: Sequence[Any], asked: Address) -> Address:
@@ -219,8 +230,10 @@ def _read(url: str, told: str) -> tuple[Kind, dict[str, Any]]:
     """What the driver makes of a URL."""
     try:
         words: dict[str, Any] = dict(parse_url(url))
-    except (ValueError, TypeError) as error:
-        raise BadUrl(f"{error}, found {shown(told)!r}") from error
+    except (ValueError, TypeError):
+        # the driver's words may hold a part of the password, where a character of it is not percent-coded
+        wrong = "host, port or database cannot be read; percent-code the characters :/?#[]@ of a password"
+        raise BadUrl(f"{wrong}, found {shown(told)!r}") from None
     kind: Kind = words.pop("connection_class", Connection)
     return kind, words
 
@@ -233,12 +246,6 @@ def _addresses(text: str, port: int, url: str) -> list[Address]:
             if not parts.hostname:
                 raise ValueError("a host is missing")
             found.append((parts.hostname, parts.port or port))
-        except ValueError as error:
-            raise BadUrl(f"expected host:port,host:port, found {shown(url)!r} ({error})") from error
+        except ValueError:
+            raise BadUrl(f"expected host:port,host:port, found {shown(url)!r}") from None
     return found
-
-
-def shown(url: str) -> str:
-    """The URL without its password, for messages."""
-    scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"

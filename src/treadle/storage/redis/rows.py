@@ -40,13 +40,23 @@ decode_any = msgspec.msgpack.Decoder().decode
 decode_rule = msgspec.msgpack.Decoder(Limit).decode
 
 
+def until_bytes(until: float | None) -> bytes:
+    """The end of a pause, as the scripts keep it."""
+    return b"" if until is None else repr(until).encode()
+
+
 def is_plain(job: NewJob) -> bool:
     """Asks for nothing but its turn, a lane and limits: neither its coming nor its ending concerns anybody else."""
     return not (
         job.key is not None or job.after or job.delay > 0 or job.ran or job.aging or job.root is not None
         or job.parent is not None or job.deadline is not None or job.lease is not None or job.slack != 0
-        or job.wait_timeout is not None or job.need is not None or not job.task
+        or job.wait_timeout is not None or job.need is not None or not job.task or job.reach
     )  # fmt: skip
+
+
+def is_bulk(job: NewJob) -> bool:
+    """Can be stored by the script for plain jobs, which refuses none of them. A chosen id may have to be refused."""
+    return job.nonce is None and is_plain(job)
 
 
 class _Head(Struct, omit_defaults=True, gc=False):
@@ -71,6 +81,7 @@ class _Head(Struct, omit_defaults=True, gc=False):
     ran: bool = False
     root: str | None = None
     parent: str | None = None
+    reach: tuple[str, ...] = ()
 
 
 def _head(job: NewJob, plain: bool) -> bytes:
@@ -81,7 +92,7 @@ def _head(job: NewJob, plain: bool) -> bytes:
     return encode(_Head(
         job.limits, job.lane, job.stride, slack, job.priority, job.aging, job.delay, job.key, conflict, job.key_window,
         job.key_until == "started", job.after, job.need, job.wait_timeout, job.deadline, job.lease, job.ran, job.root,
-        job.parent,
+        job.parent, job.reach,
     ))  # fmt: skip
 
 
@@ -210,6 +221,7 @@ def _is_ending(out: Outcome) -> bool:
     """Only ends the job: the script puts the row together without unpacking anything."""
     return (
         out.state.final and not out.then and not out.after and not out.memo and not out.ran and out.note is None
+        and not out.reach
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
     )  # fmt: skip
 
@@ -226,7 +238,7 @@ def outcome_bytes(out: Outcome) -> bytes:
         "state": NUMBER[out.state], "version": out.version, "delay": out.delay, "attempt": out.attempt,
         "result": out.result, "value": out.value, "error": out.error, "reason": out.reason, "memo": out.memo,
         "note": out.note, "after": out.after, "need": out.need, "slack": out.slack, "ran": out.ran,
-        "keep": out.keep,
+        "keep": out.keep, "reach": out.reach,
     }  # fmt: skip
     return b"f" + encode(words)
 

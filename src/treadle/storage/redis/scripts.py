@@ -13,6 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from treadle.storage.constants import filled
+
 SHARED: Final = ("row", "book", "admit", "endings")
 NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "enqueue": (*SHARED, "tend"),  # for the claim of a worker that waits
@@ -21,9 +23,10 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "settle": (*SHARED, "reopen"),
     "settle_claim": (*SHARED, "reopen", "tend"),
     "heartbeat": (*SHARED, "tend"),
-    "limits": SHARED,
+    "limits": (*SHARED, "facts"),
     "prune": (*SHARED, "tend"),
-    "load": (*SHARED, "carry"),
+    "load": (*SHARED, "carry", "facts"),
+    "move": (),
     "unload": (*SHARED, "carry"),
     "leave": (*SHARED, "carry"),
     "take": (*SHARED, "carry"),
@@ -31,11 +34,16 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "plant": ("row",),
     "intend": (),
     "over": (),
+    "sent": (),
     "sweep": (),
     "look": (),
     "walk": (),
     "ended": (),
     "tally": (),
+    "rates": SHARED,
+    "rights": (),
+    "tidy": SHARED,
+    "recount": SHARED,
 }
 # Several in one script, one after the other. Their answers are joined, each after its length: for every list in an
 # answer the server sets 16 KB aside, for which glibc's allocator tidies up all that it has.
@@ -43,8 +51,11 @@ FUSED: Final = {"settle_claim": ("settle", "claim")}
 HANDS: Final = ("enqueue",)  # may make a claim for a worker that waits, and needs for it what a claim needs
 BEFORE: Final[dict[str, tuple[str, ...]]] = {  # what the verb begins with
     "enqueue": ("part",), "store": ("part",), "walk": ("spot",), "tally": ("spot",), "ended": ("spot", "packs"),
-    "prune": ("packs",),
+    "prune": ("packs",), "load": ("mark",), "move": ("mark",), "claim": ("spot",),
 }  # fmt: skip
+
+
+BEHIND: Final[dict[str, tuple[str, ...]]] = {"claim": ("line",)}  # and what it goes on with
 
 
 class Script(Struct, frozen=True):
@@ -81,12 +92,12 @@ def _script(verb: str, pieces: tuple[str, ...]) -> Script:
 
 def _slowly(pieces: tuple[str, ...]) -> str:
     shared = "".join(map(_read, pieces))
-    return f"local R, B, A, E, T, O, C\nlocal function slowly()\npay()\nquiet = nil\n{_read('words')}{shared}end\n"
+    return f"local R, B, A, E, T, O, C, F\nlocal function slowly()\npay()\nquiet = nil\n{_read('words')}{shared}end\n"
 
 
 def _text(verb: str) -> str:
-    return "".join(map(_read, (*BEFORE.get(verb, ()), verb)))
+    return "".join(map(_read, (*BEFORE.get(verb, ()), verb, *BEHIND.get(verb, ()))))
 
 
 def _read(name: str) -> str:
-    return files("treadle.storage.redis").joinpath("lua", f"{name}.lua").read_text("utf-8")
+    return filled(files("treadle.storage.redis").joinpath("lua", f"{name}.lua").read_text("utf-8"))

@@ -7,7 +7,7 @@ workflow that comes to need one of them goes there (`crossing.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -15,11 +15,16 @@ from msgspec.structs import replace
 
 from treadle import clock
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
+from treadle.ids import is_derived
 from treadle.model import (
     Claim,
     Claimed,
+    Declare,
+    Held,
     Hold,
     Limit,
+    LimitChange,
+    LimitUse,
     NewJob,
     Outcome,
     Page,
@@ -30,13 +35,21 @@ from treadle.model import (
     Stats,
 )  # fmt: skip
 from treadle.storage.carrying import Carried, Load, Mark, gone, refusal
+from treadle.storage.checks import (
+    check_ask,
+    check_beat,
+    check_changes,
+    check_jobs,
+    guarded_settle,
+    guarded_settle_claim,
+)
 from treadle.storage.hints import Hub
 from treadle.storage.redis import carry, look
 from treadle.storage.redis.claims import Claims, peek
 from treadle.storage.redis.crossing import Crossing, together
 from treadle.storage.redis.health import Health
-from treadle.storage.redis.spread import MOST, Layout, is_derived, is_random
-from treadle.storage.redis.storage import RedisStorage, outcome_words, settled
+from treadle.storage.redis.spread import MOST, Layout, is_random
+from treadle.storage.redis.storage import RedisStorage, change_words, outcome_words, settled
 
 KNOWN: Final = 100_000  # ids of which it is remembered where they were seen
 TRIES: Final = 8  # a workflow that moves between look and step is looked for again so often
@@ -99,6 +112,7 @@ class ShardedRedis:
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         if not jobs:
             return []
+        check_jobs(jobs)
         parts = self._layout.parts(jobs)
         if parts is None or not await self._crossing.point(jobs):
             return await self._crossing.enqueue_home(jobs)
@@ -107,6 +121,7 @@ class ShardedRedis:
         rows = await self._shards[next(iter(parts))].store(jobs)
         return await self._crossing.enqueue_home(jobs) if rows is None else rows
 
+    @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
@@ -174,13 +189,15 @@ class ShardedRedis:
         if own or ups:
             await self._crossing.gather_home(own, ups)
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+        check_beat(worker, holds, lease)
         where = await self._by_shard([hold.id for hold in holds])
         parts: list[list[Hold]] = [[] for _ in self._shards]
         for hold, shard in zip(holds, where, strict=True):
             parts[shard].append(hold)
         beats = zip(self._shards[1:], parts[1:], strict=True)
-        lost = set[str]().union(*await together(shard.heartbeat(worker, some, lease) for shard, some in beats))
+        answers = await together(shard.heartbeat(worker, some, lease) for shard, some in beats)
+        lost = frozenset[str]().union(*(held.lost for held in answers))
         if lost:  # or it has gone home
             await self._crossing.finish()
             for id in lost:
@@ -190,8 +207,10 @@ class ShardedRedis:
     # --- claiming
 
     async def claim(self, ask: Claim) -> Claimed:
+        check_ask(ask)
         return await self._claims.claim(ask)
 
+    @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """What has ended rides with the look at the lines: two trips to each shard instead of three."""
         if not outcomes:
@@ -252,6 +271,10 @@ class ShardedRedis:
         limits = await together(look.limits(shard) for shard in self._shards)
         return Stats(counts=look.summed(counts), workers=await look.workers(self._home, now), limits=look.used(limits))
 
+    async def recount(self) -> list[tuple[str, int, int]]:
+        """Of each shard, what its counters of slots said and what its rows say."""
+        return [each for told in await together(shard.recount() for shard in self._shards) for each in told]
+
     async def health(self) -> list[Health]:
         """What each server that has some of the shards says of itself."""
         told = [found for shard in self._shards for found in await shard.health()]
@@ -259,15 +282,25 @@ class ShardedRedis:
 
     # --- tending
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        self._check(limits)
-        everywhere = [rule for rule in limits if _of_queues(rule)]
-        await together(shard.set_limits(everywhere) for shard in self._shards[1:])
-        await self._home.set_limits(limits)
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        if not use:
+            return await self._home.limits(use)
+        return look.used(await together(shard.limits() for shard in self._shards))
 
-    def _check(self, rules: Sequence[Limit]) -> None:
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        """The first shard applies the changes; the others copy what it knows of queues, and of two copies the later."""
+        check_changes(changes)
+        self._check(change.rule if isinstance(change, Declare) else change for change in changes)
+        if not changes:
+            return
+        told = await self._home.change_limits(*(word for change in changes for word in change_words(change)))
+        words = [word for known in told if _is_queue(known[0].decode()) for word in ("copy", *known)]
+        if words:
+            await together(shard.change_limits(*words) for shard in self._shards[1:])
+
+    def _check(self, rules: Iterable[object]) -> None:
         for rule in rules:
-            if _of_queues(rule) and (rule.slots or rule.rate):
+            if isinstance(rule, Limit) and _is_queue(rule.name) and (rule.slots or rule.rate):
                 raise Unsupported(
                     f"{self._home.where} with shards={len(self._shards)}",
                     f"the limit {rule.name!r} of a whole queue, whose jobs are in several shards",
@@ -276,6 +309,7 @@ class ShardedRedis:
 
     async def prune(self, limit: int) -> int:
         await self._crossing.finish()  # first: what is stored late must still find those that were stored in its stead
+        await self._crossing.bring_again()
         went = 0
         for shard in (*self._shards[1:], self._home):
             went += await shard.prune(max(limit, 0) - went)
@@ -293,10 +327,10 @@ class ShardedRedis:
     async def read_mark(self) -> Mark | None:
         return await self._home.read_mark()
 
-    async def set_mark(self, mark: Mark | None) -> None:
-        for shard in self._shards[1:]:
+    async def set_mark(self, mark: Mark) -> None:
+        """The first shard decides. A run that dies behind it is repeated with a mark that the others accept."""
+        for shard in self._shards:
             await shard.set_mark(mark)
-        await self._home.set_mark(mark)
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
         if cursor is None:
@@ -318,12 +352,11 @@ class ShardedRedis:
 
     async def load(self, load: Load, mark: Mark) -> None:
         """All into the first shard: a job that is here may be waited for by one that is yet to come."""
-        self._check(load.rules)
-        paused = [rule for rule in load.rules if _of_queues(rule)]
+        self._check(rule for facts in load.rules for rule in (facts.set, facts.declared))
+        paused = [facts for facts in load.rules if _is_queue(facts.name)]
         before = await self._shards[-1].read_mark()
-        if before is None or before.role != mark.role:
-            for shard in self._shards[1:]:
-                await shard.set_mark(mark)
+        if before is None or (before.role, before.turn, before.run) != (mark.role, mark.turn, mark.run):
+            await self.set_mark(replace(mark, cursor=None, jobs=0))
         for shard in self._shards[1:] if paused else ():
             await shard.load(Load(rules=tuple(paused)), mark)
         jobs = [each.record.job for each in load.jobs]
@@ -331,8 +364,8 @@ class ShardedRedis:
         await self._home.load(load, mark)
 
 
-def _of_queues(rule: Limit) -> bool:
-    return rule.name == "queue" or rule.name.startswith("queue:")
+def _is_queue(limit: str) -> bool:
+    return limit == "queue" or limit.startswith("queue:")
 
 
 def _parts(where: Sequence[int], numbers: Sequence[int]) -> dict[int, list[int]]:

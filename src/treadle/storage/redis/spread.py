@@ -13,13 +13,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from treadle.ids import is_derived
 from treadle.model import Claim, NewJob, Record
 from treadle.storage.rules import rank
 
 MOST: Final = 64  # shards; each claim asks all of them
 
 _RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-_DERIVED = re.compile(r"[0-9a-f]{32}|treadle:.*")
+_OLD = re.compile(r"[0-9a-f]{32}")  # derived ids were this until November 2026; a user may choose such an id
 
 
 def is_random(id: str) -> bool:
@@ -27,9 +28,9 @@ def is_random(id: str) -> bool:
     return _RANDOM.fullmatch(id) is not None
 
 
-def is_derived(id: str) -> bool:
-    """Made of the id of its parent, so that no other workflow asks for it. `lua/endings.lua` says the same."""
-    return _DERIVED.fullmatch(id) is not None
+def roams(id: str) -> bool:
+    """Whether a job of this id may be in any shard: with its workflow, whatever its own id says."""
+    return is_derived(id) or _OLD.fullmatch(id) is not None
 
 
 class Layout:
@@ -49,14 +50,15 @@ class Layout:
         found: dict[int, list[int]] = {}
         for number, job in enumerate(jobs):
             root = job.root or job.id
-            if job.key is not None or job.limits or job.wait_timeout is not None or not self.spreads(root):
+            if job.key is not None or job.limits or job.wait_timeout is not None or not self.spreads(root) or job.nonce:
                 return None
             if job.id != root and not (is_derived(job.id) or self.spreads(job.id)):
                 return None
             if roots[job.id] != root or any(roots.get(up) != root for up in job.after):
                 return None
             found.setdefault(self.of(root), []).append(number)
-        return found
+        # A part of a call cannot be refused by itself once the others are stored.
+        return None if len(found) > 1 and any(job.reach for job in jobs) else found
 
 
 class Spot(Struct, frozen=True, gc=False, order=True):

@@ -14,31 +14,48 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from treadle import clock
-from treadle.errors import BadUrl, KeyHeld, SchemaTooNew, StorageUnavailable, UnknownJob
+from treadle.errors import BadUrl, IdTaken, KeyHeld, SchemaTooNew, StorageDenied, StorageUnavailable, UnknownUpstream
 from treadle.model import (
     APPLIED,
     Claim,
     Claimed,
+    Declare,
+    Held,
     Hold,
     Limit,
+    LimitChange,
+    LimitUse,
     NewJob,
     Outcome,
     Page,
+    Pause,
     Presence,
     Query,
     Record,
+    Resume,
     Settled,
     Stats,
 )  # fmt: skip
 from treadle.storage.carrying import SETTLES, SHUT, Load, Mark, gone, refusal
+from treadle.storage.checks import (
+    check_ask,
+    check_beat,
+    check_changes,
+    check_jobs,
+    guarded_settle,
+    guarded_settle_claim,
+)
 from treadle.storage.hints import Hub
 from treadle.storage.redis import carry, look
 from treadle.storage.redis.connection import Command, Pool
+from treadle.storage.redis.faults import RIGHTS
 from treadle.storage.redis.health import Health, health
 from treadle.storage.redis.places import Clustered, place_of
 from treadle.storage.redis.rows import (
+    decode_any,
     encode,
     handed,
+    is_bulk,
     is_plain,
     job_bytes,
     moment_of,
@@ -47,15 +64,21 @@ from treadle.storage.redis.rows import (
     pairs,
     record,
     stored,
+    until_bytes,
 )
 from treadle.storage.redis.scripts import Script, load
 from treadle.storage.redis.wake import Box, Ear
-from treadle.storage.rules import rank
+from treadle.storage.rules import CircularWait, rank
 
 # 1: jobs with limits or a lane had a row from the start; they are read as they are. 2: every ended job stood alone in
-# the lists of endings, as it still may. A version that knows no packs would never prune what is in them.
-SCHEMA: Final = 3
+# the lists of endings, as it still may. A version that knows no packs would never prune what is in them. 3: pauses
+# stood among the rules; they are taken over when the namespace is opened, or when a limit is changed. 4: lines remember
+# what claims looked past, and those back in line say their turn; an older version does neither.
+SCHEMA: Final = 4
 HOME, LATE = b"\1", b"\2"  # what storing jobs in a shard may answer instead
+TIDIED: Final = 500  # entries of each kind that one prune looks at
+RECOUNTED: Final = 10_000  # rows from which slots are counted: some 15 ms of the server's time
+HOUR: Final = 3_600.0  # s between two such counts
 GROUP: Final = 1_000  # plain jobs of one queue and priority the script stores at once
 
 
@@ -86,6 +109,7 @@ class RedisStorage:
         self._place = place_of(url, self._tag)
         self._pool = Pool(self._place)
         self._ear: Ear | None = None
+        self._tidied: Sequence[Any] = (0, 0, 0, 0)  # how far `prune` has looked at what says nothing any more
 
     @property
     def where(self) -> str:
@@ -93,13 +117,16 @@ class RedisStorage:
         return self._pool.where
 
     async def open(self) -> None:
-        """Connect. Raises StorageUnavailable, SchemaTooNew."""
+        """Connect. Raises StorageUnavailable, StorageDenied, SchemaTooNew."""
         if self._ear is not None:
             return
         self._pool = Pool(self._place)
         own = SCHEMA if self._shards == 1 else f"{SCHEMA}/{self._shards}"  # as one word: who comes first says both
-        await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
-        found, _, shards = (await self.read("GET", "schema")).decode().partition("/")
+        stored = await self.read("GET", "schema")
+        if stored is None:  # only then a write: a server that is full can be opened, and pruned
+            await self._pool.command("SET", f"{self._tag}:schema", own, "NX")
+            stored = await self.read("GET", "schema")
+        found, _, shards = stored.decode().partition("/")
         if int(found) > SCHEMA:
             await self._pool.close()
             raise SchemaTooNew(int(found), SCHEMA)
@@ -110,9 +137,30 @@ class RedisStorage:
                 f"shards={self._shards}; open it with that, or bring its jobs into another ns with `treadle move`"
             )
         if int(found) < SCHEMA:
+            await self.call(
+                "limits", "resume", "", "", "paused", ""
+            )  # no change; takes over what a version before kept
             await self._pool.command("SET", f"{self._tag}:schema", own)
         self._ear = Ear(self._pool, self._tag, self._hub)
         await self._ear.open()
+        try:
+            await self._check_rights(self._ear)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _check_rights(self, ear: Ear) -> None:
+        """Raise StorageDenied if a script could fail in its middle: Lua does not roll back what it wrote before."""
+        told = await self.call("rights")
+        refused = [f"{told[at].decode()} ({told[at + 1].decode()})" for at in range(0, len(told), 2)]
+        if ear.refusal is not None:
+            refused.append(f"SUBSCRIBE ({ear.refusal})")
+        if refused:
+            prefix = f"{{treadle:{self._ns}*"
+            raise StorageDenied(
+                f"{self.where}: the server refuses this user {', '.join(refused)}; expected the rights of "
+                f"`ACL SETUSER <user> ~{prefix} &{prefix} {RIGHTS}`"
+            )
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -165,6 +213,7 @@ class RedisStorage:
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         if not jobs:
             return []
+        check_jobs(jobs)
         found = await self.store(jobs)
         assert found is not None  # this is no shard, or the first one
         return found
@@ -175,7 +224,7 @@ class RedisStorage:
         """`enqueue`, as a part of a call over several shards if `call` names one; stored once, and not after `until`.
         None: they belong elsewhere (not with `here`)."""
         part = (call, repr(until) if call else "here" if here else "")
-        if all(map(is_plain, jobs)) and len({job.id for job in jobs}) == len(jobs):
+        if all(map(is_bulk, jobs)) and len({job.id for job in jobs}) == len(jobs):
             answer = await self.open_call("enqueue", *part, *_groups(jobs))
             if self._belongs_home(answer):
                 return None
@@ -198,30 +247,36 @@ class RedisStorage:
 
     async def claim(self, ask: Claim, tended: bool = False, more: bool = False) -> Claimed:
         """`tended`: a moment ago, by `peek`; `more`: beside what the ticket has already."""
-        words = encode({**asdict(ask), "tended": tended, "more": more} if tended else ask)
+        check_ask(ask)
+        words = {**asdict(ask), "tended": tended, "more": more} if tended else asdict(ask)
+        packed = encode(words if tended else ask)
         while True:
-            answer = await self.call("claim", words)
+            answer = await self.call("claim", packed)
             mark = carry.away(answer)
             if mark is None:
                 found = _claimed(answer, ask)
                 if found is not None:
                     return found
+                if len(answer) > 3:
+                    packed = encode({**words, "passed": decode_any(answer[3])})
             elif mark.role == SETTLES:
                 return Claimed()
             else:
                 raise refusal(mark, self._pool.where)
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
-        words = encode([(hold.id, hold.version, hold.memo, hold.note) for hold in holds])
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+        check_beat(worker, holds, lease)
+        words = encode([(hold.id, hold.version, hold.memo, hold.note, hold.reach) for hold in holds])
         leaves = "1" if worker.gone else ""
         lost = await self.call("heartbeat", worker.worker, leaves, encode(worker), repr(float(lease)), words)
         mark = carry.away(lost)
         if mark is not None:
             if mark.role == "gone":
-                return {hold.id for hold in holds}
+                return Held(lost=frozenset(hold.id for hold in holds))
             raise refusal(mark, self._pool.where)
-        return {id.decode() for id in lost}
+        return Held(lost=frozenset(id.decode() for id in lost))
 
+    @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
@@ -235,6 +290,7 @@ class RedisStorage:
             return [gone(mark)] * count
         raise refusal(mark, self._pool.where)
 
+    @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one script: a trip of 8 jobs costs the server 120 us, as two scripts 141."""
         if not outcomes:
@@ -276,31 +332,43 @@ class RedisStorage:
 
     # --- tending
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        words: list[Any] = []
-        for rule in limits:
-            words += (rule.name, b"" if rule.slots is None and rule.rate is None else encode(rule))
-        await self.open_call("limits", *words)
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        return await look.limits(self, use)
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        check_changes(changes)
+        if changes:
+            await self.change_limits(*(word for change in changes for word in change_words(change)))
+
+    async def change_limits(self, *words: Any) -> list[Any]:
+        """Apply changes, or copy what another shard knows; answers what is known of the limits named. With none, wake
+        everybody, and let those come back in line for whom there is room."""
+        answer: list[Any] = await self.open_call("limits", *words)
+        return answer
 
     async def prune(self, limit: int) -> int:
         went, past, more, first = 0, 0, True, "1"
         while more and (went < limit or first):
             gone, stay, again = await self.call("prune", max(limit, 0) - went, past, first)
             went, past, more, first = went + gone, past + stay, bool(again), ""
+        tidied = "tidy", (TIDIED, *self._tidied)
+        self._tidied, _ = await self.calls(tidied, ("recount", (RECOUNTED, repr(HOUR))))
         return went
+
+    async def recount(self) -> list[tuple[str, int, int]]:
+        """Count the slots in use from the rows, and correct counters: the limit, its slots before, and now."""
+        told = await self.call("recount", RECOUNTED, "0")
+        return [(told[at].decode(), told[at + 1], told[at + 2]) for at in range(0, len(told), 3)]
 
     # --- moving house
 
     async def read_mark(self) -> Mark | None:
         return carry.mark_of(await self.read("GET", "move"))
 
-    async def set_mark(self, mark: Mark | None) -> None:
-        if mark is None:
-            await self._pool.command("DEL", f"{self._tag}:move")
-        else:
-            await self._pool.command("SET", f"{self._tag}:move", carry.mark_bytes(mark))
-        if mark is None or mark.role not in SHUT:
-            await self.set_limits([])  # wakes everybody, and lets those come back in line for whom there is room
+    async def set_mark(self, mark: Mark) -> None:
+        carry.check(await self.call("move", carry.mark_bytes(mark)))
+        if mark.role not in SHUT:
+            await self.change_limits()
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
         return await carry.unload(self, cursor, limit)
@@ -315,6 +383,19 @@ class RedisStorage:
     def listening(self, topics: Sequence[str]) -> AbstractContextManager[None]:
         """Somebody waits for these in the hub meanwhile."""
         return nullcontext() if self._ear is None else self._ear.listening(topics)
+
+
+def change_words(change: LimitChange) -> tuple[Any, ...]:
+    match change:
+        case Limit(name, slots, rate):
+            removes = slots is None and rate is None
+            return "remove" if removes else "set", name, encode(change), "", ""
+        case Declare(rule):
+            return "declare", rule.name, encode(rule), "", ""
+        case Pause(name, why, until):
+            return "pause", name, "", why, until_bytes(until)
+        case Resume(name, why, until):
+            return "resume", name, "", why, until_bytes(until)
 
 
 def _row(job: NewJob, body: bytes, row: bytes, now: float) -> Record:
@@ -360,17 +441,24 @@ def settled(answer: list[Any], count: int) -> list[Settled]:
     return settled
 
 
-def _refusal(kind: bytes, one: bytes, other: bytes) -> KeyHeld | UnknownJob:
-    made = KeyHeld if kind == b"held" else UnknownJob
+def _refusal(kind: bytes, one: bytes, other: bytes) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait:
+    if kind == b"circle":
+        return CircularWait(one.decode(), *other.decode().split("\0"))
+    if kind == b"taken":
+        task, asked, differ = other.decode().split("\0")
+        return IdTaken(one.decode(), task, asked, bool(differ))
+    if kind == b"beyond":
+        return IdTaken(one.decode(), None, other.decode(), False)
+    made = KeyHeld if kind == b"held" else UnknownUpstream
     return made(one.decode(), other.decode())
 
 
 def _claimed(answer: list[Any], ask: Claim) -> Claimed | None:
     """None: many have stepped aside and none was met who may start; there is more to look at."""
     now, moment, again = answer[:3]
-    rows = pairs(answer, 3)
-    if again == 2 and not rows:
+    if again == 2 and len(answer) < 5:
         return None
+    rows = pairs(answer, 3)
     if again == 1:
         rows = look.repeated_order(rows, ask.queues)
     return Claimed(tuple(rows), max(0.0, moment_of(moment) - moment_of(now)) if moment else None)

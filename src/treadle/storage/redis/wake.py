@@ -45,6 +45,7 @@ class Ear:
         self._pause = AGAIN[0]  # s until the next attempt to come back
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self.refusal: str | None = None  # what the server said to SUBSCRIBE, if it refused
 
     def post(self, take: Take) -> Box:
         """A channel of its own, listened to from now on."""
@@ -136,6 +137,11 @@ class Ear:
         self._timer = asyncio.get_running_loop().call_later(PING, self._look)
 
     def _take(self, words: Any) -> None:
+        if isinstance(words, hiredis.ReplyError):  # it does not listen: come back later
+            self.refusal = str(words)
+            self._ready.set()
+            self._connection._close()
+            return
         self._pause, self._silent = AGAIN[0], 0
         if not isinstance(words, list) or len(words) != 3:
             return
@@ -149,6 +155,7 @@ class Ear:
             else:
                 self._hub.speak(_topics(data))
         elif kind == b"subscribe" and channel not in self._posts:
+            self.refusal = None
             self._listening.add(channel)
             if self._ready.is_set():  # something may have been said meanwhile
                 self._hub.speak([topic for topic in self._hub.topics if self._channel(topic) == channel])

@@ -9,12 +9,12 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 
-from treadle.storage.carrying import SHUT, Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark
-from treadle.storage.sqlite import look
+from treadle.storage.carrying import SHUT, Carried, Edge, Load, Mark, Rate, check_replaces, decode_mark, encode_mark
+from treadle.storage.sqlite import limits, look
 from treadle.storage.sqlite.desk import SQL as DESK
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import SQL as ENQUEUE
-from treadle.storage.sqlite.rows import AFTER, DOWN, decode_rule, encode, flags_of, inserted, text
+from treadle.storage.sqlite.rows import AFTER, DOWN, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import load as statements
 
 SQL = statements("carry")
@@ -30,17 +30,20 @@ def read_mark(db: sqlite3.Connection) -> Mark | None:
     return None if found is None else decode_mark(found[0])
 
 
-def set_mark(desk: Desk, mark: Mark | None) -> Generator[None, None, None]:
-    if mark is None:
-        desk.ex(SQL["drop_mark"])
-    else:
-        desk.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
-    if mark is None or mark.role not in SHUT:
+def set_mark(desk: Desk, mark: Mark) -> Generator[None, None, None]:
+    _write_mark(desk, mark)
+    if mark.role not in SHUT:
         for (key,) in desk.ex(DESK["parked_keys"]).fetchall():
             desk.call_in_for(key)
             yield
         desk.topics.add("queue:*")
     desk.sync()
+
+
+def _write_mark(desk: Desk, mark: Mark) -> None:
+    found = desk.ex(DESK["mark"]).fetchone()
+    check_replaces(None if found is None else decode_mark(found[0]), mark, "this SQLite file")
+    desk.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
 
 
 # --- leaving
@@ -67,7 +70,7 @@ def jobs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Carried]:
 
 def first(db: sqlite3.Connection) -> Load:
     """The rules, and what rates remember."""
-    rules = tuple(decode_rule(rule) for (rule,) in db.execute(DESK["rules"]))
+    rules = tuple(limits.read(db.execute(limits.SQL["all_facts"])).values())
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for key, at, cost in db.execute(SQL["all_starts"]):
         starts[key].append((at, cost))
@@ -80,8 +83,9 @@ def first(db: sqlite3.Connection) -> Load:
 
 
 def load(desk: Desk, given: Load, mark: Mark) -> Generator[None, None, None]:
+    _write_mark(desk, mark)
     desk = desk.quiet()
-    desk.many(SQL["set_rule"], [(rule.name, encode(rule)) for rule in given.rules])
+    limits.write(desk, given.rules)
     for rate in given.rates:
         desk.many(DESK["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
         if rate.tokens is not None:
@@ -93,7 +97,6 @@ def load(desk: Desk, given: Load, mark: Mark) -> Generator[None, None, None]:
         if at:
             yield
         top = _store(desk, fresh[at : at + STEP], top)
-    desk.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
 
 
 def _store(desk: Desk, fresh: Sequence[Carried], top: int) -> int:

@@ -1,9 +1,6 @@
 -- name: set_mark
 INSERT OR REPLACE INTO meta (name, value) VALUES ('move', ?);
 
--- name: drop_mark
-DELETE FROM meta WHERE name = 'move';
-
 -- name: page
 SELECT seq FROM job WHERE seq > ? ORDER BY seq LIMIT ?;
 
@@ -21,9 +18,6 @@ SELECT key, at, cost FROM start ORDER BY key, at;
 
 -- name: all_buckets
 SELECT key, tokens, at FROM bucket;
-
--- name: set_rule
-INSERT OR REPLACE INTO rule (name, rule) VALUES (?, ?);
 
 -- name: add_edge
 INSERT OR REPLACE INTO edge (up, down, version, open, soft, named) VALUES (?, ?, ?, ?, ?, ?);

@@ -16,12 +16,22 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from treadle.storage.sqlite.lockfile import LockFile
+from treadle import clock
+from treadle.storage.sqlite.gather import Ours
+from treadle.storage.sqlite.lockfile import LockFile, held, patiently
 
 EVERY: Final = 400  # commits
 LOOK: Final = 16  # commits between two looks at the size of the log
 LARGE: Final = 16 * 2**20  # bytes of log after which it is time, however few commits
 HUGE: Final = 256 * 2**20  # bytes after which readers are waited for, and the log is cut off
+READERS: Final = 500  # ms to wait for readers then, while nobody writes
+PAUSE_FIRST: Final = 5.0  # s until they are waited for again, if one did not end
+PAUSE_MOST: Final = 300.0
+SOMEBODY_READS: Final = (
+    "%s holds more than %d MB and cannot be moved back into the database, because some program has had a read "
+    "transaction open for long: look for a forgotten sqlite3 shell or notebook, a backup, or a query whose rows were "
+    "not all fetched; `lsof` on the file names the processes. Until it ends the log grows"
+)
 HEAD: Final = 32  # bytes at the beginning of a log, and before each of its pages
 PAGE_HEAD: Final = 24
 
@@ -29,14 +39,15 @@ log = logging.getLogger("treadle.storage.sqlite")
 
 
 class Checkpoints:
-    """A connection and a thread of their own."""
+    """A connection and a thread of their own. `db`: the connection; None before the first one."""
 
     def __init__(self, path: str, synchronous: str) -> None:
         self._path, self._log, self._synchronous = path, path + "-wal", synchronous
         self._since = 0
         self.is_behind = False  # as much as it moves was written since it began: the disk is slow, writers are to wait
+        self._kept = 0  # bytes of log that the last one could not move, because of a reader
         self._running: asyncio.Future[None] | None = None
-        self._db: sqlite3.Connection | None = None
+        self.db: sqlite3.Connection | None = None
         self._lock: LockFile | None = None
         self._thread: ThreadPoolExecutor | None = None
 
@@ -46,7 +57,7 @@ class Checkpoints:
         running = self._running is not None
         if loop is None or self.is_behind:
             return
-        if self._since < EVERY and (self._since % LOOK or not is_long(self._log, 2 * LARGE if running else LARGE)):
+        if self._since < EVERY and (self._since % LOOK or not self._is_long(running)):
             return
         if running:
             self.is_behind = True
@@ -57,6 +68,10 @@ class Checkpoints:
         self._running = loop.run_in_executor(self._thread, self._checkpoint)
         self._running.add_done_callback(self._done)
 
+    def _is_long(self, running: bool) -> bool:
+        """Whether so much was written since the last one that it is time, however few commits."""
+        return is_long(self._log, self._kept + (2 * LARGE if running else LARGE))
+
     def _done(self, running: asyncio.Future[None]) -> None:
         self._running, self.is_behind = None, False
         error = None if running.cancelled() else running.exception()
@@ -64,20 +79,49 @@ class Checkpoints:
             log.warning("checkpoint of %s failed, the log goes on growing until one succeeds: %s", self._path, error)
 
     def _checkpoint(self) -> None:
-        if self._db is None:
-            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+        if self._lock is None:
             self._lock = LockFile(self._path + "-lock")
-        assert self._lock is not None
+        elif not self._lock.is_in_place():
+            self._lock.reopen()
+        if self.db is None:
+            self.db = self._connection()
         if self._synchronous == "normal":
             sync(self._log)
         huge = is_long(self._log, HUGE)
-        self._db.execute(f"PRAGMA busy_timeout = {500 if huge else 0}")
-        self._lock.lock()
+        if not patiently(self._lock):
+            raise held(self._lock)
         try:
-            self._db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if huge else 'PASSIVE'})").fetchall()
+            self._move(self._lock, huge)
         finally:
             self._lock.unlock()
+
+    def _connection(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False, factory=Ours)
+        try:
+            db.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _move(self, lock: LockFile, huge: bool) -> None:
+        """Move what no reader needs any more; of a huge log all, and cut it off, waiting for readers. Where one did not
+        end, no process waits for it again for a while, which doubles each time."""
+        assert self.db is not None
+        now, (until, pause) = clock.wall(), lock.patience()
+        cut = huge and not now < until <= now + PAUSE_MOST
+        self.db.execute(f"PRAGMA busy_timeout = {READERS if cut else 0}")
+        [(busy, pages, moved)] = self.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if cut else 'PASSIVE'})")
+        blocked = bool(busy) or moved < pages
+        self._kept = os.path.getsize(self._log) if blocked else 0
+        if not huge:
+            if pause and not blocked:
+                lock.set_patience(0.0, 0.0)
+        elif cut and blocked:
+            if not pause:
+                log.warning(SOMEBODY_READS, self._log, HUGE >> 20)
+            pause = min(2 * pause, PAUSE_MOST) if pause else PAUSE_FIRST
+            lock.set_patience(clock.wall() + pause, pause)
 
     async def finish(self) -> None:
         """Wait for the one that runs."""
@@ -85,11 +129,9 @@ class Checkpoints:
             await asyncio.wait([self._running])
 
     def close(self) -> None:
-        """The caller holds the lock file."""
+        """Its connection was closed with the others."""
         if self._thread is not None:
             self._thread.shutdown(wait=True)
-        if self._db is not None:
-            self._db.close()
         if self._lock is not None:
             self._lock.close()
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admit import Admission, opens_at, rule_for
-from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, rank
+from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, rank, within
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.gather import Wide
@@ -88,7 +88,7 @@ def _next_of_queues(desk: Desk, ask: Claim) -> float | None:
     """When a rate of its own lets the next of a line asked for start."""
     queues = {queue for queue, _ in ask.queues}
     if ask.ids:
-        queues = {queue for (queue,) in desk.ex(SQL["queues_of"], (text(ask.ids),))}
+        queues = {queue for (queue,) in desk.ex(SQL["queues_of"], (text(ask.ids),)) if within(ask.reach, queue)}
     found = list[float | None]()
     for queue in queues:
         rule = rule_for(desk.rules, f"queue:{queue}")
@@ -141,7 +141,8 @@ class Taking:
         queues: Sequence[tuple[str, int]] = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
         if ask.ids:
             found = self.desk.ex(SQL["queues_of"], (text(ask.ids),)).fetchall()
-            queues = [(queue, ask.limit) for queue in dict.fromkeys(queue for (queue,) in found)]
+            named = dict.fromkeys(queue for (queue,) in found if within(ask.reach, queue))
+            queues = [(queue, ask.limit) for queue in named]
         self._name_tasks()
         for queue, share in queues:
             share = min(share, ask.limit - len(self.taken))
@@ -309,7 +310,7 @@ class Taking:
 
     def _lets_in(self, seq: int, job: NewJob, ruled: bool) -> bool:
         """Past every limit of a job that was never claimed: it takes them here, so that its row need not be read."""
-        asked = costs(job) if ruled else job.limits
+        asked = costs(job) if ruled else named_costs(job)
         if asked:
             if self.gate.blocked_by(asked) is not None:
                 return False
@@ -333,7 +334,7 @@ class Taking:
             return True
         if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
             return None
-        shut = gate.blocked_by(row.job.limits, kept)
+        shut = gate.blocked_by(named_costs(row.job), kept)
         if shut is None:
             gate.admit(costs(row.job), kept)
             return True

@@ -9,6 +9,7 @@ searches.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import time
@@ -18,22 +19,29 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from treadle import clock
-from treadle.errors import KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownJob
+from treadle import clock, forks
+from treadle.errors import StorageError, StorageFull, StorageUnavailable
+from treadle.started import begin, started
+from treadle.storage.rules import REFUSALS
 from treadle.storage.sqlite.asks import Asks
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.eager import Callers, begin
+from treadle.storage.sqlite.eager import Callers
 from treadle.storage.sqlite.faults import translated
 from treadle.storage.sqlite.leases import Leases
-from treadle.storage.sqlite.lockfile import WAIT, LockFile, patiently
+from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.opening import Opened, open_file
 from treadle.storage.sqlite.syncs import Syncs
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests
 LARGE: Final = 2_048  # jobs in one transaction after which even a COMMIT that does not sync takes long
+ROWS: Final = 4  # that storing a job writes, at least
 NUDGE: Final = 0.005  # s after which a thread is helped to the GIL
+PAUSE: Final = 0.002  # s between two tries to become the one who writes
+LOOK: Final = 1.0  # s between two looks whether the path still names the file that is open: 3 us each
+
+log = logging.getLogger("treadle.storage.sqlite")
 
 Steps = Generator[Any, Any, Any]
 
@@ -56,7 +64,8 @@ class Database:
         self, path: str, now: clock.Clock, synchronous: str, merge: Callable[[Desk, Sequence[Any]], Steps],
         committed: Callable[[set[str]], None], shared: bool = False,
     ) -> None:  # fmt: skip
-        self.path = os.path.abspath(path)
+        self.named = os.path.abspath(path)
+        self.path = os.path.realpath(path)  # one lock and one wake folder, by whatever link the file is named
         self.now = now
         self._synchronous, self._merge, self._committed, self._shared = synchronous, merge, committed, shared
         self._pending: deque[Request] = deque()
@@ -66,17 +75,19 @@ class Database:
         self._callers = Callers()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
-        self._closed: asyncio.Future[None] | None = None  # while it is being closed
-        self.read_only = False
+        self._closed: asyncio.Task[None] | None = None  # while it is being closed
+        self._unwritable = ""  # why nothing can be written here
+        self._place: tuple[int, int] | None = None  # device and inode of the file that is open
+        self._look_at = 0.0
 
     # --- opening and closing
 
     async def open(self) -> None:
         while self._closed is not None and self._closed.get_loop() is asyncio.get_running_loop():
-            await asyncio.shield(self._closed)  # or the one would close what the other opens
+            await asyncio.wait([self._closed])  # or the one would close what the other opens
         if self._loop is not None:
             return
-        self._pid, self.read_only = os.getpid(), False
+        self._pid = os.getpid()
         self._threads = ThreadPoolExecutor(1, "treadle-sqlite")
         self._searches = ThreadPoolExecutor(1, "treadle-sqlite-look")
         loop = asyncio.get_running_loop()
@@ -92,48 +103,68 @@ class Database:
                 raise
             raise found from error
         self._db, self.look, self.search = opened.db, opened.look, opened.search
-        self._lock, self.read_only = opened.lock, opened.lock is None or opened.read_only
+        self._lock, self._unwritable = opened.lock, opened.unwritable
         if self._lock is not None:
             self.asks = Asks(self._lock)
         self._loop, self._closing = loop, False
+        self._place, self._look_at = place_of(self.path), clock.monotonic() + LOOK
         self._checkpoints = Checkpoints(self.path, self._synchronous)
 
     async def close(self) -> None:
-        if self._loop is None or self._closing:
-            return
-        self.check_process()
-        self._closing = True
-        closed = self._closed = self._loop.create_future()
+        """Where the caller is cancelled, closing goes on; the next `open` or `close` waits for it."""
+        if self._closed is None:
+            if self._loop is None:
+                return
+            self._check_owner()
+            self._closing = True
+            self._closed = started(self._finish(self._loop), loop=self._loop)
+        await asyncio.shield(self._closed)
+
+    async def _finish(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             while self._task is not None:
                 await asyncio.wait([self._task])
             await self._checkpoints.finish()
-            loop, self._loop = self._loop, None
+        finally:  # also where the event loop ends now
+            self._loop = None
             try:
                 await loop.run_in_executor(self._threads, self._close)
             finally:
                 self._threads.shutdown(wait=False)
                 self._searches.shutdown(wait=True)
-        finally:
-            self._closed = None
-            closed.set_result(None)
+                self._closed = None
 
     def _close(self) -> None:
         """The last connection to close writes a checkpoint, so the lock is held meanwhile."""
         self._searches.shutdown(wait=True, cancel_futures=True)  # a look whose caller went away may still read
-        locked = self._lock is not None and patiently(self._lock)
         try:
-            self.search.close()
-            self.look.close()
-            self._checkpoints.close()
-            self._db.close()
+            if place_of(self.named) == self._place:
+                self._close_connections()
+            else:  # SQLite would delete the log by its name, which is that of another database now, and in use
+                for each in (self.search, self.look, self._checkpoints.db, self._db):
+                    forks.leave(each)
         finally:
+            self._checkpoints.close()
             if self._lock is not None:
-                if locked:
-                    self._lock.unlock()
                 self._lock.close()
 
+    def _close_connections(self) -> None:
+        locked = self._lock is not None and patiently(self._lock)
+        try:
+            for each in (self.search, self.look, self._checkpoints.db, self._db):
+                if each is not None:
+                    each.close()
+        finally:
+            if locked and self._lock is not None:
+                self._lock.unlock()
+
     def check_process(self) -> None:
+        """Whether this process may use the file: it has opened it, and the file is still there."""
+        self._check_owner()
+        if clock.monotonic() > self._look_at:
+            self._check_place()
+
+    def _check_owner(self) -> None:
         if self._loop is None:
             raise StorageUnavailable(f"{self.path} is not open; call open() first")
         if os.getpid() != self._pid:
@@ -142,10 +173,23 @@ class Database:
                 "SQLite connections do not survive a fork; open a storage of its own here"
             )
 
+    def _check_place(self) -> None:
+        """Raise if the path names another file than the one that is open here: nobody else would see what we store.
+        A lock file that was deleted is made anew; it holds nothing that must be kept."""
+        if place_of(self.named) != self._place:
+            raise StorageUnavailable(
+                f"{self.named} was deleted, moved or replaced while this process had it open, and other processes no "
+                "longer see what is stored here: restart this process, or put the file back where it was"
+            )
+        self._look_at = clock.monotonic() + LOOK
+        if self._lock is not None and self._task is None and not self._lock.is_in_place():
+            log.warning("%s was deleted while the database is in use; it is made anew", self._lock.path)
+            self._lock.reopen()
+
     def check_writable(self) -> None:
         self.check_process()
-        if self._lock is None or self.read_only:
-            raise StorageFull(f"{self.path} may only be read here; nothing was stored")
+        if self._lock is None or self._unwritable:
+            raise StorageFull(f"{self.path} can only be read here, nothing was stored: {self._unwritable}")
 
     def count_commit(self) -> None:
         """Somebody else's transaction has made the log longer."""
@@ -170,7 +214,7 @@ class Database:
         elif self._callers.is_alone(loop, weight):
             self._task = begin(loop, self._work())
         else:
-            self._task = loop.create_task(self._work())
+            self._task = started(self._work(), loop=loop)
         return future
 
     def foreign_version(self) -> int | None:
@@ -213,7 +257,7 @@ class Database:
         finally:
             self._task = None
             if self._pending and self._loop is not None and not self._loop.is_closed():
-                self._task = self._loop.create_task(self._work())
+                self._task = started(self._work(), loop=self._loop)
 
     def _group(self) -> tuple[list[Request], int]:
         """Who comes into the next transaction: those still wanted, until there is work for one turn; and how much."""
@@ -248,7 +292,7 @@ class Database:
 
     async def _run(self, group: list[Request], weight: int, topics: set[str]) -> list[Any]:
         lock = self._lock
-        if lock is None or self.read_only:
+        if lock is None or self._unwritable:
             self.check_writable()
         assert lock is not None
         if self._checkpoints.is_behind:
@@ -262,7 +306,9 @@ class Database:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
                 await self._in_thread(self._threads, self._begin_patiently)  # somebody's shell writes
+            before = self._db.total_changes
             answers = await self._answers(group, topics)
+            weight = max(weight, (self._db.total_changes - before) // ROWS)  # one ending may let a million jobs go
             if self._synchronous == "full":
                 await self._sync(weight)
             elif weight > LARGE:
@@ -298,7 +344,7 @@ class Database:
                     wanted = steps.send(await self._between(wanted))
             except StopIteration as stop:
                 answers += [stop.value] if alone else stop.value
-            except (UnknownJob, KeyHeld) as refused:  # said before anything was written
+            except REFUSALS as refused:  # said before anything was written
                 if not alone:
                     raise
                 answers.append(refused)
@@ -330,11 +376,16 @@ class Database:
             pass  # SQLite has rolled back by itself; the next BEGIN shows it
 
     def _begin_patiently(self) -> None:
-        self._db.execute(f"PRAGMA busy_timeout = {int(WAIT * 1000)}")
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-        finally:
-            self._db.execute("PRAGMA busy_timeout = 0")
+        """Tries every 2 ms: SQLite's own waiting sleeps up to 100 ms, and those who try more often pass it."""
+        until = clock.monotonic() + WAIT
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock.monotonic() > until:
+                    raise
+            time.sleep(PAUSE)
 
     async def _wait_for(self, lock: LockFile) -> None:
         """Stand in line for the lock, in a thread. Cancelled, it is let go of: the thread may have it by then."""
@@ -351,7 +402,7 @@ class Database:
                 lock.unlock()
             raise
         if not got:
-            raise StorageUnavailable(f"{self.path}: another process has held the lock for {WAIT:.0f} s")
+            raise held(lock)
 
 
 async def in_thread(
@@ -376,6 +427,15 @@ def _nudge(loop: asyncio.AbstractEventLoop, running: ThreadFuture[Any]) -> None:
     if not running.done():
         time.sleep(0.0001)
         loop.call_later(NUDGE, _nudge, loop, running)
+
+
+def place_of(path: str) -> tuple[int, int] | None:
+    """Which file a path names: its device and inode. None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _let_go(opening: ThreadFuture[Opened]) -> None:

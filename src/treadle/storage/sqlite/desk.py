@@ -6,17 +6,17 @@ before the next look at a view, and at the end.
 
 from __future__ import annotations
 
-import itertools
+import heapq
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from treadle.model import Limit, NewJob, Record, State
-from treadle.storage.admit import Admission, Usage, opens_at, rule_for
+from treadle.storage.admit import Admission, Asker, Usage, opens_at, rule_for
 from treadle.storage.carrying import SHUT, Mark, decode_mark, refusal
-from treadle.storage.rules import costs, first_moment, rank, turn
+from treadle.storage.rules import costs, first_moment, named_costs, rank, turn
 from treadle.storage.sqlite import rows as columns
 from treadle.storage.sqlite.gather import Wide
 from treadle.storage.sqlite.leases import Leases
@@ -321,18 +321,15 @@ class Desk:
             self.call_in_for(key)
 
     def call_in_for(self, key: str) -> None:
-        """Let as many back in line as there is room for, beside those let back already."""
+        """Let back in line those there is room for, beside those that came back before and stand in front of them."""
         self.sync()
         gate = Admission(self.rules, self.used, self.now)
-        keeps = self._keeps(key)
         for queue in self._aside_queues(key):
             # By queue: one who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
-            returned = [
-                (dict(decode(body).limits)[key], bool(keeps and kept))
-                for body, kept in self.ex(SQL["returned"], (key, queue)).fetchall()
-            ]
-            count = gate.back(key, returned, ((cost, kept) for _, cost, kept in self._aside(key, queue)))
-            for id in [id for id, _, _ in itertools.islice(self._aside(key, queue), count)]:
+            returned = self._returned(key, queue)
+            keepers = heapq.merge([each for each in returned if each.kept], self._aside(key, queue, True))
+            others = heapq.merge([each for each in returned if not each.kept], self._aside(key, queue, False))
+            for id in gate.back(key, keepers, others):
                 row = self.row(id)
                 self.put(replace(row, place=row.joined_at))
                 self.came_back = True
@@ -350,23 +347,34 @@ class Desk:
             queues.append(queue)
         return queues
 
-    def _aside(self, key: str, queue: str) -> Generator[tuple[str, int, bool], None, None]:
-        """Who of a queue stands aside for a limit, with the cost: first who has kept its slot, then the rest."""
+    def _returned(self, key: str, queue: str) -> list[Asker]:
+        """The jobs of a queue that came back in line for a limit and are not claimed yet, in turn."""
         keeps = self._keeps(key)
-        for id, body in self.ex(SQL["aside_kept"], (key, queue)) if keeps else ():
-            yield id, dict(decode(body).limits)[key], True
-        for id, body in self.ex(SQL["aside"], (key, queue, keeps)):
-            yield id, dict(decode(body).limits)[key], False
+        found = self.ex(SQL["returned"], (key, queue)).fetchall()
+        return sorted(_asker(decode(body), place, key, bool(keeps and kept), False) for body, place, kept in found)
+
+    def _aside(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
+        """The jobs of a queue that stand aside for a limit, in turn: those that have kept their slot, or the others."""
+        keeps = self._keeps(key)
+        if kept and not keeps:
+            return
+        found = self.ex(SQL["aside_kept"], (key, queue)) if kept else self.ex(SQL["aside"], (key, queue, keeps))
+        for body, place in found:
+            yield _asker(decode(body), place, key, kept, True)
 
     def set_opening(self, gate: Admission, key: str) -> None:
         """Note when the rate will let in the first of some queue who stands aside."""
         self.sync()
         rule, moments = rule_for(self.rules, key), list[float | None]()
         for queue in self._aside_queues(key) if rule is not None else ():
-            _, cost, _ = next(self._aside(key, queue))
-            moments.append(opens_at(rule, gate.of(key), cost, gate.now) if rule is not None else None)
+            firsts = (next(self._aside(key, queue, kept), None) for kept in (True, False))
+            moments += [opens_at(rule, gate.of(key), each.cost, gate.now) for each in firsts if rule and each]
         moment = first_moment(*moments)
         if moment is None:
             self.ex(SQL["drop_opening"], (key,))
         else:
             self.ex(SQL["set_opening"], (key, moment))
+
+
+def _asker(job: NewJob, place: float, key: str, kept: bool, aside: bool) -> Asker:
+    return Asker((-rank(job), place, job.id), dict(named_costs(job))[key], kept, aside)

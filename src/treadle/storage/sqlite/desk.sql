@@ -96,13 +96,13 @@ SELECT tokens, at FROM bucket WHERE key = ?;
 INSERT OR REPLACE INTO bucket (key, tokens, at) VALUES (?, ?, ?);
 
 -- name: aside
-SELECT j.id, b.body FROM job j CROSS JOIN body b ON b.seq = j.seq
+SELECT b.body, j.joined_at FROM job j CROSS JOIN body b ON b.seq = j.seq
 WHERE j.parked = ?1 AND j.parked IS NOT NULL AND j.queue = ?2 AND j.place IS NULL
     AND (?3 = 0 OR NOT EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq))
 ORDER BY j.rank DESC, j.joined_at, j.id;
 
 -- name: aside_kept
-SELECT j.id, b.body FROM slot s CROSS JOIN job j ON j.seq = s.job CROSS JOIN body b ON b.seq = j.seq
+SELECT b.body, j.joined_at FROM slot s CROSS JOIN job j ON j.seq = s.job CROSS JOIN body b ON b.seq = j.seq
 WHERE s.key = ?1 AND j.parked = ?1 AND j.queue = ?2 AND j.place IS NULL ORDER BY j.rank DESC, j.joined_at, j.id;
 
 -- name: aside_queue
@@ -110,7 +110,7 @@ SELECT queue FROM job INDEXED BY job_aside
 WHERE parked = ?1 AND parked IS NOT NULL AND place IS NULL AND queue > ?2 ORDER BY queue LIMIT 1;
 
 -- name: returned
-SELECT b.body, EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq)
+SELECT b.body, j.place, EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq)
 FROM job j CROSS JOIN body b ON b.seq = j.seq
 WHERE j.parked = ?1 AND j.parked IS NOT NULL AND j.queue = ?2 AND j.place IS NOT NULL;
 
@@ -125,3 +125,14 @@ DELETE FROM opening WHERE key = ?;
 
 -- name: mark
 SELECT value FROM meta WHERE name = 'move';
+
+-- Which of these (a JSON array of ids) wait for a job (?1), directly or through others, or are that job. The version is
+-- that of the wait.
+
+-- name: waiting_for
+WITH RECURSIVE waits (id) AS (
+    SELECT ?1
+    UNION SELECT job.id FROM waits CROSS JOIN edge ON edge.up = waits.id AND edge.open = 1
+    CROSS JOIN job ON job.id = edge.down AND job.version = edge.version AND job.state = 0
+)
+SELECT id FROM waits WHERE id IN (SELECT value FROM json_each(?2));

@@ -11,9 +11,19 @@ from typing import Any
 from msgspec import Struct
 
 from treadle import defaults
-from treadle.errors import KeyHeld, UnknownJob
+from treadle.errors import KeyHeld, StorageError, UnknownUpstream
 from treadle.model import NewJob, Record, State
-from treadle.storage.rules import first_moment, needed, rank, turn
+from treadle.storage.rules import (
+    check_reach,
+    first_moment,
+    named_by,
+    needed,
+    rank,
+    refuse_holder,
+    refuse_taken,
+    tolerated,
+    turn,
+)
 from treadle.storage.sqlite import endings
 from treadle.storage.sqlite.desk import SQL as DESK
 from treadle.storage.sqlite.desk import Desk
@@ -85,6 +95,9 @@ def _insert(desk: Desk, rows: Rows, params: list[Any], width: int, first: tuple[
 def _known_or_new(desk: Desk, part: Sequence[NewJob], top: int, bodies: list[Any]) -> list[Record]:
     """Some of these ids were known: store the bodies of the others, answer all."""
     seqs = dict(desk.ex(SQL["seqs"], (text([job.id for job in part]),)).fetchall())
+    lost = next((job.id for job in part if job.id not in seqs), None)
+    if lost is not None:
+        raise StorageError(f"job {lost!r} was not stored, and no row has its id; nothing of the call was stored")
     fresh = [seq for seq, job in enumerate(part, top + 1) if seqs[job.id] == seq]
     _insert(desk, ADD_BODY, [value for seq in fresh for value in (seq, bodies[(seq - top) * 2 - 1])], 2)
     desk.read(job.id for job in part)
@@ -112,28 +125,36 @@ def plan(desk: Desk, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
         return Plan({}, [], set())
     desk.sync()
     known = {id for id, _ in desk.ex(SQL["states"], (text([job.id for job in jobs]),))}
+    refuse_taken(jobs, lambda ids: _jobs_of(desk, [id for id in ids if id in known]))
     keys = {job.key for job in jobs if job.key is not None}
     held = {key for key, _ in desk.ex(SQL["holders"], (text(list(keys)),))} if keys else set()
-    answers, taken, fresh = dict[str, str](), dict[str, str](), list[NewJob]()
+    answers, taken, fresh = dict[str, str](), dict[str, NewJob](), list[NewJob]()
     for new in jobs:
         if new.id in known or new.id in answers:
             answers.setdefault(new.id, new.id)
             continue
         if new.key is not None:
-            holder = taken.get(new.key)
-            row = endings.holder(desk, new.key, leaving) if holder is None and new.key in held else None
-            if row is not None:
-                holder = row.job.id
+            first = taken.get(new.key)
+            row = endings.holder(desk, new.key, leaving) if first is None and new.key in held else None
+            holder = first if row is None else row.job
+            if holder is not None:
+                refuse_holder(new, holder)
             if holder is not None and new.key_conflict == "raise":
-                raise KeyHeld(new.key, holder)
+                raise KeyHeld(new.key, holder.id)
             if holder is not None and (new.key_conflict == "keep" or (row is not None and row.state.final)):
-                answers[new.id] = holder
+                answers[new.id] = holder.id
                 continue
-            taken[new.key] = new.id
+            taken[new.key] = new
         answers[new.id] = new.id
         fresh.append(new)
     _all_known(desk, fresh, answers)
+    _all_in_reach(desk, jobs, fresh)
     return Plan(answers, fresh, held)
+
+
+def _jobs_of(desk: Desk, ids: Sequence[str]) -> dict[str, NewJob]:
+    desk.read(ids)
+    return {id: row.job for id in ids if (row := desk.get(id)) is not None}
 
 
 def _all_known(desk: Desk, jobs: Sequence[NewJob], answers: dict[str, str]) -> None:
@@ -143,7 +164,16 @@ def _all_known(desk: Desk, jobs: Sequence[NewJob], answers: dict[str, str]) -> N
         for new in jobs:
             for up in new.after if new.wait_timeout is None else ():
                 if up not in known and up not in answers:
-                    raise UnknownJob(up, new.id)
+                    raise UnknownUpstream(up, new.id)
+
+
+def _all_in_reach(desk: Desk, jobs: Sequence[NewJob], fresh: Sequence[NewJob]) -> None:
+    bound = [new for new in fresh if new.reach]
+    if bound:
+        found = {job.id: job for job in reversed(jobs)}
+        found |= _jobs_of(desk, [id for new in bound for id in named_by(new) if id not in found])
+        for new in bound:
+            check_reach(new, found.get)
 
 
 class Batch:
@@ -172,7 +202,7 @@ class Batch:
         self._rows += inserted(row, self._top, flags, key)
         self._bodies += (self._top, bytearray(encode(job)))
         self._labels += [(label, self._top) for label in job.labels]
-        self._edges += [(up, job.id) for up in row.after]
+        self._edges += [(up, job.id) for up in dict.fromkeys(row.after)]
         if key is not None:
             self.keys.add(key)
         self._desk.add(row, self._top, flags)
@@ -198,34 +228,35 @@ class Batch:
         self._heads[line] = place if head is None else min(place, head)
         return place
 
-    def flush(self) -> None:
-        """Insert all; what is read from here on sees them."""
+    def flush(self) -> Generator[None, None, None]:
+        """Insert all; what is read from here on sees them. One job may wait for thousands: those go in in steps."""
         desk = self._desk
         _insert(desk, ADD_ANY, self._rows, 23)
         _insert(desk, ADD_BODY, self._bodies, 2)
         if self._labels:
             desk.many(SQL["add_label"], self._labels)
-        if self._edges:
-            desk.wait_for(self._edges, 0)
+        for at in range(0, len(self._edges), STEP):
+            if at:
+                yield
+            desk.wait_for(self._edges[at : at + STEP], 0)
         for batch in (self._rows, self._bodies, self._labels, self._edges):
             batch.clear()
         self._heads.clear()
         self._lanes.clear()
 
 
-def store_all(desk: Desk, plan: Plan, parent: str = "") -> Generator[None, None, set[str]]:
-    """Store what is new -> the ids. `parent` is the unfinished job they come from."""
+def store_all(desk: Desk, plan: Plan, parent: str = "") -> Generator[None, None, None]:
+    """Store what is new. `parent` is the unfinished job they come from."""
     if not plan.fresh:
-        return set()
+        return
     ended, batch = _ended(desk, plan), Batch(desk, plan.fresh)
     for number, new in enumerate(plan.fresh, 1):
-        _store(desk, batch, new, plan, ended, parent)
+        yield from _store(desk, batch, new, plan, ended, parent)
         if number % STEP == 0:
-            batch.flush()
+            yield from batch.flush()
             yield
-    batch.flush()
+    yield from batch.flush()
     desk.sync()
-    return {new.id for new in plan.fresh}
 
 
 def _ended(desk: Desk, plan: Plan) -> set[str]:
@@ -234,39 +265,43 @@ def _ended(desk: Desk, plan: Plan) -> set[str]:
     return {id for id, state in desk.ex(SQL["states"], (text(list(ups)),)) if state > 2} if ups else set()
 
 
-def _store(desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str], parent: str) -> None:
+def _store(
+    desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str], parent: str
+) -> Generator[None, None, None]:
     now, soft = desk.now, None
-    after = tuple(dict.fromkeys(map(plan.of, new.after))) if new.after else ()
+    after = tuple(map(plan.of, new.after)) if new.after else ()
     if new.key is not None and (new.key in plan.held or new.key in batch.keys):
-        batch.flush()
-        soft = endings.give_up_key(desk, new, parent)
+        yield from batch.flush()
+        soft = yield from endings.give_up_key(desk, new, parent)
         if soft in after:
             soft = None  # it waits for the holder by name, and with what it asked of that ending
         desk.ex(DESK["free_key"], (new.key,))
     deadline_at = None if new.deadline is None else now + new.deadline
     timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
-    pending = needed(new.need, len(after)) + (soft is not None)
+    pending, slack = needed(new.need, after) + (soft is not None), tolerated(new.slack, new.need, after)
     # an ending that is still to be counted moves others in line first, as the contract's order of steps has it
     simple = soft is None and not desk.endings
     if after and simple:
         simple = ended.isdisjoint(after) and desk.ended.isdisjoint(after)
     if simple and pending <= 0 and new.task:
-        batch.add(_released(batch, new, after, deadline_at, now), new.key)
+        batch.add(_released(batch, new, after, slack, deadline_at, now), new.key)
         return
     batch.add(Record(
-        job=new, version=0, state=State.WAITING, after=after, pending=pending, slack=new.slack, ran=new.ran,
+        job=new, version=0, state=State.WAITING, after=after, pending=pending, slack=slack, ran=new.ran,
         due_at=first_moment(deadline_at if not new.ran else None, timeout_at), deadline_at=deadline_at,
         created_at=now, updated_at=now,
     ), new.key)  # fmt: skip
     if not simple:
-        batch.flush()
+        yield from batch.flush()
         if soft is not None:
             desk.wait_for([(soft, new.id)], 0, soft=True)
-        endings.watch_ups(desk, new.id, after)
+        yield from endings.watch_ups(desk, new.id, after)
         desk.sync()
 
 
-def _released(batch: Batch, new: NewJob, after: tuple[str, ...], deadline_at: float | None, now: float) -> Record:
+def _released(
+    batch: Batch, new: NewJob, after: tuple[str, ...], slack: int | None, deadline_at: float | None, now: float
+) -> Record:
     """A job that has nothing to wait for: in line, or scheduled."""
     due = None if new.ran else deadline_at
     if not new.ran and new.delay > 0 and now + new.delay > now:
@@ -274,7 +309,7 @@ def _released(batch: Batch, new: NewJob, after: tuple[str, ...], deadline_at: fl
     else:
         place = batch.place(new, now)
     return Record(
-        job=new, version=0, state=READY, after=after, slack=new.slack, ran=new.ran, place=place, joined_at=place,
+        job=new, version=0, state=READY, after=after, slack=slack, ran=new.ran, place=place, joined_at=place,
         due_at=due, deadline_at=deadline_at, created_at=now, updated_at=now,
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
--- Both inserts are repeated by row (statements.py). OR IGNORE: a known id is left as it is, and counted afterwards.
+-- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id as it is, and its rows are counted
+-- afterwards. `add_any` stores what `plan` found to be new: a conflict is an error, and undoes the call.
 
 -- The number of a row is never given to another, so that who leased a row here may end it by number (leases.py): prune
 -- keeps the greatest when it takes the last row (meta 'top').
@@ -24,7 +25,7 @@ INSERT OR IGNORE INTO job (created_at, updated_at, place, joined_at, state, room
 VALUES (?1, ?1, ?1, ?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?, ?, ?);
 
 -- name: add_any
-INSERT OR IGNORE INTO job (seq, id, queue, task, rank, flags, state, place, joined_at, due_at, created_at, updated_at,
+INSERT INTO job (seq, id, queue, task, rank, flags, state, place, joined_at, due_at, created_at, updated_at,
     ran, pending, slack, deadline_at, keep, keep_failed, key, lane, root, parent, after)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 

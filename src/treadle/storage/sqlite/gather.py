@@ -8,8 +8,23 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+from treadle import forks
 
-class Gathering(sqlite3.Connection):
+
+class Ours(sqlite3.Connection):
+    """A connection that a forked child leaves alone. To close it there would roll back, in the shared index of the log,
+    what the parent is writing."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        with forks.opening:
+            super().__init__(*args, **options)
+            forks.register(self)
+
+    def forked(self) -> None:
+        forks.leave(self)
+
+
+class Gathering(Ours):
     """A connection with an SQL function that takes the columns of a row all at once."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -5,32 +5,37 @@ Without it nothing could be limited or paused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from treadle.model import Limit
+from treadle.model import LimitChange, LimitFacts
 from treadle.storage.admit import rule_for
+from treadle.storage.limiting import acting, changed, gathered, named, rows
 from treadle.storage.sqlite.desk import SQL as DESK
 from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.rows import encode
+from treadle.storage.sqlite.rows import decode_rule, encode, text
 from treadle.storage.sqlite.statements import load
 
 SQL = load("limits")
 
 
-def set_limits(desk: Desk, limits: Sequence[Limit]) -> Generator[Callable[[], Any] | None, Any, None]:
+def set_limits(desk: Desk, changes: Sequence[LimitChange]) -> Generator[Callable[[], Any] | None, Any, None]:
     desk.refuse()
+    names = list(dict.fromkeys(map(named, changes)))
+    facts = {name: LimitFacts(name=name) for name in names} | read(desk.ex(SQL["facts_of"], (text(names),)))
+    old = dict(facts)
+    for change in changes:
+        facts[named(change)] = changed(facts[named(change)], change)
+    fresh = [each for each in facts.values() if each != old[each.name]]
+    if not fresh:
+        return
     before = dict(desk.rules)
-    for rule in limits:
-        if rule.slots is None and rule.rate is None:
-            desk.ex(SQL["remove"], (rule.name,))
-        else:
-            desk.ex(SQL["set"], (rule.name, encode(rule)))
+    write(desk, fresh)
     desk.rules_changed()
-    for rule in limits:
-        scope = _queue(rule.name)
-        if scope is not None and rule.name in desk.rules and rule.name not in before:
+    for each in fresh:
+        scope = _queue(each.name)
+        if scope is not None and each.name in desk.rules and each.name not in before:
             yield partial(desk.ex, SQL["count_queue"], (scope or None,))  # reads all rows: 0.1 s a million
             desk.ex(SQL["mark_queue"])
     for (key,) in desk.ex(SQL["slot_keys"]).fetchall():
@@ -47,3 +52,23 @@ def _queue(name: str) -> str | None:
     """Which queue a rule counts: "" for all of them, None if it is no queue's."""
     head, _, queue = name.partition(":")
     return queue if head == "queue" else None
+
+
+# --- the facts as rows
+
+
+def read(found: Iterable[Any]) -> dict[str, LimitFacts]:
+    return gathered((name, kind, rule and decode_rule(rule), until) for name, kind, rule, until in found)
+
+
+def write(desk: Desk, facts: Iterable[LimitFacts]) -> None:
+    """Put these in place of what is stored of their limits, and the rules that act with them."""
+    for each in facts:
+        desk.ex(SQL["drop_facts"], (each.name,))
+        found = [(name, kind, rule and encode(rule), until) for name, kind, rule, until in rows(each)]
+        desk.many(SQL["add_fact"], found)
+        rule = acting(each)
+        if rule is None:
+            desk.ex(SQL["remove"], (each.name,))
+        else:
+            desk.ex(SQL["set"], (each.name, encode(rule)))

@@ -1,3 +1,15 @@
+-- name: facts_of
+SELECT name, kind, rule, until FROM limit_fact WHERE name IN (SELECT value FROM json_each(?));
+
+-- name: all_facts
+SELECT name, kind, rule, until FROM limit_fact;
+
+-- name: drop_facts
+DELETE FROM limit_fact WHERE name = ?;
+
+-- name: add_fact
+INSERT OR REPLACE INTO limit_fact (name, kind, rule, until) VALUES (?, ?, ?, ?);
+
 -- name: set
 INSERT OR REPLACE INTO rule (name, rule) VALUES (?, ?);
 

@@ -7,13 +7,18 @@ a note in it for the next ones (asks.py).
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import struct
 import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
-from treadle import clock
+from treadle import clock, forks
+from treadle.errors import StorageUnavailable
+from treadle.private import FILE, share
 
 if sys.platform == "win32":
     import msvcrt
@@ -22,13 +27,53 @@ else:
 
 
 WAIT: Final = 10.0  # s to wait for other writers, then StorageUnavailable
+PATIENCE: Final = struct.Struct("<dd")
+PATIENCE_AT: Final = 2**17  # where it stands in the file: behind all that `set_note` may write
 
 
 class LockFile:
-    """One holder at a time, over processes and over objects. Gone with its process, however that ends."""
+    """One holder at a time, over processes and over objects. The lock ends with its process, however that ends: a
+    forked child closes its copy of the descriptor."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        self.path = path
+        with forks.opening:
+            self._fd = self._open()
+            forks.register(self)
+
+    def _open(self) -> int:
+        # The notes would be written to whatever a link of another user names.
+        how = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+        try:
+            while True:
+                with contextlib.suppress(FileNotFoundError):
+                    return os.open(self.path, how)
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    made = os.open(self.path, how | os.O_CREAT | os.O_EXCL, FILE)
+                    share(self.path, self.path.removesuffix("-lock"))
+                    return made
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            found = f"{self.path} is a symbolic link, expected a file of Treadle's own"
+            raise StorageUnavailable(f"{found}: another user may have made it; delete it") from None
+
+    def forked(self) -> None:
+        self.close()
+
+    def is_in_place(self) -> bool:
+        """Whether the path still names the file that is open here."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def reopen(self) -> None:
+        """Open the file that the path names now. Only while nobody holds the lock by this object."""
+        with forks.opening:
+            fd = self._open()
+            self.close()
+            self._fd = fd
 
     if sys.platform == "win32":
 
@@ -39,10 +84,6 @@ class LockFile:
             except OSError:
                 return False
             return True
-
-        def lock(self) -> None:
-            while not self.try_lock():
-                time.sleep(0.002)
 
         def unlock(self) -> None:
             os.lseek(self._fd, 0, os.SEEK_SET)
@@ -56,10 +97,6 @@ class LockFile:
             except BlockingIOError:
                 return False
             return True
-
-        def lock(self) -> None:
-            """Blocks; for a thread."""
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
 
         def unlock(self) -> None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -75,9 +112,34 @@ class LockFile:
         except OSError:
             os.ftruncate(self._fd, 0)
 
+    def patience(self) -> tuple[float, float]:
+        """What the last holder who waited for readers in vain has noted: until when nobody does so again, and how long
+        that was to be, in seconds; zeros: nothing."""
+        found = os.pread(self._fd, PATIENCE.size, PATIENCE_AT) if hasattr(os, "pread") else b""
+        if len(found) < PATIENCE.size:
+            return 0.0, 0.0
+        until, pause = PATIENCE.unpack(found)
+        return until, pause
+
+    def set_patience(self, until: float, pause: float) -> None:
+        """Only a hint: nothing is noted where there is no room."""
+        if hasattr(os, "pwrite"):
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, PATIENCE.pack(until, pause), PATIENCE_AT)
+
     def close(self) -> None:
-        """Lets go of it too."""
-        os.close(self._fd)
+        """Lets go of it too. Twice is once."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def held(lock: LockFile) -> StorageUnavailable:
+    """The error after WAIT."""
+    return StorageUnavailable(
+        f"another process has held {lock.path} for {WAIT:.0f} s: look for one that is stopped (Ctrl-Z, a debugger) or "
+        f"hangs, for example with `lsof {lock.path}`; end it, and repeat the call"
+    )
 
 
 def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False) -> bool:

@@ -7,19 +7,20 @@ rows themselves are few and are read on the loop.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treadle.model import Count, LimitUse, Page, Presence, Query, Record
+from treadle.model import Count, Limit, LimitUse, Page, Presence, Query, Record
 from treadle.storage import looking
-from treadle.storage.admit import rule_for
+from treadle.storage.admit import Usage, rate_use, rule_for
 from treadle.storage.sqlite.desk import BY_IDS, BY_SEQS
+from treadle.storage.sqlite.limits import SQL as LIMITS
+from treadle.storage.sqlite.limits import read
 from treadle.storage.sqlite.rows import (
     MEMO,
     NUMBER,
     STATES,
     decode_presence,
-    decode_rule,
     from_json,
     record,
     text,
@@ -156,13 +157,31 @@ def told(db: sqlite3.Connection, found: Sequence[Any], now: float) -> tuple[Coun
 
 def workers(db: sqlite3.Connection, now: float) -> tuple[Presence, ...]:
     found = ((decode_presence(presence), seen) for presence, seen in db.execute(SQL["workers"]).fetchall())
-    return tuple(worker for worker, seen in found if seen + worker.ttl >= now)
+    return looking.workers(found, now)
 
 
 def limits(db: sqlite3.Connection) -> tuple[LimitUse, ...]:
-    rules = {rule.name: rule for (found,) in db.execute(SQL["rules"]) for rule in [decode_rule(found)]}
-    used = {}
-    for key, taken, live in db.execute(SQL["used"]).fetchall():
+    return looking.limit_uses(read(db.execute(LIMITS["all_facts"])))
+
+
+def limits_in_use(db: sqlite3.Connection, now: float) -> tuple[LimitUse, ...]:
+    """Read in the thread that searches."""
+    facts = read(db.execute(LIMITS["all_facts"]))
+    rules, used = looking.acting_rules(facts), dict[str, int]()
+    if not rules:
+        return ()
+    for key, taken, live in from_json(db.execute(SQL["used"]).fetchone()[0]):
         rule = rule_for(rules, key)
         used[key] = taken if rule is not None and rule.hold == "ended" else live
-    return looking.limit_uses(rules, used, dict(db.execute(SQL["aside"]).fetchall()))
+    aside = dict(from_json(db.execute(SQL["aside"]).fetchone()[0]))
+    return looking.limit_uses(facts, used, aside, _rates(db, rules, now))
+
+
+def _rates(db: sqlite3.Connection, rules: Mapping[str, Limit], now: float) -> dict[str, looking.RateUse]:
+    found = dict[str, looking.RateUse]()
+    for key, tokens, at in db.execute(SQL["rated"]).fetchall():
+        rule = rule_for(rules, key)
+        if rule is not None and rule.rate is not None:
+            starts = [] if rule.how == "bucket" else db.execute(SQL["window"], (key, rule.per, now)).fetchall()
+            found[key] = rate_use(rule, Usage(starts=starts, tokens=tokens, at=at or 0.0), now)
+    return found

@@ -16,13 +16,23 @@ SELECT json_group_array(json_array(queue, task, state, jobs, line, aside, first)
 SELECT seq, place FROM job WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: used
-SELECT key, sum(cost), sum(live * cost) FROM slot GROUP BY key;
+SELECT json_group_array(json_array(key, taken, live)) FROM (
+    SELECT key, sum(cost) AS taken, sum(live * cost) AS live FROM slot GROUP BY key);
 
 -- name: aside
-SELECT parked, count(*) FROM job INDEXED BY job_aside WHERE parked IS NOT NULL AND place IS NULL GROUP BY parked;
+SELECT json_group_array(json_array(parked, jobs)) FROM (
+    SELECT parked, count(*) AS jobs FROM job INDEXED BY job_aside
+    WHERE parked IS NOT NULL AND place IS NULL GROUP BY parked);
 
--- name: rules
-SELECT rule FROM rule;
+-- name: rated
+SELECT key, tokens, at FROM bucket
+UNION ALL
+SELECT DISTINCT key, NULL, NULL FROM start WHERE key NOT IN (SELECT key FROM bucket);
+
+-- The sum decides, exactly as in Python; the comparison before it, wider than any rounding, keeps to the end of the index.
+
+-- name: window
+SELECT at, cost FROM start WHERE key = ?1 AND at > ?3 - ?2 - 0.001 AND at + ?2 > ?3 ORDER BY at;
 
 -- name: workers
 SELECT presence, seen FROM worker ORDER BY num;

@@ -5,6 +5,7 @@ Without it an old file would fail in the middle of a call. Runs under the lock f
 
 from __future__ import annotations
 
+import functools
 import re
 import sqlite3
 from importlib.resources import files
@@ -14,14 +15,15 @@ from treadle.errors import NotADatabase, SchemaTooNew
 APPLICATION_ID = 0x54524444  # "TRDD"; `file` and any tool can tell the file by it
 
 
-def known() -> list[tuple[int, str, str]]:
+@functools.cache
+def known() -> tuple[tuple[int, str, str], ...]:
     """(number, name, script) of every migration there is, in order."""
     found = []
     for entry in files("treadle.storage.sqlite").joinpath("migrations").iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
         if match:
             found.append((int(match[1]), match[2], entry.read_text("utf-8")))
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def schema_of(db: sqlite3.Connection, path: str, shared: bool = False) -> int:

@@ -5,91 +5,132 @@ Without it a wrong file would be found by the first statement, and a new one wou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import sqlite3
+from collections.abc import Callable
 from typing import NamedTuple
 
 from treadle import clock
-from treadle.errors import BadUrl, NotADatabase, StorageUnavailable
+from treadle.errors import BadUrl, NotADatabase, StorageFull, StorageUnavailable
+from treadle.private import make_file, share
 from treadle.storage.sqlite.gather import Gathering
-from treadle.storage.sqlite.lockfile import WAIT, LockFile
-from treadle.storage.sqlite.migrate import check, migrate
+from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
+from treadle.storage.sqlite.migrate import check, known, migrate
 
 
 class Opened(NamedTuple):
-    """One connection to write, one for short looks, one for long ones; no lock where nothing can be written."""
+    """One connection to write, one for short looks, one for long ones.
+
+    unwritable  why this process can only read the file; "" if it can write
+    """
 
     db: sqlite3.Connection
     look: sqlite3.Connection
     search: sqlite3.Connection
     lock: LockFile | None
-    read_only: bool
+    unwritable: str = ""
 
 
 def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = False) -> Opened:
-    """Open, make or migrate it, under the lock. For a thread: it may wait for another process that does the same."""
+    """Open the file; make or migrate it under the lock. For a thread: it may wait for another process that does so.
+
+    A file that has our schema is opened without the lock: a process in the middle of a transaction of its own database
+    connection may open it.
+    """
     folder = os.path.dirname(path)
     if path.endswith(":memory:"):
         raise BadUrl("SQLite's :memory: cannot be shared by two connections; use memory://")
     if not os.path.isdir(folder):
         raise NotADatabase(f"the folder {folder} does not exist; make it, or name another file")
+    why = _unwritable(path, folder)
+    if why and not os.path.exists(path):
+        raise StorageFull(f"{path} cannot be made: {why}")
     try:
-        lock = LockFile(path + "-lock")
-    except OSError:
-        if not os.path.exists(path):
-            raise
-        return _open_to_look(path, None)
-    lock.lock()
-    try:
-        opened = _connect(path, synchronous, now, lock, shared)
-    except BaseException as error:
-        lock.unlock()
-        lock.close()
+        return _open_to_look(path, None, why) if why else _open_to_write(path, synchronous, now, shared)
+    except sqlite3.Error as error:
         # Left to SQLite to find out: to open the file here and close it would drop the locks of everybody who has it
         # open in this process, and what they commit would be lost.
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
             raise NotADatabase(f"{path} is not a SQLite database, or it is encrypted; name another file") from error
         raise
-    lock.unlock()
+
+
+def _unwritable(path: str, folder: str) -> str:
+    """Why this process cannot write to the database; "" if it can."""
+    for each in (folder, path, path + "-lock"):
+        if os.path.exists(each) and not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
+            return f"{each} is not writable for {user}; give it the right to write to the file and to its folder"
+    return ""
+
+
+def _open_to_write(path: str, synchronous: str, now: clock.Clock, shared: bool) -> Opened:
+    make_file(path)  # SQLite gives its log the mode of the file
+
+    def prepare(db: sqlite3.Connection) -> None:
+        if not _is_ready(db, path, shared):
+            _make(db, path, now, lock, shared)
+        db.execute(f"PRAGMA synchronous = {synchronous}")
+        db.execute("PRAGMA busy_timeout = 0")
+
+    with contextlib.ExitStack() as made:
+        lock = made.enter_context(contextlib.closing(LockFile(path + "-lock")))
+        try:
+            opened = Opened(*_connections(path, prepare), lock)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
+            opened = _open_to_look(path, lock, str(error))
+        made.pop_all()
     return opened
 
 
-def _connect(path: str, synchronous: str, now: clock.Clock, lock: LockFile, shared: bool) -> Opened:
-    fresh = not os.path.exists(path) or not os.path.getsize(path)
-    db = new_connection(path)
+def _connections(
+    path: str, prepare: Callable[[sqlite3.Connection], object]
+) -> tuple[sqlite3.Connection, sqlite3.Connection, sqlite3.Connection]:
+    """Three connections, the first one prepared before the others are made. Where one fails, none stays open."""
+    with contextlib.ExitStack() as made:
+        db = made.enter_context(contextlib.closing(new_connection(path)))
+        prepare(db)
+        look = made.enter_context(contextlib.closing(new_connection(path)))
+        search = made.enter_context(contextlib.closing(new_connection(path)))
+        made.pop_all()
+    return db, look, search
+
+
+def _is_ready(db: sqlite3.Connection, path: str, shared: bool) -> bool:
+    """Whether nothing has to be written before the file is used."""
+    return check(db, path, shared) == known()[-1][0] and bool(db.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
+
+
+def _make(db: sqlite3.Connection, path: str, now: clock.Clock, lock: LockFile, shared: bool) -> None:
+    """Bring a new or an older file to our schema."""
+    if not patiently(lock):
+        raise held(lock)
     try:
-        check(db, path, shared)
+        fresh = not os.path.getsize(path)
+        check(db, path, shared)  # another process may have made it meanwhile
         if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             # before the first table, or VACUUM would be needed: lets prune give a great backlog's pages back
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
                 raise StorageUnavailable(f"{path}: its file system cannot do write-ahead logging")
-        db.execute(f"PRAGMA synchronous = {synchronous}")
         migrate(db, path, now(), shared)
-        db.execute("PRAGMA busy_timeout = 0")
-        opened = Opened(db, new_connection(path), new_connection(path), lock, False)
-    except sqlite3.OperationalError as error:
-        db.close()
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
-            raise
-        return _open_to_look(path, lock)
-    except BaseException:
-        db.close()
-        raise
-    if fresh:
-        _sync_folder(os.path.dirname(path))
-    return opened
+        share(lock.path, path)
+        if fresh:
+            _sync_folder(os.path.dirname(path))
+    finally:
+        lock.unlock()
 
 
-def _open_to_look(path: str, lock: LockFile | None) -> Opened:
-    """Nothing can be written here: whoever asks is told at the first write."""
+def _open_to_look(path: str, lock: LockFile | None, why: str) -> Opened:
+    """Nothing can be written here: the first write says so."""
     # where nobody has the file open there is no log, and SQLite could not make one to read it as usual
     how = "mode=ro" if os.path.exists(path + "-wal") else "mode=ro&immutable=1"
     uri = f"{pathlib.Path(path).as_uri()}?{how}"
-    db = new_connection(uri)
-    check(db, path)
-    return Opened(db, new_connection(uri), new_connection(uri), lock, True)
+    return Opened(*_connections(uri, lambda db: check(db, path)), lock, why)
 
 
 def new_connection(path: str, kind: type[sqlite3.Connection] = Gathering) -> sqlite3.Connection:
@@ -104,7 +145,7 @@ def new_connection(path: str, kind: type[sqlite3.Connection] = Gathering) -> sql
         db.execute("PRAGMA journal_size_limit = 67108864")
         db.execute("PRAGMA foreign_keys = OFF")
     except BaseException:
-        db.close()
+        sqlite3.Connection.close(db)  # a kind may refuse to be closed by its user
         raise
     return db
 

@@ -14,15 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 from treadle import clock
-from treadle.errors import BadSession, StorageUnavailable
+from treadle.errors import BadSession
 from treadle.storage.sqlite.connection import in_thread
 from treadle.storage.sqlite.faults import translated
-from treadle.storage.sqlite.lockfile import WAIT, LockFile, patiently
+from treadle.storage.sqlite.gather import Ours
+from treadle.storage.sqlite.lockfile import LockFile, held, patiently
 from treadle.storage.sqlite.opening import new_connection
-from treadle.storage.sqlite.within import Within
+from treadle.storage.sqlite.within import Known, Within
 
 
-class TaskConnection(sqlite3.Connection):
+class TaskConnection(Ours):
     """What the function writes with. Its transaction is ended by Treadle, with the job's ending in it."""
 
     def commit(self) -> NoReturn:
@@ -41,9 +42,10 @@ class OwnTransaction:
     alone = True
 
     def __init__(
-        self, path: str, synchronous: str, now: clock.Clock, turn: asyncio.Lock, committed: Callable[[set[str]], None]
+        self, file: Known, synchronous: str, now: clock.Clock, turn: asyncio.Lock, committed: Callable[[set[str]], None]
     ) -> None:
-        self._path, self._synchronous, self._turn, self._committed = path, synchronous, turn, committed
+        self._file, self._path = file, file.path
+        self._synchronous, self._turn, self._committed = synchronous, turn, committed
         self._thread = ThreadPoolExecutor(1, "treadle-sqlite-run")
         self._loop = asyncio.get_running_loop()
         self._topics = set[str]()
@@ -64,12 +66,12 @@ class OwnTransaction:
             if found is error:
                 raise
             raise found from error
-        self.bound = Within(self.raw, self._path, self._now, self._topics)
+        self.bound = Within(self.raw, self._file, self._now, self._topics)
 
     def _open(self) -> None:
         self._lock = LockFile(self._path + "-lock")
         if not patiently(self._lock, lambda: self._unwanted):
-            raise StorageUnavailable(f"{self._path}: somebody has held the lock for {WAIT:.0f} s")
+            raise held(self._lock)
         self.raw = new_connection(self._path, TaskConnection)
         self.raw.execute(f"PRAGMA synchronous = {self._synchronous}")
         self.raw.execute("BEGIN IMMEDIATE")
@@ -105,11 +107,13 @@ class OwnTransaction:
         self._unlock()
 
     async def close(self) -> None:
-        await self.roll_back()
-        if not self._closed:
-            self._closed = True
-            self._thread.submit(self._close)
-            self._thread.shutdown(wait=False)
+        try:
+            await self.roll_back()
+        finally:  # also where the caller is cancelled meanwhile: the thread undoes first
+            if not self._closed:
+                self._closed = True
+                self._thread.submit(self._close)
+                self._thread.shutdown(wait=False)
 
     def _close(self) -> None:
         if self.raw is not None:

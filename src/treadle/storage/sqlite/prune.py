@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
+from treadle.storage.admit import Usage, is_over, rule_for
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.rows import AFTER, KEY, LABELS, MEMO, decode, from_json, text
 from treadle.storage.sqlite.statements import load
@@ -17,15 +18,26 @@ SQL = load("prune")
 STEP = 128  # rows deleted between two turns of the loop: 2-3 ms
 DAY = 86_400.0
 FREE = 4_096  # free pages (16 MB) that are kept: the next backlog uses them again
+LIMITS = 1_000  # looked at in one call
 GIVE_BACK = 500  # pages given back to the file system per call at most
 
 InThread = Callable[[], Any]
 
 
-def prune(desk: Desk, limit: int) -> Generator[InThread | None, Any, int]:
+def prune(desk: Desk, limit: int, past: str) -> Generator[InThread | None, Any, tuple[int, str]]:
+    """Of the limits those after the key `past` are looked at -> how many rows went, and the key where the next call
+    continues, or ''."""
     if desk.shut():
-        return 0
+        return 0, past
     yield from tend(desk)
+    went = yield from _prune_rows(desk, limit)
+    desk.ex(SQL["drop_tickets"], (desk.now - DAY,))
+    desk.ex(SQL["drop_workers"], (desk.now - 30 * DAY,))
+    past = yield from _drop_limits(desk, past)
+    return went, past
+
+
+def _prune_rows(desk: Desk, limit: int) -> Generator[InThread | None, Any, int]:
     now = desk.now
     if desk.ex("SELECT 1 FROM job WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1", (now,)).fetchone() is None:
         return 0
@@ -37,10 +49,20 @@ def prune(desk: Desk, limit: int) -> Generator[InThread | None, Any, int]:
     for at in range(0, len(found), STEP):
         _delete(desk, found[at : at + STEP])
         yield None
-    desk.ex(SQL["drop_tickets"], (now - DAY,))
-    desk.ex(SQL["drop_workers"], (now - 30 * DAY,))
     _shrink(desk)
     return len(found)
+
+
+def _drop_limits(desk: Desk, past: str) -> Generator[InThread | None, Any, str]:
+    """Partitions (`user:<id>`) come and go; each leaves its starts or its bucket."""
+    (said,) = yield lambda: desk.ex(SQL["rates"], (past, LIMITS)).fetchone()
+    found: list[tuple[str, float | None, float | None, float | None]] = from_json(said)
+    unused = [key for key, last, tokens, at in found if is_over(rule_for(desk.rules, key), Usage(
+        starts=[] if last is None else [(last, 1)], tokens=tokens, at=at or 0.0), desk.now)]  # fmt: skip
+    if unused:
+        keys = text(unused)
+        yield lambda: [desk.ex(SQL[name], (keys,)) for name in ("drop_starts", "drop_buckets")]
+    return found[-1][0] if len(found) == LIMITS else ""
 
 
 def _delete(desk: Desk, rows: list[tuple[int, str, int]]) -> None:

@@ -42,5 +42,17 @@ DELETE FROM ticket WHERE at < ?;
 -- name: drop_workers
 DELETE FROM worker WHERE seen < ?;
 
+-- What the rates of some limits remember: the last start, the bucket.
+-- name: rates
+SELECT json_group_array(json_array(key, last, tokens, at)) FROM (
+    SELECT k.key, (SELECT max(s.at) FROM start s WHERE s.key = k.key) AS last, b.tokens, b.at FROM (
+        SELECT key FROM (SELECT DISTINCT key FROM start WHERE key > ?1 ORDER BY key LIMIT ?2)
+        UNION SELECT key FROM (SELECT key FROM bucket WHERE key > ?1 ORDER BY key LIMIT ?2) ORDER BY key LIMIT ?2
+    ) AS k LEFT JOIN bucket b ON b.key = k.key ORDER BY k.key
+);
+
 -- name: drop_starts
-DELETE FROM start WHERE at < ?;
+DELETE FROM start WHERE key IN (SELECT value FROM json_each(?));
+
+-- name: drop_buckets
+DELETE FROM bucket WHERE key IN (SELECT value FROM json_each(?));

@@ -5,56 +5,88 @@ Without it a dead job could not be retried.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Final
+
 from msgspec.structs import replace
 
 from treadle.errors import KeyHeld
 from treadle.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
-from treadle.storage.rules import expires_at, needed
+from treadle.storage.rules import expires_at, needed, noted, tolerated, within
 from treadle.storage.sqlite import endings
 from treadle.storage.sqlite.desk import SQL as DESK
 from treadle.storage.sqlite.desk import Desk
 
 WAITING = State.WAITING
+STEP: Final = 64  # rows between two turns of the loop
 
 
-def after_the_end(desk: Desk, row: Record, out: Outcome) -> Settled:
+def after_the_end(desk: Desk, row: Record, out: Outcome) -> Generator[None, None, Settled]:
     if out.state is row.state and out.keep is not None:
         until = expires_at(row, row.state, row.ended_at or desk.now, out.keep)
-        desk.put(replace(row, expires_at=until))
+        _remember(desk, out)
+        desk.put(replace(noted(row, out), expires_at=until))
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
-    found = _would_reopen(desk, row)
+    found = yield from _would_reopen(desk, row)
     for each in found:
         holder = endings.holder(desk, each.job.key) if each.job.key is not None else None
         if holder is not None and holder.job.id != each.job.id:
-            return Settled("refused", str(KeyHeld(each.job.key or "", holder.job.id)))
-    for each in found:
-        for down, version, open, soft in desk.ex(DESK["downs"], (each.job.id,)).fetchall():
-            if not open and not soft:
-                _uncount(desk, each, down, version)
-    for each in found:
-        _reopen(desk, each)
-    first = replace(desk.row(row.job.id), pending=0)
-    if out.delay > 0:
-        endings.schedule(desk, first, desk.now + out.delay)
-    else:
-        desk.join(first, desk.now)
-    for each in found[1:]:
-        _recount(desk, each.job.id)
+            shown = holder.job.id if within(out.reach, holder.job.queue) else ""
+            return Settled("refused", str(KeyHeld(each.job.key or "", shown)))
+    _remember(desk, out)
+    found[0] = replace(row, memo=noted(row, out).memo)
+    yield from _reopen_all(desk, found, out.delay)
     return APPLIED
 
 
-def _would_reopen(desk: Desk, row: Record) -> list[Record]:
+def _remember(desk: Desk, out: Outcome) -> None:
+    if out.memo:
+        desk.remember(out.id, out.memo)
+
+
+def _reopen_all(desk: Desk, found: list[Record], delay: float) -> Generator[None, None, None]:
+    """These rows, of which the first was asked for: it starts after `delay`, the others wait as they did."""
+    for number, each in enumerate(found, 1):
+        for down, version, open, soft in desk.ex(DESK["downs"], (each.job.id,)).fetchall():
+            if not open and not soft:
+                _uncount(desk, each, down, version)
+        if number % STEP == 0:
+            yield
+    for number, each in enumerate(found, 1):
+        _reopen(desk, each)
+        if number % STEP == 0:
+            desk.sync()
+            yield
+    first = replace(desk.row(found[0].job.id), pending=0)
+    if delay > 0:
+        endings.schedule(desk, first, desk.now + delay)
+    else:
+        desk.join(first, desk.now)
+    for number, each in enumerate(found[1:], 1):
+        yield from _recount(desk, each.job.id)
+        if number % STEP == 0:
+            desk.sync()
+            yield
+
+
+def _would_reopen(desk: Desk, row: Record) -> Generator[None, None, list[Record]]:
     """The job, then what it doomed and every ancestor that failed because of a child, each with what that doomed."""
-    found, stack = {row.job.id: row}, [row]
+    found, stack, looked = {row.job.id: row}, [row], 0
     while stack:
         each = stack.pop()
-        downs = [desk.get(down) for down, *_ in desk.ex(DESK["downs"], (each.job.id,)).fetchall()]
-        related = [
-            down for down in downs
-            if down is not None and down.reason == UPSTREAM and down.state is State.CANCELLED
-        ]  # fmt: skip
+        ids = [down for down, *_ in desk.ex(DESK["downs"], (each.job.id,)).fetchall()]
+        related = list[Record]()
+        for at in range(0, len(ids), STEP):
+            part = ids[at : at + STEP]
+            desk.read(part)
+            downs = [desk.get(down) for down in part]
+            related += [down for down in downs if down is not None and _was_doomed(down)]
+            looked += len(part)
+            if looked >= STEP:
+                looked = 0
+                yield
         parent = desk.get(each.job.parent or "")
         if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
             related.append(parent)
@@ -63,6 +95,10 @@ def _would_reopen(desk: Desk, row: Record) -> list[Record]:
                 found[other.job.id] = other
                 stack.append(other)
     return list(found.values())
+
+
+def _was_doomed(row: Record) -> bool:
+    return row.reason == UPSTREAM and row.state is State.CANCELLED
 
 
 def _uncount(desk: Desk, up: Record, down: str, version: int) -> None:
@@ -89,11 +125,11 @@ def _reopen(desk: Desk, row: Record) -> None:
     ))  # fmt: skip
 
 
-def _recount(desk: Desk, id: str) -> None:
+def _recount(desk: Desk, id: str) -> Generator[None, None, None]:
     """What it waits for now: those of its upstreams that were reopened have to end again."""
     row = desk.row(id)
     need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
-    row = replace(row, pending=needed(need, len(row.after)), slack=slack)
+    row = replace(row, pending=needed(need, row.after), slack=tolerated(slack, need, row.after))
     desk.put(row)
     desk.many(DESK["drop_edge"], [(up, id) for up in row.after])
-    endings.watch_ups(desk, id, row.after)
+    yield from endings.watch_ups(desk, id, row.after)

@@ -114,7 +114,7 @@ def is_plain(job: NewJob) -> bool:
     return not (
         job.key is not None or job.after or job.delay > 0 or job.labels or job.lane is not None
         or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
-        or job.lease is not None or job.slack != 0 or not job.task
+        or job.lease is not None or job.slack != 0 or not job.task or job.nonce is not None or job.reach
     )  # fmt: skip
 
 

@@ -11,11 +11,21 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle import defaults
-from treadle.errors import KeyHeld, UnknownJob
-from treadle.model import APPLIED, ASKED, SUPERSEDED, Hold, Outcome, Presence, Record, Settled, State
-from treadle.storage.admit import rule_for, slots_fit
+from treadle.errors import UnknownUpstream
+from treadle.model import APPLIED, ASKED, SUPERSEDED, Held, Hold, Outcome, Presence, Record, Settled, State
+from treadle.storage.admit import may_go_on
 from treadle.storage.carrying import gone
-from treadle.storage.rules import costs, first_moment, needed, repeats
+from treadle.storage.rules import (
+    CLOCK_BACK,
+    REFUSALS,
+    awaited,
+    first_moment,
+    may_wait,
+    needed,
+    refuse_circle,
+    repeats,
+    within,
+)
 from treadle.storage.sqlite import endings, enqueue, reopen, slots
 from treadle.storage.sqlite.desk import SQL as DESK
 from treadle.storage.sqlite.desk import Desk
@@ -84,7 +94,7 @@ def _some(desk: Desk, outcomes: Sequence[Outcome], limited: bool) -> Generator[N
 def _is_plain(out: Outcome) -> bool:
     """An ending and nothing else. Text with NUL goes the other way: SQLite's JSON ends a string there."""
     return (
-        out.state.final and not out.then and not out.memo and not out.ran
+        out.state.final and not out.then and not out.memo and not out.ran and not out.reach
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
         and (out.keep is None or float(out.keep).is_integer())
         and (out.error is None or "\0" not in out.error)
@@ -97,7 +107,7 @@ def _is_plain(out: Outcome) -> bool:
 def _is_success(out: Outcome) -> bool:
     """The commonest plain ending of all: it brings a result, or not even that."""
     return (
-        out.state is SUCCEEDED and not out.then and not out.memo and not out.ran and out.value is None
+        out.state is SUCCEEDED and not out.then and not out.memo and not out.ran and not out.reach and out.value is None
         and out.error is None and out.reason is None and out.note is None and out.keep is None
         and (out.result is None or "\0" not in out.result)
     )  # fmt: skip
@@ -172,25 +182,27 @@ def _succeed(desk: Desk, version: int, attempt: int, slow: int, results: dict[st
 
 def _settle(desk: Desk, out: Outcome) -> Generator[None, None, Settled]:
     row = desk.get(out.id)
-    if row is None:
+    if row is None or not within(out.reach, row.job.queue):
         return Settled("stale", "there is no such job")
     if repeats(out, row):
         return APPLIED
     if row.version != out.version:
         return Settled("stale", f"it is {row.state} at version {row.version}")
     if row.state.final:
-        return reopen.after_the_end(desk, row, out)
+        return (yield from reopen.after_the_end(desk, row, out))
     try:
         plan = enqueue.plan(desk, out.then, leaving=out.id if out.state.final else "")
         for up in out.after:
-            if up not in plan.answers and desk.get(up) is None:
-                raise UnknownJob(up, out.id)
-    except (UnknownJob, KeyHeld) as error:
+            above = None if up in plan.answers else desk.get(up)
+            if up not in plan.answers and (above is None or not may_wait(out, row, above.job)):
+                raise UnknownUpstream(up, out.id)
+        circle = _circle(desk, out, plan)
+    except REFUSALS as error:
         return Settled("refused", str(error))
     if row.state is RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
         desk.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
-    yield from _apply(desk, row, out, plan)
-    endings.count_endings(desk)
+    yield from _apply(desk, row, out, plan, circle)
+    yield from endings.count_endings(desk)
     return APPLIED
 
 
@@ -202,7 +214,18 @@ def _merged(desk: Desk, row: Record, memo: tuple[tuple[str, str], ...]) -> tuple
     return tuple({**dict(row.memo), **dict(memo)}.items())
 
 
-def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan) -> Generator[None, None, None]:
+def _circle(desk: Desk, out: Outcome, plan: enqueue.Plan) -> set[str]:
+    """Of the rows that answer jobs of this outcome those that wait for its job, directly or through others."""
+    fresh = {new.id for new in plan.fresh}
+    answering = set(plan.answers.values()) - fresh
+    if not answering or out.state is not WAITING:
+        return set()
+    circle = endings.waiting_for(desk, out.id, answering)
+    refuse_circle(out, plan.answers, circle, fresh)
+    return circle
+
+
+def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan, circle: set[str]) -> Generator[None, None, None]:
     row = replace(
         old, version=old.version + 1, attempt=out.attempt, result=out.result, value=out.value, error=out.error,
         reason=out.reason, memo=_merged(desk, old, out.memo), note=out.note if out.note is not None else old.note,
@@ -216,40 +239,43 @@ def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan) -> Generat
     if out.result is not None:
         desk.topics.add(f"job:{row.job.id}")
     desk.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
-    born = yield from enqueue.store_all(desk, plan, parent=old.job.id)
+    yield from enqueue.store_all(desk, plan, parent=old.job.id)
     if out.state is READY and out.delay <= 0:
         desk.join(row, desk.now)
     elif out.state is READY:
         endings.schedule(desk, row, desk.now + out.delay)
     else:
-        _wait(desk, row, out, born)
+        yield from _wait(desk, row, out, awaited(out, plan.answers, circle))
     desk.call_in(old)
 
 
-def _wait(desk: Desk, row: Record, out: Outcome, born: set[str]) -> None:
-    """Wait for what the outcome names; a `then` job that another row answered is nobody's child."""
-    asked = {new.id for new in out.then}
-    after = tuple(dict.fromkeys(up for up in out.after if up in born or up not in asked))
+def _wait(desk: Desk, row: Record, out: Outcome, after: tuple[str, ...]) -> Generator[None, None, None]:
     due = first_moment(None if row.ran else row.deadline_at, desk.now + out.delay if out.delay > 0 else None)
     desk.ex(DESK["unname_edges"], (row.job.id,))
-    desk.put(replace(row, state=WAITING, after=after, pending=needed(out.need, len(after)), slack=out.slack,
+    desk.put(replace(row, state=WAITING, after=after, pending=needed(out.need, after), slack=out.slack,
                      place=None, parked=None, due_at=due))  # fmt: skip
-    endings.watch_ups(desk, row.job.id, after)
+    yield from endings.watch_ups(desk, row.job.id, after)
 
 
 # --- heartbeat
 
 
-def heartbeat(desk: Desk, worker: Presence, holds: Sequence[Hold], lease: float) -> Generator[None, None, set[str]]:
+def heartbeat(desk: Desk, worker: Presence, holds: Sequence[Hold], lease: float) -> Generator[None, None, Held]:
     desk.refuse("closing", "gone")
     if desk.shut("closing"):
-        return {hold.id for hold in holds}
+        return Held(lost=frozenset(hold.id for hold in holds))
+    # of a worker that is new: of all, for a machine whose clock is set right is often started anew
+    [seen] = desk.ex(SQL["seen"], (worker.worker,)).fetchone()
+    if seen > desk.now + CLOCK_BACK:
+        for name in ("back_starts", "back_starts_gone", "back_buckets", "back_openings", "back_workers", "back_rows"):
+            desk.ex(SQL[name], (desk.now,))
+            yield
     if worker.gone:
         desk.ex(SQL["gone"], (worker.worker,))
     else:
         desk.ex(SQL["present"], (worker.worker, encode(worker), desk.now))
-    quiet = [hold for hold in holds if not hold.memo and hold.note is None]
-    slow = [hold for hold in holds if hold.memo or hold.note is not None]
+    quiet = [hold for hold in holds if not hold.memo and hold.note is None and not hold.reach]
+    slow = [hold for hold in holds if hold.memo or hold.note is not None or hold.reach]
     if quiet:
         rows = text([(hold.id, hold.version) for hold in quiet])
         done = desk.ex(SQL["beat"], {"due": desk.now + lease, "now": desk.now, "rows": rows}).rowcount
@@ -264,19 +290,13 @@ def heartbeat(desk: Desk, worker: Presence, holds: Sequence[Hold], lease: float)
             yield
     desk.sync()
     yield from tend(desk)
-    return lost
+    return Held(frozenset(lost))
 
 
 def _beat(desk: Desk, hold: Hold, lease: float) -> bool:
     row = desk.get(hold.id)
-    if row is None or row.version != hold.version or row.worker is None or row.state not in (RUNNING, READY):
+    if not may_go_on(row, hold, desk):
         return False
-    if row.state is READY and not row.ran:  # its lease ran out, and nobody has claimed it since
-        kept = desk.kept(row)
-        for key, cost in costs(row.job):
-            rule = rule_for(desk.rules, key)
-            if rule is not None and key not in kept and not slots_fit(rule, desk.used(key), cost):
-                return False
     note = hold.note if hold.note is not None else row.note
     if note != row.note:
         desk.topics.add(f"job:{row.job.id}")

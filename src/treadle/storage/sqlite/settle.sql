@@ -42,5 +42,30 @@ WHERE job.id = e.value->>0 AND job.version = e.value->>1 AND job.state = 2 AND j
 INSERT INTO worker (name, presence, seen) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET presence = excluded.presence, seen = excluded.seen;
 
+-- name: seen
+SELECT coalesce((SELECT seen FROM worker WHERE name = ?), (SELECT max(seen) FROM worker), 0.0);
+
+-- What a clock has written that was ahead of ?1: starts count as now, and rows keep the time they had left.
+
+-- name: back_starts
+INSERT INTO start (key, at, cost) SELECT key, ?1, sum(cost) FROM start WHERE at > ?1 GROUP BY key
+ON CONFLICT (key, at) DO UPDATE SET cost = cost + excluded.cost;
+
+-- name: back_starts_gone
+DELETE FROM start WHERE at > ?1;
+
+-- name: back_buckets
+UPDATE bucket SET at = ?1 WHERE at > ?1;
+
+-- name: back_openings
+UPDATE opening SET at = ?1 WHERE at > ?1;
+
+-- name: back_workers
+UPDATE worker SET seen = ?1 WHERE seen > ?1;
+
+-- name: back_rows
+UPDATE job SET due_at = max(?1, due_at - (updated_at - ?1)), updated_at = ?1
+WHERE due_at > ?1 AND updated_at > ?1 AND state IN (1, 2) AND place IS NULL AND parked IS NULL;
+
 -- name: gone
 DELETE FROM worker WHERE name = ?;

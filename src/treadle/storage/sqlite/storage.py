@@ -15,8 +15,10 @@ from treadle.errors import BadUrl
 from treadle.model import (
     Claim,
     Claimed,
+    Held,
     Hold,
-    Limit,
+    LimitChange,
+    LimitUse,
     NewJob,
     Outcome,
     Page,
@@ -27,6 +29,14 @@ from treadle.model import (
     Stats,
 )  # fmt: skip
 from treadle.storage.carrying import Carried, Load, Mark
+from treadle.storage.checks import (
+    check_ask,
+    check_beat,
+    check_changes,
+    check_jobs,
+    guarded_settle,
+    guarded_settle_claim,
+)
 from treadle.storage.hints import Hub
 from treadle.storage.sqlite import carry, look
 from treadle.storage.sqlite.connection import Database
@@ -40,7 +50,7 @@ from treadle.storage.sqlite.prune import prune
 from treadle.storage.sqlite.rows import is_plain
 from treadle.storage.sqlite.settle import heartbeat, settle
 from treadle.storage.sqlite.wake import Bell
-from treadle.storage.sqlite.within import Within
+from treadle.storage.sqlite.within import Known, Within
 
 INLINE = 128  # rows read on the loop at once: about 1 ms
 
@@ -66,6 +76,8 @@ class SqliteStorage:
         self._turn = asyncio.Lock()  # of those who begin a transaction of their own here
         self._hub = Hub()
         self._file = Database(path, now, synchronous, _merged, self._committed, shared)
+        self._known = Known(self._file.path, shared)
+        self._limit = ""  # the last one prune looked at
         self._bell = Bell(self._file.path, self._hub, self._file.foreign_version)
         self._posts = Posts(self._file, self._bell)
 
@@ -77,6 +89,7 @@ class SqliteStorage:
     async def open(self) -> None:
         """Make or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull."""
         await self._file.open()
+        self._known.is_made = True
         self._bell.start()
 
     async def close(self) -> None:
@@ -95,6 +108,7 @@ class SqliteStorage:
         if not jobs:
             return []
         plain = all(map(is_plain, jobs))
+        check_jobs(jobs, plain)
         if len(jobs) == 1:
             found = self._file.submit(lambda desk: self._posts.store(desk, jobs, plain), 1, jobs if plain else None)
         elif plain:
@@ -105,22 +119,26 @@ class SqliteStorage:
         return answers
 
     async def claim(self, ask: Claim) -> Claimed:
+        check_ask(ask)
         while True:  # each step is a transaction, and others have theirs in between
             claimed: Claimed | None = await self._file.submit(lambda desk: self._posts.claim(desk, ask), ask.limit)
             if claimed is not None:
                 return claimed
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> set[str]:
+    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+        check_beat(worker, holds, lease)
         found = self._file.submit(lambda desk: heartbeat(desk, worker, holds, lease), 1 + len(holds))
-        lost: set[str] = await found
-        return lost
+        held: Held = await found
+        return held
 
+    @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
         settled: list[Settled] = await self._file.submit(lambda desk: settle(desk, outcomes), len(outcomes))
         return settled
 
+    @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         work = max(len(outcomes), ask.limit)
@@ -156,7 +174,7 @@ class SqliteStorage:
         now = self._now()
         found = await self._search(look.counts)
         db = self._file.look
-        return Stats(counts=look.told(db, found, now), workers=look.workers(db, now), limits=look.limits(db))
+        return Stats(counts=look.told(db, found, now), workers=look.workers(db, now), limits=await self.limits())
 
     async def _search(self, read: Callable[[Any], Any]) -> Any:
         try:
@@ -166,12 +184,22 @@ class SqliteStorage:
 
     # --- tending
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        await self._file.submit(lambda desk: set_limits(desk, limits), 1 + len(limits))
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        self._file.check_process()
+        if not use:
+            return look.limits(self._file.look)
+        now = self._now()
+        found: tuple[LimitUse, ...] = await self._search(lambda db: look.limits_in_use(db, now))
+        return found
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        check_changes(changes)
+        await self._file.submit(lambda desk: set_limits(desk, changes), 1 + len(changes))
 
     async def prune(self, limit: int) -> int:
-        gone: int = await self._file.submit(lambda desk: prune(desk, limit), limit)
-        return gone
+        went: int
+        went, self._limit = await self._file.submit(lambda desk: prune(desk, limit, self._limit), limit)
+        return went
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         self._file.check_process()
@@ -188,7 +216,7 @@ class SqliteStorage:
         self._file.check_process()
         return carry.read_mark(self._file.look)
 
-    async def set_mark(self, mark: Mark | None) -> None:
+    async def set_mark(self, mark: Mark) -> None:
         await self._file.submit(lambda desk: carry.set_mark(desk, mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
@@ -209,14 +237,14 @@ class SqliteStorage:
     # --- inside a transaction
 
     def within(self, session: Any) -> Within:
-        """The verbs inside the user's own transaction on the same file."""
-        self._file.check_process()
-        return Within(session, self.path, self._now)
+        """The verbs inside the user's own transaction on the same file. The storage need not be open: all is done on
+        the user's connection."""
+        return Within(session, self._known, self._now)
 
     async def begin(self, sync: bool) -> OwnTransaction:
         """A transaction for one run, on a connection of its own. All other writes wait until it is over."""
         self._file.check_writable()
-        own = OwnTransaction(self.path, self._synchronous, self._now, self._turn, self._joined)
+        own = OwnTransaction(self._known, self._synchronous, self._now, self._turn, self._joined)
         await own.begin()
         return own
 

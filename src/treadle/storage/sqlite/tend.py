@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from treadle import defaults
 from treadle.model import EXPIRED, Record, State
+from treadle.storage import rules
 from treadle.storage.sqlite import endings
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.rows import AGING, LANE, LIMITS, SLOT, text
@@ -55,18 +56,18 @@ def _slowly(desk: Desk, ids: list[str]) -> Generator[None, None, None]:
     for number, id in enumerate(ids, 1):
         row = desk.row(id)
         if row.due_at == moments[id]:
-            _act(desk, row)
+            yield from _act(desk, row)
         if number % STEP == 0:
             yield
 
 
-def _act(desk: Desk, row: Record) -> None:
+def _act(desk: Desk, row: Record) -> Generator[None, None, None]:
     """The moment of this row has come."""
     now = desk.now
     if row.deadline_at is not None and row.deadline_at <= now and not row.ran:
         endings.end(desk, row, State.FAILED, EXPIRED, "its deadline passed")
     elif row.state is State.RUNNING:
-        desk.join(replace(row, lost=row.lost + 1, updated_at=now), now)
+        desk.join(rules.lost(row, now), now)
         desk.call_in(row)
     elif row.state is State.READY:
         desk.join(row, row.due_at or now)
@@ -76,4 +77,4 @@ def _act(desk: Desk, row: Record) -> None:
         desk.join(row, now)
     else:
         desk.put(replace(row, due_at=None if row.ran else row.deadline_at))
-    endings.count_endings(desk)
+    yield from endings.count_endings(desk)

@@ -8,8 +8,12 @@ WHERE due_at <= ?1 AND due_at IS NOT NULL AND NOT (state = 2 AND due_at >= ?1) O
 UPDATE job SET place = due_at, joined_at = due_at, due_at = CASE WHEN ran THEN NULL ELSE deadline_at END
 WHERE seq IN (SELECT value FROM json_each(?));
 
+-- The reason names the worker: its ticket up to the last '#', as in rules.lost. A claim reads it where flags have 512.
+
 -- name: return_lost
-UPDATE job SET state = 1, place = joined_at, lost = lost + 1, updated_at = ?1,
+UPDATE job SET state = 1, place = joined_at, lost = lost + 1, updated_at = ?1, flags = flags | 512,
+    reason = 'lost by ' || coalesce(nullif(substr(rtrim(worker, replace(worker, '#', '')), 1,
+        length(rtrim(worker, replace(worker, '#', ''))) - 1), ''), worker),
     due_at = CASE WHEN ran THEN NULL ELSE deadline_at END
 WHERE seq IN (SELECT value FROM json_each(?2));
 

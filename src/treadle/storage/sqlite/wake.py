@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import secrets
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
+from treadle import forks
+from treadle.private import FILE, make_file, share
 from treadle.storage.hints import Hub
+from treadle.storage.sqlite.folder import Folder
 
 MANY: Final = 50  # topics in a datagram; beyond, a kind of topics is spoken as a whole
 NET: Final = 0.2  # s between two looks whether others have committed
-LONGEST: Final = 102  # bytes of a unix socket's path (the kernel's limit is 108, or 104)
 KINDS: Final = ("queue:*", "job:*", "worker:*")
 HAND: Final = "hand:"  # how the address begins of one who is handed jobs: a word for his process alone
 UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
@@ -35,9 +35,10 @@ class Bell:
     def __init__(self, path: str, hub: Hub, foreign_version: Callable[[], int | None]) -> None:
         self._hub, self._foreign_version = hub, foreign_version
         self.handed: Callable[[str], None] = lambda word: None  # what becomes of a word for an address here
-        self._folder = _folder_for(path)
-        self.beside = self._folder == _beside(path)  # who is told something there may read the file as well
-        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._place = Folder(path)
+        self._folder = self._place.path
+        self.beside = self._place.beside  # who is told something there may read the file as well
+        self._path, self._name = path, _name()
         self._socket: socket.socket | None = None
         self._sender: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -47,6 +48,7 @@ class Bell:
         self._version: int | None = None
         self._net: asyncio.TimerHandle | None = None
         self._heard = False
+        forks.register(self)
 
     def start(self) -> None:
         """The file is open: what others commit from now on is news."""
@@ -55,7 +57,13 @@ class Bell:
     # --- telling
 
     def ring(self, topics: set[str]) -> None:
-        """Tell the others. Never waits, never fails."""
+        """Tell the others. Never waits, and never raises: the jobs are committed."""
+        try:  # noqa: SIM105 - 0.4 us less
+            self._ring(topics)
+        except OSError:
+            pass  # the folder is private, or has gone; listeners look at the file now and then
+
+    def _ring(self, topics: set[str]) -> None:
         words = [topic for topic in topics if topic.startswith(HAND)]
         for word in words:
             self._hand(word)
@@ -63,10 +71,7 @@ class Bell:
             return
         if self._seen is None and not os.access(self._folder, os.F_OK):
             return  # nobody has ever listened: 1.5 us less than the error of the next line
-        try:
-            changed = os.stat(self._folder).st_mtime_ns
-        except OSError:
-            return
+        changed = self._place.changed()  # raises where the last listener has left since
         if changed != self._seen:
             self._others = [name for name in os.listdir(self._folder) if name != self._name]
             self._seen = changed
@@ -81,11 +86,13 @@ class Bell:
         if self.is_here(word):
             asyncio.get_running_loop().call_soon(self.handed, word)
         else:
+            self._place.changed()  # raises where the folder is not ours any more: the word may hold a whole job
             self._tell(_receiver_of(word), msgspec.json.encode([word]))
 
     def _tell(self, name: str, message: bytes) -> None:
         if self._sender is None:
-            self._sender = _new_socket()
+            with forks.opening:
+                self._sender = _new_socket()
         address = os.path.join(self._folder, name)
         try:
             self._sender.sendto(message, address if UNIX else _port_of(address))
@@ -102,6 +109,7 @@ class Bell:
     def hears(self, address: str) -> bool:
         """Whether another process listens where this address is."""
         with contextlib.suppress(OSError), _new_socket() as probe:
+            self._place.changed()
             probe.connect(os.path.join(self._folder, _receiver_of(address)))
             return True
         return False
@@ -134,25 +142,48 @@ class Bell:
         """From now on there is a receiver. False: it cannot be."""
         if self._socket is not None:
             return True
-        receiver = None
+        loop = asyncio.get_running_loop()
         try:
-            os.makedirs(self._folder, mode=0o777, exist_ok=True)
-            address = os.path.join(self._folder, self._name)
-            receiver = _new_socket()
-            if UNIX:
-                receiver.bind(address)
-            else:
-                receiver.bind(("127.0.0.1", 0))
-                with open(address, "w", encoding="ascii") as file:
-                    file.write(str(receiver.getsockname()[1]))
-            loop = asyncio.get_running_loop()
-            loop.add_reader(receiver, self._receive)
+            with forks.opening:
+                self._socket = self._receiver()
+            loop.add_reader(self._socket, self._receive)
         except (OSError, NotImplementedError):
-            if receiver is not None:  # the net has to do
-                receiver.close()
+            if self._socket is not None:  # the net has to do
+                self._socket.close()
+                self._socket = None
             return False
-        self._socket, self._loop = receiver, loop
+        self._loop = loop
         return True
+
+    def _receiver(self) -> socket.socket:
+        """A socket at our address in the folder."""
+        address = os.path.join(self._folder, self._name)
+        self._place.make()
+        made = _new_socket()
+        try:
+            if UNIX:
+                with contextlib.suppress(OSError):  # Linux takes the mode from here; elsewhere the folder guards it
+                    os.fchmod(made.fileno(), FILE)
+                made.bind(address)
+            else:
+                made.bind(("127.0.0.1", 0))
+                make_file(address)
+                with open(address, "w", encoding="ascii") as file:
+                    file.write(str(made.getsockname()[1]))
+            share(address, self._path)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def forked(self) -> None:
+        """Only the parent listens, and is listened to: what comes for it after its death must not find a socket."""
+        for each in (self._socket, self._sender):
+            if each is not None:
+                each.close()
+        self._socket = self._sender = self._loop = self._net = None
+        self._listeners = 0
+        self._name = _name()
 
     def _receive(self) -> None:
         assert self._socket is not None
@@ -199,17 +230,8 @@ class Bell:
             self._sender = None
 
 
-def _beside(path: str) -> str:
-    return path + "-wake"
-
-
-def _folder_for(path: str) -> str:
-    """Beside the file; where that is too long for a socket's path, a short one that every process finds."""
-    beside = _beside(path)
-    if not UNIX or len(os.fsencode(beside)) + 20 <= LONGEST:
-        return beside
-    name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest()
-    return os.path.join(tempfile.gettempdir(), f"treadle-{name}")
+def _name() -> str:
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _receiver_of(address: str) -> str:

@@ -14,19 +14,23 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from treadle import clock
-from treadle.errors import BadSession, KeyHeld, StorageUnavailable, UnknownJob
+from treadle.errors import BadSession, StorageError, StorageUnavailable
 from treadle.model import NewJob, Outcome, Record, Settled
+from treadle.storage.checks import check_jobs, guarded_settle
+from treadle.storage.rules import REFUSALS
 from treadle.storage.sessions import SqliteSession, session_of
 from treadle.storage.sqlite import look
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import enqueue
 from treadle.storage.sqlite.faults import translated
 from treadle.storage.sqlite.lockfile import WAIT
+from treadle.storage.sqlite.migrate import check, known
 from treadle.storage.sqlite.settle import settle
 
 T = TypeVar("T")
 Steps = Callable[[Desk], Generator[Any, Any, T]]
 PAUSE = 0.002  # s between two tries to get the write lock
+MAKE = "run `treadle migrate`, or open the app, before the first transaction"
 
 
 class Plain:
@@ -47,22 +51,44 @@ class Plain:
         return cursor
 
 
+class Known:
+    """The file of a storage, and whether it is known to have our schema. A storage that was never opened asks the first
+    connection it is given: to open the file itself might mean to wait for that very transaction."""
+
+    def __init__(self, path: str, shared: bool) -> None:
+        self.path, self._shared = path, shared
+        self.is_made = False
+
+    def check(self, raw: sqlite3.Connection) -> None:
+        """Raise unless the file has our schema."""
+        if self.is_made:
+            return
+        found, newest = check(Plain(raw), self.path, self._shared), known()[-1][0]  # type: ignore[arg-type]
+        if found < newest:
+            what = f"its schema is {found}, this Treadle needs {newest}" if found else "Treadle has no tables in it"
+            raise StorageError(f"{self.path}: {what}; {MAKE}")
+        self.is_made = True
+
+
 class Within:
     """`given` is what the user handed in; looked at anew by each call, for it may have ended meanwhile."""
 
-    def __init__(self, given: Any, path: str, now: clock.Clock, topics: set[str] | None = None) -> None:
-        self._given, self._path, self._now = given, path, now
+    def __init__(self, given: Any, file: Known, now: clock.Clock, topics: set[str] | None = None) -> None:
+        self._given, self._file, self._path, self._now = given, file, file.path, now
         self._topics = set[str]() if topics is None else topics
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        check_jobs(jobs)
         return await self._do(lambda desk: enqueue(desk, jobs)) if jobs else []
 
+    @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         return await self._do(lambda desk: settle(desk, outcomes)) if outcomes else []
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         raw = await self._connection()
         with _texts(raw):
+            self._file.check(raw)
             return look.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a look needs of a connection
 
     async def _do(self, steps: Steps[T]) -> T:
@@ -72,13 +98,14 @@ class Within:
         raw.execute("SAVEPOINT treadle")
         try:
             with _texts(raw):
+                self._file.check(raw)
                 answer = _walk(steps(Desk(Plain(raw), self._now(), self._topics)))  # type: ignore[arg-type]
         except BaseException as error:
             if raw.in_transaction:  # SQLite ends it by itself when the disk is full
                 raw.execute("ROLLBACK" if began else "ROLLBACK TO treadle")
             if raw.in_transaction:
                 raw.execute("RELEASE treadle")
-            if isinstance(error, KeyHeld | UnknownJob):
+            if isinstance(error, REFUSALS):
                 raise
             raise translated(error, self._path) from error
         raw.execute("RELEASE treadle")
@@ -108,11 +135,10 @@ class Within:
                     return
                 except sqlite3.OperationalError as error:
                     if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                        raise BadSession(
-                            "a connection of sqlite3",
-                            "it has read what others have changed since, and SQLite lets it write no more; "
-                            "roll back, and begin with BEGIN IMMEDIATE",
-                        ) from error
+                        raise _stale(self._given) from error
+                    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:  # there is no such table
+                        with _texts(raw):
+                            self._file.check(raw)
                     if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                         raise translated(error, self._path) from error
                     if clock.monotonic() > until:
@@ -120,6 +146,20 @@ class Within:
                 await _pause()
         finally:
             raw.execute(f"PRAGMA busy_timeout = {patience}")
+
+
+def _stale(given: Any) -> BadSession:
+    """A deferred transaction that read before it wrote, while another connection committed."""
+    django = type(given).__module__.partition(".")[0] == "django"
+    return BadSession(
+        "Django's connection" if django else f"a {type(given).__name__}",
+        "it has read what others have changed since, and SQLite lets it write no more; roll back, and begin with "
+        + (
+            'BEGIN IMMEDIATE: "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES'
+            if django
+            else "BEGIN IMMEDIATE"
+        ),
+    )
 
 
 async def _pause() -> None:

@@ -36,12 +36,18 @@ from treadle.testing.contract.run import durable, speaks, tests_of, user_transac
 
 LAWS = (
     "line",
+    "foreign",
     "lanes",
     "lease",
+    "acts",
+    "texts",
+    "ranges",
     "waiting",
     "reopening",
     "keys",
+    "reach",
     "limits",
+    "rules",
     "prune",
     "looking",
     "hints",

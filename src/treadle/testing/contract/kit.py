@@ -116,8 +116,12 @@ def hold(of: Record, **options: Any) -> Hold:
     return Hold(of.job.id, of.version, **options)
 
 
-async def beat(storage: Storage, *holds: Hold, worker: str = "w", lease: float = 30.0) -> set[str]:
-    return await storage.heartbeat(Presence(worker=worker), holds, lease)
+async def beat(storage: Storage, *holds: Hold, worker: str = "w", lease: float = 30.0) -> frozenset[str]:
+    """The ids lost. Memos and notes are saved: what cannot be now is sent again."""
+    while True:
+        held = await storage.heartbeat(Presence(worker=worker), holds, lease)
+        if not held.unsaved:
+            return held.lost
 
 
 async def tend(storage: Storage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -64,7 +65,7 @@ class Mail:
         async with asyncio.timeout(LONG):
             for n in count():
                 await self.in_vain(self.ask("probe", worker="probe"))
-                id = f"{self.post.address}-{n}"
+                id = f"probe-{re.sub('[^0-9a-z]', '', self.post.address)}-{n}"
                 await self.storage.enqueue([job(id, queue="probe")])
                 if await state(self.storage, id) is RUNNING:
                     _, probe = await self.next()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from treadle.errors import KeyHeld, UnknownJob
+from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
 from treadle.model import Limit, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
@@ -24,6 +27,7 @@ from treadle.testing.contract.kit import (
     job,
     jobs,
     out,
+    refusal,
     row,
     run,
     settle,
@@ -64,6 +68,65 @@ async def test_law01_the_same_id_twice_in_a_call(storage: Storage) -> None:
     assert one == two
     assert one.job.payload == "1"
     assert await claim_ids(storage, 9) == ["a"]
+
+
+async def test_law01_a_chosen_id_of_another_job_is_refused(storage: Storage) -> None:
+    """With a nonce, a known id answers only a job of the same task and payload; nothing of the call is stored."""
+    first = job("a", payload='\0\x1a"\\', nonce="1")
+    await storage.enqueue([first])
+    for other in ({"payload": "[2]"}, {"task": "u"}, {"payload": "[2]", "task": "u"}):
+        asked = job("a", **{"payload": first.payload, "nonce": "2", **other})
+        with pytest.raises(IdTaken) as refused:
+            await storage.enqueue([job("new"), asked, job("keyed", key="k")])
+        found = refused.value
+        assert (found.id, found.task, found.asked, found.other) == ("a", "t", asked.task, "payload" in other)
+        assert "choose another id" in str(found)
+    assert await states(storage, "new keyed") == [None, None]
+    assert (await row(storage, "a")).job == first
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_law01_a_chosen_id_of_the_same_job_is_known(storage: Storage, ends: bool) -> None:
+    """Other calls with the same task and payload get the row, whatever else they ask for; its nonce is the first one's.
+    A call that is repeated gets it too. Jobs without a nonce are never refused."""
+    first = job("a", payload="[1]", nonce="1")
+    await storage.enqueue([first, job("plain")])
+    if ends:
+        await run(storage, "a", "plain")
+    for again in (
+        job("a", payload="[1]", nonce="2", priority=3, key="k"),
+        job("a", payload="[2]", nonce="1"),
+        job("a", payload="[2]", task="u"),
+    ):
+        [found, new, _] = await storage.enqueue([again, job(f"b{again.nonce}"), job("plain", nonce="3")])
+        assert found.job == first
+        assert new.job.id == f"b{again.nonce}"
+    with pytest.raises(IdTaken):
+        await storage.enqueue([job("plain", payload="[7]", nonce="3")])
+
+
+async def test_law01_a_chosen_id_twice_in_a_call(storage: Storage) -> None:
+    """The first one counts as stored: another payload is refused, the same one is one row."""
+    one, two = await storage.enqueue([job("a", nonce="1", payload="[1]"), job("a", nonce="2", payload="[1]")])
+    assert one == two
+    assert one.job.nonce == "1"
+    for first in (None, "1"):
+        with pytest.raises(IdTaken):
+            await storage.enqueue([job("b", nonce=first), job("c"), job("b", nonce="2", payload="[2]")])
+    assert await states(storage, "b c") == [None, None]
+
+
+async def test_law01_a_chosen_id_is_refused_beside_an_outcome(storage: Storage) -> None:
+    """A job that a run goes on as: the outcome is refused, and the run can end otherwise."""
+    await storage.enqueue([job("a", nonce="1", payload="[1]"), job("p", queue="q")])
+    parent = await claim_one(storage, "q")
+    for then in ([job("a", nonce="2")], [job("b", nonce="2"), job("b", nonce="3", payload="[1]")]):
+        refused = await refusal(storage, done(parent, then=(job("c"), *then)))
+        assert refused.status == "refused"
+        assert "is taken by a job of t with other arguments" in (refused.reason or "")
+    assert await states(storage, "b c p") == [None, None, State.RUNNING]
+    await settle(storage, done(parent, then=(job("a", nonce="4", payload="[1]"), job("c"))))
+    assert await state(storage, "c") == READY
 
 
 async def test_law01_answers_are_in_order(storage: Storage) -> None:
@@ -160,9 +223,40 @@ async def test_law01_two_upstreams_that_are_one_row(storage: Storage) -> None:
     await storage.enqueue([job("holder", key="k")])
     asked = [*jobs("x y", key="k"), job("z", after=("x", "holder", "y"), queue="z")]
     rows = await storage.enqueue(asked)
-    assert (rows[2].after, rows[2].pending) == (("holder",), 1)
+    assert (rows[2].after, rows[2].pending) == (("holder", "holder", "holder"), 1)
     await run(storage, "holder")
     assert await claim_ids(storage, 1, "z") == ["z"]
+
+
+@pytest.mark.parametrize("window", [None, 100.0])
+async def test_law01_after_keeps_the_order_in_which_it_was_asked(storage: Storage, window: float | None) -> None:
+    """Which result stands for which upstream is read from `after`; also of a holder that has ended."""
+    await storage.enqueue([job("holder", key="k", key_window=window), job("other")])
+    if window is not None:
+        await run(storage, "holder")
+    asked = [job("x", key="k"), job("y", key="k"), job("z", after=("x", "other", "y"), queue="z")]
+    assert (await storage.enqueue(asked))[2].after == ("holder", "other", "holder")
+    await run(storage, "other")
+    if window is None:
+        assert await claim_ids(storage, 1, "z") == []
+        await run(storage, "holder")
+    [z] = await claim(storage, 1, "z")
+    assert (z.job.id, z.after) == ("z", ("holder", "other", "holder"))
+
+
+async def test_law01_at_least_so_many_of_upstreams_that_are_one_row(storage: Storage) -> None:
+    """With fewer rows than were asked for, fewer failures leave enough: nobody waits for an ending that cannot come."""
+    await storage.enqueue([job("holder", key="k")])
+    asked = [*jobs("x y", key="k"), job("other"), job("z", after=("x", "y", "other"), need=2, slack=1)]
+    rows = await storage.enqueue(asked)
+    assert (rows[3].pending, rows[3].slack) == (2, 0)
+    await run(storage, "holder", to=FAILED)
+    assert await state(storage, "z") is CANCELLED
+    await settle(storage, back(await row(storage, "holder")))  # reopened, and with it what it doomed
+    z_again = await row(storage, "z")
+    assert (z_again.state, z_again.pending, z_again.slack) == (WAITING, 2, 0)
+    await run(storage, "holder", "other")
+    assert await claim_ids(storage) == ["z"]
 
 
 async def test_law01_upstreams_answered_by_an_ended_holder(storage: Storage) -> None:
@@ -203,7 +297,7 @@ async def test_law10_a_key_that_must_be_free_repeated(storage: Storage) -> None:
 async def test_law01_all_or_nothing(storage: Storage) -> None:
     """A call that fails leaves no trace: no row, no key, nobody superseded."""
     await storage.enqueue([job("old", key="k")])
-    with pytest.raises(UnknownJob):
+    with pytest.raises(UnknownUpstream):
         await storage.enqueue(
             [job("new", key="k", key_conflict="replace"), job("x", key="l"), job("y", after=("nobody",))]
         )
@@ -447,6 +541,66 @@ async def test_law06_a_child_replaces_the_one_that_waits_for_its_parent(storage:
     assert await states(storage, "a b x") == [WAITING, CANCELLED, READY]
     await run(storage, "x")
     await run(storage, "a")
+
+
+@pytest.mark.parametrize("to", [READY, WAITING])
+async def test_law06_a_child_that_replaces_a_job_that_waits_for_its_parent_does_not_wait_for_it(
+    storage: Storage, to: State
+) -> None:
+    """It takes the key of its grandparent, or of a job that waits for that; neither can end before the child has."""
+    await storage.enqueue([job("a", key="a", queue="a"), job("far", key="far", queue="far")])
+    [a] = await claim(storage, 1, "a")
+    [far] = await claim(storage, 1, "far")
+    await settle(storage, out(far, WAITING, ran=True, then=(), after=("a",)))
+    await settle(storage, out(a, WAITING, ran=True, then=(job("b"),), after=("b",)))
+    then = (job("x", key="a", key_conflict="replace"), job("y", key="far", key_conflict="replace"))
+    after: dict[str, Any] = {"after": ("x", "y"), "ran": True} if to is WAITING else {}
+    await settle(storage, out(await claim_one(storage), to, then=then, **after))
+    assert await states(storage, "a far x y") == [WAITING, WAITING, READY, READY]
+    [known] = await storage.enqueue([job("later", key="a")])
+    assert known.job.id == "x"
+    for each in ("x", "y", "b"):
+        await run(storage, each)
+    for each in ("a", "far"):
+        [last] = await claim(storage, 1, each)
+        assert last.job.id == each
+        await settle(storage, done(last))
+
+
+async def test_law06_a_child_that_replaces_one_behind_its_grandparent_does_not_wait_for_that(storage: Storage) -> None:
+    """The one that is replaced waited for the grandparent, which waits for the parent, which waits for the child."""
+    await storage.enqueue([job("a", key="k", queue="a")])
+    [a] = await claim(storage, 1, "a")
+    await storage.enqueue([job("newer", key="k", key_conflict="replace")])
+    await settle(storage, out(a, WAITING, ran=True, then=(job("b"),), after=("b",)))
+    then = (job("x", key="k", key_conflict="replace"),)
+    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=then, after=("x",)))
+    assert await states(storage, "a newer b x") == [WAITING, CANCELLED, WAITING, READY]
+    for each in ("x", "b"):
+        await run(storage, each)
+    assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
+
+
+async def test_law06_of_two_that_replace_each_other_one_does_not_wait(storage: Storage) -> None:
+    """Two jobs return one that takes the key of the other, in the same moment: all end."""
+    for n in range(5):
+        await storage.enqueue([job(f"a{n}", key=f"a{n}"), job(f"b{n}", key=f"b{n}")])
+        a, b = await claim(storage, 2)
+        outs = [
+            out(a, WAITING, ran=True, then=(job(f"x{n}", key=f"b{n}", key_conflict="replace"),), after=(f"x{n}",)),
+            out(b, WAITING, ran=True, then=(job(f"y{n}", key=f"a{n}", key_conflict="replace"),), after=(f"y{n}",)),
+        ]
+        answers = await asyncio.gather(*(storage.settle([each]) for each in outs))
+        for each, [answer] in zip(outs, answers, strict=True):
+            while answer.again:
+                [answer] = await storage.settle([each])
+            assert answer.status == "applied"
+        ended: list[str] = []
+        while len(ended) < 4:
+            [next_one] = await claim(storage, 1)
+            await settle(storage, done(next_one))
+            ended.append(next_one.job.id)
+        assert sorted(ended) == [f"a{n}", f"b{n}", f"x{n}", f"y{n}"]
 
 
 async def test_law06_a_child_with_the_key_of_an_ending_waits_for_nobody(storage: Storage) -> None:

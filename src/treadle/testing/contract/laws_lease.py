@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from treadle.model import Hold, Limit, Outcome, Presence
 from treadle.storage.contract import Fused, Storage
@@ -211,6 +212,27 @@ async def test_law04_a_lost_lease_returns_the_job_and_counts(storage: Storage, c
     assert again.version > a.version
     assert (again.lost, again.attempt, again.worker) == (1, 0, again.worker)
     assert again.worker != a.worker
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["plain", "limited"])
+async def test_law04_a_lost_job_names_the_worker_that_held_it(
+    storage: Storage, clock: HandClock, limited: bool
+) -> None:
+    """Until it is settled: whoever claims it next can say which worker lost it."""
+    await storage.enqueue([job("a", limits=(("gate", 1),) if limited else ())])
+    await claim(storage, worker="one#two", lease=10)
+    clock.advance(11)
+    await tend(storage)
+    found = await row(storage, "a")
+    assert (found.state, found.reason) == (READY, "lost by one#two")
+    assert (found.worker or "").startswith("one#two#")
+    [found] = await claim(storage, worker="other", lease=10)
+    assert (found.lost, found.reason) == (1, "lost by one#two")
+    clock.advance(11)
+    [found] = await claim(storage, worker="third", lease=10)
+    assert (found.lost, found.reason) == (2, "lost by other")
+    await settle(storage, back(found))
+    assert (await row(storage, "a")).reason is None
 
 
 async def test_law04_a_lost_job_keeps_its_turn(storage: Storage, clock: HandClock) -> None:
@@ -441,7 +463,7 @@ async def test_law04_a_deadline_does_not_end_what_ran_and_was_lost(storage: Stor
     assert (await claim_one(storage, lease=20)).job.id == "a"
     clock.advance(21)
     a = await claim_one(storage)
-    assert (a.job.id, a.lost, a.reason) == ("a", 1, None)
+    assert (a.job.id, a.lost, a.reason) == ("a", 1, "lost by w")
     await settle(storage, done(a))
     clock.advance(29)
     assert await claim_ids(storage) == ["b"]
@@ -614,7 +636,7 @@ async def test_more_workers_are_seen_while_they_beat(storage: Storage, clock: Ha
     await storage.heartbeat(two, [], 30)
     assert {each.worker: each for each in (await storage.stats()).workers} == {"one": one, "two": two}
     clock.advance(31)
-    assert (await storage.stats()).workers == (one,)
+    assert (await storage.stats()).workers == (replace(one, age=31),)
     await storage.heartbeat(Presence(worker="one", running=9), [], 30)
     assert [each.running for each in (await storage.stats()).workers] == [9]
     await storage.heartbeat(Presence(worker="one", gone=True), [], 30)

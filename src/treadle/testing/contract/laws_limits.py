@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any, Literal
 
 import pytest
 
-from treadle.model import Limit, LimitUse, Query
+from treadle.model import Limit, LimitUse, Pause, Query, Record
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (
@@ -614,6 +615,25 @@ async def test_law08_a_bucket_tells_its_next_moment(storage: Storage, clock: Han
     assert await claim_ids(storage, 9) == ["b"]
 
 
+async def test_law08_prune_forgets_no_start_that_counts(storage: Storage, clock: HandClock) -> None:
+    """It drops what a rate remembers of a partition only once that changes no answer."""
+    await storage.set_limits([Limit("w", rate=2, per=60.0), Limit("b", rate=2, per=60.0, how="bucket")])
+    new = [job(f"{key}{n}", limits=((f"{key}:1", 1),)) for n in range(5) for key in "wb"]
+    await storage.enqueue(new)
+    assert await claim_ids(storage, 9, lease=900) == ["b0", "b1", "w0", "w1"]
+    for _ in range(3):
+        await storage.prune(9)
+    assert await claim_ids(storage, 9, lease=900) == []
+    clock.advance(59)
+    await storage.prune(9)
+    assert await claim_ids(storage, 9, lease=900) == ["b2"]
+    clock.advance(1)
+    await storage.prune(9)
+    assert await claim_ids(storage, 9, lease=900) == ["b3", "w2", "w3"]
+    await storage.prune(9)
+    assert await claim_ids(storage, 9, lease=900) == []
+
+
 async def test_law08_a_denied_check_spends_nothing(storage: Storage) -> None:
     """All of a job's limits are checked before any is spent."""
     await storage.set_limits([Limit("tenant", rate=1, per=60), Limit("global", slots=0)])
@@ -709,6 +729,189 @@ async def test_law08_strict_order(storage: Storage, clock: HandClock) -> None:
         await settle(storage, done(again))
         seen.append(first.job.id)
     assert seen == ["a", "b", "c"]
+
+
+# --- back in line, and not reached there
+
+
+LOW, HIGH = -1, 5  # priorities behind and in front of a backlog of plain jobs
+
+
+async def unreached(storage: Storage, limits: tuple[tuple[str, int], ...], **options: Any) -> Record:
+    """`low` came back in line, where plain jobs stand before it; `mid` runs in its place, `high` stands aside."""
+    await storage.enqueue([job("first", limits=limits)])
+    first = await claim_one(storage)
+    await storage.enqueue([job("low", limits=limits, priority=LOW)])
+    assert await claim_ids(storage) == []
+    await storage.enqueue([job("mid", limits=limits)])
+    await settle(storage, done(first))
+    assert (await row(storage, "low")).place is not None
+    mid = await claim_one(storage)
+    assert mid.job.id == "mid"
+    await storage.enqueue([*jobs(names(0, 8, "plain")), job("high", limits=limits, priority=HIGH, **options)])
+    assert await claim_ids(storage) == ["plain00"]
+    assert (await row(storage, "high")).parked is not None
+    return mid
+
+
+@pytest.mark.parametrize(
+    ("rules", "limits"),
+    [
+        ([Limit("one", slots=1)], (("one", 1),)),
+        ([Limit("one", slots=1, hold="ended")], (("one", 1),)),
+        ([Limit("tenant", slots=1)], (("tenant:a", 1),)),
+        ([Limit("x", slots=1), Limit("y", slots=1)], (("x", 1), ("y", 1))),
+        ([Limit("gpu", slots=3)], (("gpu", 2),)),
+    ],
+    ids=["slots", "held until the ending", "partition", "two limits", "cost"],
+)
+async def test_law08_no_job_waits_for_one_back_in_line_behind_it(
+    storage: Storage, rules: list[Limit], limits: tuple[tuple[str, int], ...]
+) -> None:
+    """A job of low priority that came back and is not reached keeps no free slot from one in front of it."""
+    await storage.set_limits(rules)
+    mid = await unreached(storage, limits)
+    await settle(storage, done(mid))
+    assert await claim_ids(storage) == ["high"]
+
+
+async def test_law08_one_back_in_line_keeps_its_room_from_those_behind_it(storage: Storage) -> None:
+    """Of two aside for the slot, the one in front of the returned job comes back, the one behind it does not."""
+    await storage.set_limits([Limit("one", slots=1)])
+    mid = await unreached(storage, (("one", 1),))
+    await storage.enqueue([job("high-too", limits=(("one", 1),), priority=HIGH)])
+    assert await claim_ids(storage) == ["plain01"]
+    await settle(storage, done(mid))
+    assert await standing(storage) == (6 + 2, 1)
+    high = await claim_one(storage)
+    assert high.job.id == "high"
+    await settle(storage, done(high))
+    assert await claim_ids(storage, 9) == ["high-too", *names(2, 8, "plain").split()]
+    await run_out(storage, "high-too")
+    assert await claim_ids(storage, 9) == ["low"]
+
+
+async def test_law08_several_slots_and_several_back_in_line(storage: Storage) -> None:
+    """As many come back as there are slots, by turn, whatever stands behind them in line for the same slots."""
+    two = (("two", 1),)
+    await storage.set_limits([Limit("two", slots=2)])
+    await storage.enqueue([*jobs("a b", limits=two), *jobs("low0 low1", limits=two, priority=LOW)])
+    assert await claim_ids(storage, 9) == ["a", "b"]
+    await storage.enqueue(jobs("c d", limits=two))
+    await run_out(storage, "a", "b")
+    assert await claim_ids(storage, 2) == ["c", "d"]
+    await storage.enqueue([*jobs(names(0, 9, "plain")), *jobs("x y z", limits=two, priority=HIGH)])
+    assert await claim_ids(storage) == ["plain00"]
+    await run_out(storage, "c")
+    assert await claim_ids(storage, 2) == ["x", "plain01"]
+    await run_out(storage, "d", "x")
+    assert await claim_ids(storage, 3) == ["y", "z", "plain02"]
+
+
+async def test_law08_a_costly_job_does_not_wait_for_a_cheap_one_behind_it(storage: Storage) -> None:
+    """What fits beside it comes back with it; what does not stays aside."""
+    await storage.set_limits([Limit("gpu", slots=3)])
+    await storage.enqueue([job("all", limits=(("gpu", 3),)), job("low", limits=(("gpu", 2),), priority=LOW)])
+    first = await claim_one(storage)
+    assert await claim_ids(storage) == []
+    await settle(storage, done(first))
+    await storage.enqueue([job("mid", limits=(("gpu", 3),))])
+    mid = await claim_one(storage)
+    await storage.enqueue([*jobs(names(0, 5, "plain")), job("high", limits=(("gpu", 2),), priority=HIGH)])
+    await storage.enqueue([job(f"more{n}", limits=(("gpu", 1),), priority=HIGH - 1) for n in range(2)])
+    assert await claim_ids(storage) == ["plain00"]
+    await settle(storage, done(mid))
+    assert await claim_ids(storage, 3) == ["high", "more0", "plain01"]
+    assert (await row(storage, "more1")).place is None
+
+
+@pytest.mark.parametrize("how", ["window", "bucket"])
+async def test_law08_nor_for_a_start_that_one_behind_it_may_make(
+    storage: Storage, clock: HandClock, how: Literal["window", "bucket"]
+) -> None:
+    """The same of a rate."""
+    await storage.set_limits([Limit("api", rate=1, per=10, how=how)])
+    await storage.enqueue([job("first", limits=(("api", 1),)), job("low", limits=(("api", 1),), priority=LOW)])
+    assert await claim_ids(storage, 9) == ["first"]
+    clock.advance(10)
+    await tend(storage)
+    assert (await row(storage, "low")).place is not None
+    await storage.enqueue([job("mid", limits=(("api", 1),))])
+    assert await claim_ids(storage) == ["mid"]
+    await storage.enqueue([*jobs(names(0, 5, "plain")), job("high", limits=(("api", 1),), priority=HIGH)])
+    assert await claim_ids(storage) == ["plain00"]
+    clock.advance(10)
+    assert await claim_ids(storage) == ["high"]
+
+
+async def test_law08_nor_for_one_that_has_kept_its_slot(storage: Storage, clock: HandClock) -> None:
+    """A job that keeps its slot over its tries came back for a start, behind those in front of it."""
+    order = (("order", 1),)
+    await storage.set_limits([Limit("order", slots=2, rate=1, per=10, hold="ended")])
+    await storage.enqueue([job("low", limits=order, priority=LOW)])
+    await settle(storage, back(await claim_one(storage), 5, attempt=1))
+    clock.advance(5)
+    assert await claim_ids(storage) == []
+    clock.advance(5)
+    await tend(storage)
+    assert (await row(storage, "low")).place is not None
+    await storage.enqueue([job("mid", limits=order)])
+    mid = await claim_one(storage)
+    await storage.enqueue([*jobs(names(0, 5, "plain")), job("high", limits=order, priority=HIGH)])
+    assert await claim_ids(storage) == ["plain00"]
+    await settle(storage, done(mid))
+    clock.advance(10)
+    assert await claim_ids(storage) == ["high"]
+
+
+# --- a clock that was ahead
+
+
+@pytest.mark.parametrize(
+    "rule", [Limit("api", rate=1, per=60.0), Limit("api", rate=1, per=60.0, how="bucket")], ids=["window", "bucket"]
+)
+@pytest.mark.parametrize("after", ["w", "new"], ids=["the same worker", "a new worker"])
+async def test_law12_a_rate_opens_after_the_clock_was_ahead(
+    storage: Storage, clock: HandClock, rule: Limit, after: str
+) -> None:
+    """What started then counts as started when the clock was set right, for those aside and for those in line."""
+    await storage.set_limits([rule])
+    await beat(storage)
+    clock.advance(7_200)
+    await beat(storage)
+    await storage.enqueue(jobs("a b", limits=(("api", 1),)))
+    assert await claim_ids(storage, 9) == ["a"]
+    clock.moment -= 7_200
+    await beat(storage, worker=after)
+    await storage.enqueue([job("c", limits=(("api", 1),))])
+    assert await claim_ids(storage, 9) == []
+    clock.advance(60)
+    await beat(storage, worker=after)
+    assert len(await claim_ids(storage, 9)) == 1
+    assert await claim_ids(storage, 9) == []
+    clock.advance(60)
+    await beat(storage, worker=after)
+    assert len(await claim_ids(storage, 9)) == 1
+
+
+async def test_law12_what_is_due_later_keeps_the_time_it_had_left(storage: Storage, clock: HandClock) -> None:
+    """A delay, a retry and a lease of a day that was none end as if the clock had been right."""
+    await storage.enqueue(jobs("a-retry b-lost c-before"))
+    await beat(storage)
+    clock.advance(86_400)
+    await beat(storage)
+    retry = await claim_one(storage)
+    await settle(storage, back(retry, 30))
+    assert await claim_ids(storage, lease=30) == ["b-lost"]
+    await storage.enqueue([job("delayed", delay=30)])
+    clock.moment -= 86_400
+    await beat(storage)
+    before = await claim_one(storage)
+    assert (before.job.id, await claim_ids(storage)) == ("c-before", [])
+    await settle(storage, done(before))
+    clock.advance(31)
+    await beat(storage)
+    assert sorted(await claim_ids(storage, 9)) == ["a-retry", "b-lost", "delayed"]
 
 
 # --- rules changed while jobs run
@@ -819,6 +1022,95 @@ async def test_law08_a_use_ends_with_the_run(storage: Storage) -> None:
     assert (shown.used, shown.parked) == (0, 0)
 
 
+async def rate_use(storage: Storage, key: str) -> tuple[int, float | None] | None:
+    shown = await use(storage, key)
+    assert shown in (None, {each.key: each for each in await storage.limits()}.get(key))
+    return None if shown is None else (shown.starts, shown.next_start)
+
+
+async def test_law08_the_use_of_a_window_is_shown(storage: Storage, clock: HandClock) -> None:
+    """How many starts it counts, in cost, and when the next one is possible; also once their runs have ended."""
+    await storage.set_limits([Limit("api", rate=3, per=64)])
+    await storage.enqueue([job("a", limits=(("api", 2),)), *jobs("b c", limits=(("api", 1),))])
+    assert await rate_use(storage, "api") == (0, None)
+    first = clock()
+    assert await claim_ids(storage, 1) == ["a"]
+    assert await rate_use(storage, "api") == (2, None)
+    clock.advance(8)
+    assert await claim_ids(storage, 9) == ["b"]
+    await run_out(storage, "a", "b")
+    assert await rate_use(storage, "api") == (3, first + 64)
+    await storage.set_limits([Limit("api", rate=1, per=64)])
+    assert await rate_use(storage, "api") == (3, first + 72)
+    await storage.set_limits([Pause("api")])
+    assert await rate_use(storage, "api") == (3, first + 72)
+    clock.advance(60)
+    assert await rate_use(storage, "api") == (1, first + 72)
+    clock.advance(64)
+    assert await rate_use(storage, "api") == (0, None)
+
+
+async def test_law08_the_use_of_a_bucket_is_shown(storage: Storage, clock: HandClock) -> None:
+    """A token that is refilled in part counts as used."""
+    await storage.set_limits([Limit("api", rate=2, per=64, how="bucket", burst=3)])
+    await storage.enqueue(jobs(names(0, 9), limits=(("api", 1),)))
+    assert await rate_use(storage, "api") == (0, None)
+    first = clock()
+    assert len(await claim_ids(storage, 9)) == 3
+    assert await rate_use(storage, "api") == (3, first + 32)
+    clock.advance(16)
+    assert await rate_use(storage, "api") == (3, first + 32)
+    clock.advance(32)
+    assert await rate_use(storage, "api") == (2, None)
+
+
+async def test_law08_a_partition_whose_rate_is_in_use_is_shown(storage: Storage, clock: HandClock) -> None:
+    """Also when none of its jobs runs and none is blocked, and no longer than the rate counts its starts."""
+    await storage.set_limits([Limit("tenant", rate=1, per=64)])
+    await storage.enqueue([job("a", limits=(("tenant:a", 1),))])
+    assert await claim_ids(storage, 9) == ["a"]
+    await run_out(storage, "a")
+    assert await rate_use(storage, "tenant:a") == (1, clock() + 64)
+    assert await rate_use(storage, "tenant") == (0, None)
+    clock.advance(65)
+    assert await rate_use(storage, "tenant:a") is None
+
+
+async def test_law08_partitions_with_and_without_a_rule_of_their_own_are_shown(
+    storage: Storage, clock: HandClock
+) -> None:
+    """Each by the rule it follows, a window or a bucket."""
+    first = clock()
+    await storage.set_limits(
+        [
+            Limit("tenant", rate=2, per=64),
+            Limit("tenant:b", rate=1, per=64, how="bucket", burst=2),
+            Limit("tenant:c", slots=9),
+            Limit("tenant:d", rate=1, per=32),
+        ]
+    )
+    await storage.enqueue([job(f"{name}{n}", limits=((f"tenant:{name}", 1),)) for name in "abcd" for n in range(2)])
+    assert await claim_ids(storage, 9) == ["a0", "a1", "b0", "b1", "c0", "c1", "d0"]
+    clock.advance(16)
+    assert await rate_use(storage, "tenant:a") == (2, first + 64)
+    assert await rate_use(storage, "tenant:b") == (2, first + 64)
+    assert await rate_use(storage, "tenant:c") == (0, None)
+    assert await rate_use(storage, "tenant:d") == (1, first + 32)
+
+
+@pytest.mark.parametrize("rule", ["queue", "queue:mail"])
+async def test_law08_the_use_of_the_rate_of_a_queue_is_shown(storage: Storage, clock: HandClock, rule: str) -> None:
+    """Under the name of the queue, whose jobs stay in line."""
+    await storage.set_limits([Limit(rule, rate=1, per=64)])
+    await storage.enqueue(jobs("a b", queue="mail"))
+    assert await claim_ids(storage, 9, "mail") == ["a"]
+    await run_out(storage, "a")
+    assert await claim_ids(storage, 9, "mail") == []
+    assert await rate_use(storage, "queue:mail") == (1, clock() + 64)
+    clock.advance(64)
+    assert await claim_ids(storage, 9, "mail") == ["b"]
+
+
 async def test_law08_very_many_blocked_at_the_head_hide_nobody(storage: Storage) -> None:
     """One claim looks past as many as there are, in one step or in several."""
     await storage.set_limits([Limit("full", slots=1)])
@@ -841,16 +1133,17 @@ async def test_law08_a_claim_that_passes_very_many_lets_others_in_between(storag
 async def _answers_while_claiming(storage: Storage, line: str) -> bool:
     """Is another question answered while a claim looks for the one job behind those that step aside?
 
-    In a line of its own each time: who has stepped aside is not passed once more."""
-    await storage.set_limits([Limit(line, slots=1)])
+    In a line of its own each time: who has stepped aside is not passed once more. All have a limit: where workflows are
+    spread, those stand in one line."""
+    await storage.set_limits([Limit(line, slots=1), Limit("free", slots=100_000)])
     await storage.enqueue([job(f"{line}-{n:04}", queue=line, limits=((line, 1),)) for n in range(3_001)])
     await claim(storage, 1, line)
-    await storage.enqueue([job(f"{line}-open", queue=line, priority=-1)])
+    await storage.enqueue([job(f"{line}-open", queue=line, priority=-1, limits=(("free", 1),))])
     claiming = asyncio.create_task(claim(storage, 1, line))
     await asyncio.sleep(0)
     answered = 0
     while not claiming.done():
-        await storage.enqueue([job(f"{line}-late{answered}", queue=line, priority=-2)])
+        await storage.enqueue([job(f"{line}-late{answered}", queue=line, priority=-2, limits=(("free", 1),))])
         answered += not claiming.done()
         await asyncio.sleep(0)  # the memory storage answers without
     assert ids(await claiming) == [f"{line}-open"]

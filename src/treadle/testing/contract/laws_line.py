@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from treadle.errors import BadOption
 from treadle.model import Claim
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
@@ -417,14 +420,23 @@ async def test_more_a_very_large_payload(storage: Storage) -> None:
     assert (await row(storage, "a")).result == large
 
 
-async def test_more_any_text(storage: Storage) -> None:
-    """Texts come back letter by letter: other scripts, emoji, quotes, line ends, separators (all but U+0000)."""
-    named = "Gr\u00fc\u00dfe \u4f60\u597d \U0001f9f5 \u001f'\"\\%_?:$1{}\ufeff\u2028 \ue000"
-    text = named + "\r\n\t"
-    await storage.enqueue([job("a", payload=text, queue=named, task=named, lane=named, labels=(named,), key=named,
-                               headers=((named, text),), limits=((named, 1),))])  # fmt: skip
+WORDS = "Gr\u00fc\u00dfe_\u4f60\u597d_\U0001f9f5_'\"\\%_?:$1{}"
+
+
+@pytest.mark.parametrize("named", [WORDS, WORDS + " \u001f\ufeff\u2028 \ue000"])
+async def test_more_any_text(storage: Storage, named: str) -> None:
+    """Texts come back letter by letter: other scripts, emoji, quotes, line ends, separators (all but U+0000). A storage
+    may refuse names that cannot be printed, as a server does."""
+    text = WORDS + " \u001f\ufeff\u2028 \ue000\r\n\t"
+    new = job("a", payload=text, queue=named, task=named, lane=named, labels=(named,), key=named,
+              headers=((named, named),), limits=((named, 1),))  # fmt: skip
+    try:
+        await storage.enqueue([new])
+    except BadOption:
+        assert not named.isprintable()
+        return
     [a] = await claim(storage, 1, named, tasks={named: (1, None)})
-    assert (a.job.payload, a.job.headers, a.job.labels) == (text, ((named, text),), (named,))
+    assert (a.job.payload, a.job.headers, a.job.labels) == (text, ((named, named),), (named,))
     assert await beat(storage, hold(a, note=text, memo=((named, text),))) == set()
     await settle(storage, failed(a, error=text, reason="error", result=text, value=text))
     a = await row(storage, "a")
@@ -432,10 +444,12 @@ async def test_more_any_text(storage: Storage) -> None:
 
 
 async def test_more_an_empty_text_is_not_no_text(storage: Storage) -> None:
-    """None and "" are told apart wherever both can stand."""
-    await storage.enqueue([job("a", payload="", labels=("",), headers=(("", ""),)), job("b", lane="", key="")])
+    """None and "" are told apart wherever both can stand. A storage may refuse empty names, as a server does."""
+    await storage.enqueue([job("a", payload="", headers=(("h", ""),)), job("b")])
     a, b = await claim(storage, 2)
-    assert (a.job.payload, a.job.labels, a.job.headers, a.job.lane, a.job.key) == ("", ("",), (("", ""),), None, None)
-    assert (b.job.lane, b.job.key) == ("", "")
+    assert (a.job.payload, a.job.labels, a.job.headers, a.job.lane, a.job.key) == ("", (), (("h", ""),), None, None)
+    with suppress(BadOption):
+        [c] = await storage.enqueue([job("c", lane="", key="", labels=("",), headers=(("", ""),))])
+        assert (c.job.lane, c.job.key, c.job.labels, c.job.headers) == ("", "", ("",), (("", ""),))
     await settle(storage, done(a, result=""), done(b))
     assert ((await row(storage, "a")).result, (await row(storage, "b")).result) == ("", None)

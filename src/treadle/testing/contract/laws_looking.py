@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -119,6 +120,7 @@ async def test_more_how_many_stand_before_me(storage: Storage, clock: HandClock)
     """`ahead_of`: those in line before this job in its queue; none for one not in line, or not there."""
     await storage.enqueue([*jobs("a b c"), job("high", priority=5), job("else", queue="other"), job("later", delay=5)])
     assert await find_ids(storage, ahead_of="c", order="line") == ["high", "a", "b"]
+    assert await find_ids(storage, ahead_of="c", order="line", queue="default") == ["high", "a", "b"]
     page = await storage.find(Query(ahead_of="c", count=True, limit=1))
     assert (page.total, len(page.records)) == (3, 1)
     for id in ("high", "else", "later", "none"):
@@ -258,6 +260,23 @@ async def test_law13_open_twice_is_once(storage: Storage) -> None:
     await storage.close()
     await storage.close()
     await storage.open()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_law13_a_close_that_is_cancelled_leaves_a_storage_that_can_be_opened(
+    storage: Storage, busy: bool
+) -> None:
+    """Wherever the cancellation meets it, and with a call under way."""
+    for turns in range(8):
+        calls = [asyncio.create_task(storage.enqueue(jobs(f"a{turns}")))] if busy else []
+        closing = asyncio.create_task(storage.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, *calls, return_exceptions=True)
+        await storage.close()
+        await storage.open()
+        assert ids(await storage.enqueue(jobs(f"b{turns}"))) == [f"b{turns}"]
 
 
 async def test_law13_what_was_answered_is_there_after_reopening(storage: Storage, durable: bool) -> None:

@@ -6,13 +6,14 @@ For storages that are `Movable`: what one unloads another loads, and answers eve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from treadle.errors import StorageMoved, StorageUnavailable
+from treadle.errors import MoveFailed, StorageMoved, StorageUnavailable
 from treadle.model import Limit, Record
-from treadle.storage.carrying import Carried, Mark, digest, handed_over
+from treadle.storage.carrying import Carried, Mark, Role, digest, handed_over
 from treadle.storage.contract import Fused, Movable, Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (
@@ -40,8 +41,6 @@ from treadle.testing.contract.kit import (
     tend,
 )
 from treadle.testing.contract.run import Another
-
-Role = Literal["closing", "gone", "filling", "arrived"]
 
 
 def movable(storage: Storage) -> Movable:
@@ -280,8 +279,8 @@ async def test_more_while_it_is_filled_it_is_away(storage: Storage) -> None:
     assert await states(storage, "a x") == ["running", None]
 
 
-@pytest.mark.parametrize("role", ["arrived", None])
-async def test_more_an_open_storage_is_like_any_other(storage: Storage, role: Role | None) -> None:
+@pytest.mark.parametrize("role", ["arrived", "aborted"])
+async def test_more_an_open_storage_is_like_any_other(storage: Storage, role: Role) -> None:
     """After a move that has ended, or was given up."""
     movable(storage)
     await storage.enqueue(jobs("a b"))
@@ -289,11 +288,66 @@ async def test_more_an_open_storage_is_like_any_other(storage: Storage, role: Ro
     roles: tuple[Role, ...] = ("closing", "gone", "filling")
     for shut in roles:
         await movable(storage).set_mark(mark(shut))
-    await movable(storage).set_mark(None if role is None else mark(role))
-    assert (await movable(storage).read_mark()) == (None if role is None else mark(role))
+    await movable(storage).set_mark(mark(role))
+    assert (await movable(storage).read_mark()) == mark(role)
     await storage.enqueue(jobs("c"))
     await settle(storage, done(a))
     assert await claim_ids(storage, 5) == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "late", "allowed"),
+    [
+        (("filling", 1, "one", 5), ("filling", 1, "one", 6), True),
+        (("filling", 1, "one", 5), ("filling", 1, "one", 5), True),  # repeated after a lost answer
+        (("filling", 1, "one", 5), ("filling", 1, "one", 4), False),  # arrives after a later call of its own run
+        (("filling", 1, "one", 5), ("filling", 2, "two", 1), True),  # takes the move over
+        (("filling", 2, "two", 1), ("filling", 1, "one", 6), False),  # a run that woke up late
+        (("filling", 2, "two", 1), ("filling", 2, "one", 1), False),  # two runs that began at once
+        (("arrived", 2, "two", 9), ("filling", 3, "one", 1), False),  # the move has ended
+        (("partial", 2, "two", 9), ("arrived", 3, "one", 1), False),
+        (("aborted", 2, "two", 9), ("closing", 3, "one", 1), False),
+    ],
+)
+async def test_more_a_mark_is_fenced(
+    storage: Storage, another: Another, stored: tuple[Role, int, str, int], late: tuple[Role, int, str, int],
+    allowed: bool,
+) -> None:  # fmt: skip
+    """A run of the command that stood still cannot undo what later runs did: its mark and its rows are refused."""
+    before, after = (mark(role, turn=turn, run=run, step=step) for role, turn, run, step in (stored, late))
+    await movable(storage).set_mark(before)
+    source = await another()
+    await source.set_limits([Limit("one", slots=1)])
+    await source.enqueue(jobs("a"))
+    load = await movable(source).unload(None, 9)
+    if allowed:
+        await movable(storage).load(load, after)
+        await movable(storage).set_mark(after)
+        assert await movable(storage).read_mark() == after
+        assert await states(storage, "a") == [READY]
+        return
+    with pytest.raises(MoveFailed):
+        await movable(storage).set_mark(after)
+    with pytest.raises(MoveFailed):
+        await movable(storage).load(load, after)
+    assert await movable(storage).read_mark() == before
+    assert await states(storage, "a") == [None]
+    assert (await storage.stats()).limits == ()
+
+
+async def test_more_a_new_move_begins_where_another_ended(storage: Storage) -> None:
+    await movable(storage).set_mark(mark("arrived", turn=2, run="one", step=9))
+    away = replace(mark("closing", turn=3, run="two", step=1), move="m2")
+    await movable(storage).set_mark(away)
+    assert await movable(storage).read_mark() == away
+
+
+async def test_more_a_part_of_a_move_that_was_given_up_stays_shut(storage: Storage) -> None:
+    await storage.enqueue(jobs("a"))
+    await movable(storage).set_mark(mark("partial"))
+    for refused in (storage.enqueue(jobs("x")), storage.claim(ask())):
+        with pytest.raises(StorageUnavailable, match="given up"):
+            await refused
 
 
 async def test_more_a_mark_is_seen_by_everybody(storage: Storage, connect: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.errors import UnknownJob
+from treadle.errors import UnknownUpstream
 from treadle.model import Query
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
@@ -230,7 +230,7 @@ async def test_law09_after_pruned_upstreams(storage: Storage, clock: HandClock) 
     await run(storage, "a")
     clock.advance(60)
     await storage.prune(9)
-    with pytest.raises(UnknownJob):
+    with pytest.raises(UnknownUpstream):
         await storage.enqueue([job("b", after=("a",))])
     [b] = await storage.enqueue([job("b", after=("a",), wait_timeout=60)])
     assert b.state is WAITING

@@ -7,10 +7,11 @@ import random
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from treadle.errors import KeyHeld
-from treadle.model import Limit, Query
-from treadle.storage.contract import Storage
+from treadle.model import Held, Limit, Outcome, Presence, Query
+from treadle.storage.contract import Fused, Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (
     CANCELLED,
@@ -24,10 +25,12 @@ from treadle.testing.contract.kit import (
     claim_one,
     done,
     failed,
+    hold,
     ids,
     job,
     jobs,
     row,
+    said,
     settle,
     states,
 )
@@ -255,6 +258,22 @@ async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) 
     assert sum(id.endswith("-then") for id in runs) == len(set(ids(first)))
 
 
+async def test_law03_a_memo_is_stored_unless_the_answer_says_otherwise(storage: Storage, connect: Connect) -> None:
+    """Also while others have the row in hand: a step that counts as stored and is not would run again."""
+    others = (await peers(storage, connect))[1:]
+    await storage.enqueue([job("a")])
+    a = await claim_one(storage)
+    late = replace(back(a), version=a.version + 9)
+    for n in range(10):
+        step, held = (f"s{n}", f'"{n}"'), Held(unsaved=frozenset("a"))
+        while held.unsaved:
+            beating = storage.heartbeat(Presence(worker="w"), [hold(a, memo=(step,))], 30)
+            held, answers = await asyncio.gather(beating, asyncio.gather(*(said(each, late) for each in others)))
+            assert answers == [["stale"]] * len(others)
+            assert (step in (await row(storage, "a")).memo) is (not held.unsaved), f"step {n} and {held}"
+        assert not held.lost
+
+
 @pytest.mark.parametrize("what", ["limit", "queue"])
 async def test_law08_a_rule_holds_for_what_is_sent_after_it(storage: Storage, connect: Connect, what: str) -> None:
     """Also with a claim that was on its way already."""
@@ -278,3 +297,33 @@ async def test_law08_a_rule_holds_for_what_is_sent_after_it(storage: Storage, co
         going = False
         await asyncio.gather(*workers)
     assert set(taken.values()) <= {1}
+
+
+@pytest.mark.parametrize("many", [1, 8])
+async def test_law08_strict_order_with_several_workers(storage: Storage, connect: Connect, many: int) -> None:
+    """One slot held to the end: no job starts while an earlier one of its account has never been started."""
+    storages, accounts, total = (await peers(storage, connect))[:many], 12, 240
+    await storage.set_limits([Limit("account", slots=1, hold="ended")])
+    await storage.enqueue([job(f"{n:04}", limits=((f"account:{n % accounts}", 1),)) for n in range(total)])
+    started, early = [list[int]() for _ in range(accounts)], list[str]()
+
+    async def work(own: Storage) -> None:
+        outcomes: list[Outcome] = []
+        async with asyncio.timeout(60):
+            while outcomes or sum(map(len, started)) < total:
+                if isinstance(own, Fused):
+                    _, found = await own.settle_claim(outcomes, ask(8))
+                else:
+                    await own.settle(outcomes)
+                    found = await own.claim(ask(8))
+                for each in found.records:
+                    number = int(each.job.id)
+                    before = started[number % accounts]
+                    if len(before) * accounts + number % accounts != number:
+                        early.append(each.job.id)
+                    before.append(number)
+                outcomes = [done(each) for each in found.records]
+
+    await asyncio.gather(*(work(each) for each in storages))
+    assert early == []
+    assert await unfinished(storage) == []

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from treadle.errors import BadSession, KeyHeld, UnknownJob
+from treadle.errors import BadSession, IdTaken, KeyHeld, UnknownUpstream
 from treadle.model import Limit
 from treadle.storage.contract import Storage, Transaction, Transactional
 from treadle.testing.clock import HandClock
@@ -99,13 +99,30 @@ async def test_more_a_key_that_is_held_is_said_and_spoils_nothing(
         bound = own(storage).within(user.given)
         with pytest.raises(KeyHeld):
             await bound.enqueue([job("x"), job("b", key="k", key_conflict="raise")])
-        with pytest.raises(UnknownJob):
+        with pytest.raises(UnknownUpstream):
             await bound.enqueue([job("x"), job("c", after=("nobody",))])
         [kept] = await bound.enqueue([job("d", key="k")])
         assert kept.job.id == "a"
         await bound.enqueue(jobs("e"))
         await user.commit()
     assert await states(storage, "x b c d e") == [None, None, None, None, "ready"]
+
+
+async def test_more_a_taken_id_is_refused_and_spoils_nothing(
+    storage: Storage, user_transaction: UserTransaction
+) -> None:
+    """Taken by a stored job, or by one of the transaction's own; the transaction can be committed all the same."""
+    await storage.enqueue([job("old", nonce="1", payload="[1]")])
+    async with user_transaction(storage) as user:
+        bound = own(storage).within(user.given)
+        await bound.enqueue([job("mine", nonce="2")])
+        for taken in ("old", "mine"):
+            with pytest.raises(IdTaken):
+                await bound.enqueue([job("lost"), job(taken, nonce="3", payload="[2]")])
+        [known] = await bound.enqueue([job("old", nonce="4", payload="[1]")])
+        assert known.job.nonce == "1"
+        await user.commit()
+    assert await states(storage, "old mine lost") == ["ready", "ready", None]
 
 
 async def test_more_a_transaction_sees_its_own_jobs(storage: Storage, user_transaction: UserTransaction) -> None:
@@ -116,7 +133,23 @@ async def test_more_a_transaction_sees_its_own_jobs(storage: Storage, user_trans
         answers = await bound.enqueue([job("b", key="k"), job("a"), job("c", after=("b", "a"))])
         assert [found.job.id for found in answers] == ["a", "a", "c"]
         await user.commit()
-    assert (await row(storage, "c")).after == ("a",)
+    assert (await row(storage, "c")).after == ("a", "a")
+
+
+async def test_more_a_storage_that_is_not_open_joins_a_transaction(
+    storage: Storage, user_transaction: UserTransaction
+) -> None:
+    """All is done on the user's connection: to open the storage could mean to wait for that very transaction."""
+    await storage.close()
+    try:
+        async with user_transaction(storage) as user:
+            bound = own(storage).within(user.given)
+            assert [found.job.id for found in await bound.enqueue(jobs("a"))] == ["a"]
+            assert [found and found.job.id for found in await bound.get(["a", "b"])] == ["a", None]
+            await user.commit()
+    finally:
+        await storage.open()
+    assert await states(storage, "a") == ["ready"]
 
 
 async def test_more_a_call_within_may_be_repeated(storage: Storage, user_transaction: UserTransaction) -> None:

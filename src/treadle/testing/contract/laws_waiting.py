@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from treadle.errors import UnknownJob
+from treadle.errors import UnknownUpstream
 from treadle.model import Limit, NewJob, Outcome, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
@@ -26,6 +28,7 @@ from treadle.testing.contract.kit import (
     job,
     jobs,
     out,
+    refusal,
     row,
     run,
     said,
@@ -84,10 +87,10 @@ async def test_law05_one_ending_frees_many(storage: Storage) -> None:
 
 
 async def test_law05_named_twice_counts_once(storage: Storage) -> None:
-    """The same upstream given twice is one upstream."""
+    """The same upstream given twice ends once."""
     await storage.enqueue([job("a"), job("b"), job("c", after=("a", "b", "a"), queue="c")])
     c = await row(storage, "c")
-    assert (c.pending, c.after) == (2, ("a", "b"))
+    assert (c.pending, c.after) == (2, ("a", "b", "a"))
     await run(storage, "a")
     assert await claim_ids(storage, 1, "c") == []
     await run(storage, "b")
@@ -269,8 +272,8 @@ async def test_law05_old_upstreams_do_not_count_for_a_new_wait(storage: Storage)
 
 
 async def test_law05_an_unknown_upstream_is_an_error(storage: Storage) -> None:
-    """UnknownJob says which, and nothing of the call is stored."""
-    with pytest.raises(UnknownJob) as caught:
+    """UnknownUpstream says which, and nothing of the call is stored."""
+    with pytest.raises(UnknownUpstream) as caught:
         await storage.enqueue([job("a"), job("b", after=("a", "nobody"))])
     assert (caught.value.id, caught.value.waiting) == ("nobody", "b")
     assert await storage.get(["a", "b"]) == [None, None]
@@ -479,24 +482,106 @@ async def test_law06_a_then_job_that_is_known_is_not_stored_again(storage: Stora
     assert (await row(storage, "tick")).job.payload == "1"
 
 
-async def test_law06_what_another_row_answered_is_nobodys_child(storage: Storage) -> None:
-    """A parent does not wait for a job it did not bring: not by key, not by id."""
-    await storage.enqueue([job("a"), job("holder", key="k", delay=99), job("known", delay=99)])
-    children = (job("x", key="k"), job("known"), job("y"))
-    waits = out(await claim_one(storage), WAITING, ran=True, then=children, after=("x", "known", "y"))
-    await settle(storage, waits)
+async def test_law06_a_child_whose_id_is_known_is_waited_for(storage: Storage) -> None:
+    """Whoever stored it: it is not stored again, and the parent waits for the stored one."""
+    await storage.enqueue([job("a"), job("known", delay=99)])
+    children = (job("known"), job("y"))
+    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=children, after=("known", "y")))
     a = await row(storage, "a")
-    assert (a.after, a.pending) == (("y",), 1)
+    assert (a.after, a.pending) == (("known", "y"), 2)
     await run(storage, "y")
+    assert await claim_ids(storage) == []
+
+
+async def test_law06_the_row_that_answers_a_child_is_waited_for(storage: Storage) -> None:
+    """The parent waits for the holder of the key as it waits for its children, once for every child it answered."""
+    await storage.enqueue([job("a"), job("holder", key="k", queue="h")])
+    then = (job("x", key="k"), job("y"), job("z", key="k"))
+    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=then, after=("x", "y", "z")))
+    a = await row(storage, "a")
+    assert (a.state, a.pending, a.after) == (WAITING, 2, ("holder", "y", "holder"))
+    await run(storage, "y")
+    assert await claim_ids(storage) == []
+    await run(storage, "holder", result="7")
+    a = await claim_one(storage)
+    assert (a.job.id, a.ran, a.after) == ("a", True, ("holder", "y", "holder"))
+
+
+async def test_law06_a_key_asked_for_twice_by_the_children_is_one_child(storage: Storage) -> None:
+    """The first of them gets it, and answers the second."""
+    await storage.enqueue([job("a")])
+    then = (job("x", key="k"), job("y", key="k"))
+    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=then, after=("x", "y")))
+    a = await row(storage, "a")
+    assert (a.pending, a.after) == (1, ("x", "x"))
+    await run(storage, "x")
     assert await claim_ids(storage) == ["a"]
 
 
-async def test_law06_with_no_child_of_its_own_it_is_in_line_at_once(storage: Storage) -> None:
-    """All answered by other rows: nothing to wait for."""
-    await storage.enqueue([job("a"), job("holder", key="k", delay=99)])
+async def test_law06_a_holder_that_has_ended_answers_a_child_at_once(storage: Storage) -> None:
+    """Within the window of its key: nothing to wait for."""
+    await storage.enqueue([job("holder", key="k", key_window=100.0, queue="h"), job("a")])
+    await run(storage, "holder")
+    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=(job("x", key="k"),), after=("x",)))
+    a = await claim_one(storage)
+    assert (a.job.id, a.ran, a.after) == ("a", True, ("holder",))
+
+
+async def test_law06_a_holder_that_waits_for_the_parent_is_not_waited_for(storage: Storage) -> None:
+    """It is the parent's own parent, or waits for that: neither could end. The other children are waited for."""
+    await storage.enqueue([job("a", key="a", queue="a"), job("far", key="far", after=("a",), queue="far")])
+    [a] = await claim(storage, 1, "a")
+    await settle(storage, out(a, WAITING, ran=True, then=(job("b", key="b"),), after=("b",)))
+    then = (job("x", key="a"), job("y", key="far"), job("z", key="b"), job("own", queue="own"))
+    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=then, after=("x", "y", "z", "own")))
+    b = await row(storage, "b")
+    assert (b.state, b.pending, b.after) == (WAITING, 1, ("own",))
+    await run(storage, "own")
+    await run(storage, "b")
+    assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
+
+
+async def test_law06_all_answered_by_rows_that_wait_for_it_it_is_in_line_at_once(storage: Storage) -> None:
+    """Nothing to wait for."""
+    await storage.enqueue([job("a", key="k")])
     await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=(job("x", key="k"),), after=("x",)))
     a = await claim_one(storage)
     assert (a.job.id, a.ran, a.after) == ("a", True, ())
+
+
+async def test_law06_a_child_that_would_wait_for_its_own_parent_is_refused(storage: Storage) -> None:
+    """Behind a child that the grandparent answered: none of them could end. Nothing is stored, and it says why."""
+    await storage.enqueue([job("a", key="k", queue="a")])
+    [a] = await claim(storage, 1, "a")
+    await settle(storage, out(a, WAITING, ran=True, then=(job("b"),), after=("b",)))
+    then = (job("x", key="k"), job("y", after=("x",)))
+    refused = await refusal(storage, out(await claim_one(storage), WAITING, ran=True, then=then, after=("x", "y")))
+    assert not refused.again
+    assert refused.reason is not None
+    assert refused.reason.startswith("job y would wait for job a, which waits for job b")
+    assert await storage.get(["x", "y"]) == [None, None]
+    assert (await row(storage, "b")).state is RUNNING
+
+
+async def test_law06_of_two_that_would_wait_for_each_other_one_does_not(storage: Storage) -> None:
+    """Two jobs return a job with the key of the other, in the same moment: both end."""
+    for n in range(5):
+        await storage.enqueue([job(f"a{n}", key=f"a{n}"), job(f"b{n}", key=f"b{n}")])
+        a, b = await claim(storage, 2)
+        outs = [
+            out(a, WAITING, ran=True, then=(job(f"x{n}", key=f"b{n}"),), after=(f"x{n}",)),
+            out(b, WAITING, ran=True, then=(job(f"y{n}", key=f"a{n}"),), after=(f"y{n}",)),
+        ]
+        answers = await asyncio.gather(*(storage.settle([each]) for each in outs))
+        for each, [answer] in zip(outs, answers, strict=True):
+            while answer.again:
+                [answer] = await storage.settle([each])
+            assert answer.status == "applied"
+        [first] = await claim(storage, 2)
+        await settle(storage, done(first))
+        [second] = await claim(storage, 2)
+        await settle(storage, done(second))
+        assert {first.job.id, second.job.id} == {f"a{n}", f"b{n}"}
 
 
 async def test_law06_a_then_job_may_wait_for_what_another_row_answered(storage: Storage) -> None:

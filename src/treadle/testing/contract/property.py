@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from treadle.errors import KeyHeld, TreadleError, UnknownJob
+from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
 from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
@@ -112,6 +112,8 @@ def _specs() -> Any:
         optional={
             "old": some,
             "task": maybe(["t", "u", ""]),
+            "payload": maybe(["[1]"]),
+            "nonce": maybe(["1", "2"]),
             "queue": maybe(["q", "r"]),
             "priority": st.integers(-1, 2),
             "delay": maybe([5.0, 20.0]),
@@ -333,7 +335,7 @@ async def _answer(storage: Storage, verb: str, words: tuple[Any, ...]) -> Any:
     """What a verb answered or raised, without the words each storage may choose itself."""
     try:
         answer = await getattr(storage, verb)(*words)
-    except (UnknownJob, KeyHeld) as error:
+    except (UnknownUpstream, KeyHeld, IdTaken) as error:
         return {"raised": type(error).__name__, "id": error.id}
     except TreadleError as error:
         return {"raised": type(error).__name__}

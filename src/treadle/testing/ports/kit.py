@@ -27,6 +27,7 @@ class Desk:
 
     def __init__(self, port: Any, make: Any, clock: HandClock, advance: Any, lease: float) -> None:
         self.port, self.make, self.clock, self._advance, self.lease = port, make, clock, advance, lease
+        self.over = 1.25 * lease  # seconds after which a lease has ended; real time passes in these tests
 
     async def advance(self, seconds: float) -> None:
         if self._advance is not None:

@@ -65,7 +65,7 @@ async def test_queue_an_acked_message_is_gone(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one(desk.lease)
     assert await desk.port.ack(found.handle) is True
-    await desk.advance(desk.lease * 2)
+    await desk.advance(desk.over)
     assert await desk.port.pop(5, 60.0) == []
 
 
@@ -73,7 +73,7 @@ async def test_queue_an_acked_message_is_gone(desk: Desk) -> None:
 async def test_queue_a_lapsed_lease_comes_back_and_its_attempt_is_counted(desk: Desk) -> None:
     await desk.port.push("a")
     first = await desk.pop_one(desk.lease)
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     second = await desk.pop_one()
     assert (second.body, second.attempt) == ("a", 2)
     assert second.handle != first.handle
@@ -83,7 +83,7 @@ async def test_queue_a_lapsed_lease_comes_back_and_its_attempt_is_counted(desk: 
 async def test_queue_a_stale_reader_is_told_and_changes_nothing(desk: Desk) -> None:
     await desk.port.push("a")
     stale = await desk.pop_one(desk.lease)
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     held = await desk.pop_one(60.0)
     assert await desk.port.ack(stale.handle) is False
     assert await desk.port.release(stale.handle) is False
@@ -106,7 +106,7 @@ async def test_queue_an_extended_lease_holds_on(desk: Desk) -> None:
     await desk.port.push("a")
     found = await desk.pop_one(desk.lease)
     assert await desk.port.extend(found.handle, desk.lease * 20) is True
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     assert await desk.port.pop(5, 60.0) == []
     assert await desk.port.ack(found.handle) is True
 
@@ -125,7 +125,7 @@ async def test_queue_a_message_released_with_a_delay_is_there_then(desk: Desk) -
     found = await desk.pop_one()
     assert await desk.port.release(found.handle, desk.lease) is True
     assert await desk.port.pop(5, 60.0) == []
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     assert (await desk.pop_one()).body == "a"
 
 
@@ -135,7 +135,7 @@ async def test_queue_a_delayed_message_is_there_when_its_time_has_come(desk: Des
     await desk.port.push("now")
     assert (await desk.pop_one()).body == "now"
     assert await desk.port.pop(5, 60.0) == []
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     assert (await desk.pop_one()).body == "later"
 
 
@@ -144,7 +144,7 @@ async def test_queue_a_message_set_aside_is_not_handed_out_again(desk: Desk) -> 
     await desk.port.push("a")
     found = await desk.pop_one(desk.lease)
     assert await desk.port.dead_letter(found.handle, "cannot be read") is True
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     assert await desk.port.pop(5, 60.0) == []
     assert await desk.port.ack(found.handle) is False
 

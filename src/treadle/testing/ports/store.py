@@ -64,7 +64,7 @@ async def test_store_a_key_is_gone_after_its_ttl(desk: Desk) -> None:
     await desk.port.set("k", "v", desk.lease)
     assert await desk.port.set_if_absent("n", "v", desk.lease) is True
     assert await desk.port.get("k") == "v"
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     assert await desk.port.get("k") is None
     assert await desk.port.set_if_absent("n", "w") is True
     assert await desk.port.get("n") == "w"
@@ -74,7 +74,7 @@ async def test_store_a_key_is_gone_after_its_ttl(desk: Desk) -> None:
 async def test_store_setting_without_a_ttl_takes_it_away(desk: Desk) -> None:
     await desk.port.set("k", "v", desk.lease)
     await desk.port.set("k", "w")
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     assert await desk.port.get("k") == "w"
 
 
@@ -93,7 +93,7 @@ async def test_store_a_count_begins_anew_after_its_ttl(desk: Desk) -> None:
     if not hasattr(desk.port, "increment"):
         return
     assert await desk.port.increment("n", 5, desk.lease) == 5
-    await desk.advance(desk.lease + 1)
+    await desk.advance(desk.over)
     assert await desk.port.increment("n") == 1
 
 

@@ -1,11 +1,48 @@
--- What every verb stands on: a row read and locked, a row written, a topic spoken.
+-- What every verb stands on: a row read and locked, a row written, a topic noted.
 -- All of these belong to the slow road, one row at a time; plain rows pass them by (claim.sql, settle.sql, enqueue.sql).
 
--- One hint about a queue or a worker, or about a job. What is spoken twice in a transaction is heard once.
+-- Topics of this call are collected in two settings of the transaction, one for each channel, as JSON strings. The process
+-- sends them after the commit: a commit that notifies holds a lock of the whole server until it is on disk.
 CREATE FUNCTION speak(topic text) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify(channel(CASE WHEN topic LIKE 'job:%' THEN 'ends' ELSE 'say' END),
-        CASE WHEN octet_length(topic) < 2000 THEN json_build_array(topic)::text ELSE '["job:*", "queue:*"]' END)
+    SELECT note_topics(CASE WHEN topic LIKE 'job:%' THEN 'ends' ELSE 'say' END, to_json(topic)::text)
 $$;
+
+-- topics: JSON strings with commas between them; too many become a pattern.
+CREATE FUNCTION note_topics(kind text, topics text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    before text := coalesce(current_setting('treadle.' || kind, true), '');
+BEGIN
+    IF position(topics IN before) > 0 OR before IN ('"job:*"', '"queue:*","worker:*"') THEN
+        RETURN;
+    END IF;
+    topics := CASE WHEN before = '' THEN topics ELSE before || ',' || topics END;
+    IF octet_length(topics) > 7000 THEN
+        topics := CASE kind WHEN 'ends' THEN '"job:*"' ELSE '"queue:*","worker:*"' END;
+    END IF;
+    PERFORM set_config('treadle.' || kind, topics, true);
+END $$;
+
+-- What the process has to send once this transaction has committed, NULL: nothing. say, ends: the channels; each listening
+-- session holds a shared lock of its channel's name, and topics that no session listens to are left out. Not in a user's
+-- transaction, which may commit much later. There the first element is the transaction, else null.
+-- The test is one expression: no interrupt can come between its two calls and leave the lock taken.
+CREATE FUNCTION noted_topics(say text, ends text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    of_say text := nullif(current_setting('treadle.say', true), '');
+    of_ends text := nullif(current_setting('treadle.ends', true), '');
+BEGIN
+    IF of_say IS NULL AND of_ends IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF current_setting('treadle.gates', true) = 'never' THEN
+        RETURN '[' || concat_ws(',', '"' || pg_current_xact_id() || '"', of_say, of_ends) || ']';
+    END IF;
+    of_say := CASE WHEN of_say IS NULL THEN NULL WHEN pg_try_advisory_lock(hashtextextended(say, 0))
+        THEN CASE WHEN NOT pg_advisory_unlock(hashtextextended(say, 0)) THEN of_say END ELSE of_say END;
+    of_ends := CASE WHEN of_ends IS NULL THEN NULL WHEN pg_try_advisory_lock(hashtextextended(ends, 0))
+        THEN CASE WHEN NOT pg_advisory_unlock(hashtextextended(ends, 0)) THEN of_ends END ELSE of_ends END;
+    RETURN '[null,' || nullif(concat_ws(',', of_say, of_ends), '') || ']';
+END $$;
 
 -- A job, locked, wherever it is; NULL if there is none. `ending`: also from those who wait for it, for it will be moved.
 CREATE FUNCTION row_of(wanted text, ending boolean DEFAULT false) RETURNS job LANGUAGE plpgsql AS $$
@@ -45,7 +82,7 @@ BEGIN
             DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
         ELSE
             INSERT INTO slot (key, id, cost, live)
-            SELECT u.key, r.id, u.cost, r.state = 2 AND NOT r.ran FROM unnest(r.limits, r.costs) AS u (key, cost)
+            SELECT u.key, r.id, greatest(u.cost, 1), r.state = 2 AND NOT r.ran FROM unnest(r.limits, r.costs) AS u (key, cost)
             ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live;
         END IF;
     END IF;
@@ -120,4 +157,9 @@ CREATE FUNCTION remember(wanted text, steps json) RETURNS void LANGUAGE sql AS $
         WHERE later.at > s.at AND later.step ->> 0 = s.step ->> 0)
     ORDER BY s.at
     ON CONFLICT (id, name) DO UPDATE SET value = excluded.value
+$$;
+
+-- The nonce of an outcome that is an act of a person; NULL: it is none.
+CREATE FUNCTION act_in(steps json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT s.step ->> 1 FROM json_array_elements(steps) AS s (step) WHERE s.step ->> 0 = 'treadle:act'
 $$;

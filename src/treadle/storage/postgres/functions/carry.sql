@@ -14,46 +14,87 @@ BEGIN
 END $$;
 
 CREATE FUNCTION is_shut(mark text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT mark::json ->> 'role' IN ('closing', 'gone', 'filling')
+    SELECT mark::json ->> 'role' IN ('closing', 'gone', 'filling', 'partial')
 $$;
 
--- NULL: none. Where the storage is open (again), everybody is woken, and who stands aside with room for him comes back.
-CREATE FUNCTION set_mark(moment float8, mark text) RETURNS void LANGUAGE plpgsql
+-- Returns the stored mark if that refuses the new one, else NULL. Where the new mark opens the storage, all workers are
+-- woken, and jobs blocked by a limit that has room return to the line.
+CREATE FUNCTION set_mark(moment float8, mark text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    limited text;
+    found text;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' move', 0));
-    PERFORM write_mark(mark);
-    IF mark IS NULL OR NOT is_shut(mark) THEN
-        FOR limited IN SELECT DISTINCT parked FROM job WHERE parked IS NOT NULL AND place IS NULL ORDER BY parked LOOP
-            PERFORM call_in_for(limited, t);
-        END LOOP;
+    found := write_mark(mark);
+    IF found IS NULL AND NOT is_shut(mark) THEN
+        PERFORM call_in_everybody(t);
         PERFORM speak('queue:*');
     END IF;
+    RETURN found;
 END $$;
 
-CREATE FUNCTION write_mark(mark text) RETURNS void LANGUAGE plpgsql AS $$
+-- Waits for every verb under way, but not for long: all calls of everybody queue behind this one meanwhile. Returns NULL; the
+-- stored mark if that refuses the new one; or {"waits": whose transaction goes on}: to be called again after a pause.
+CREATE FUNCTION write_mark(mark text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    before constant text := current_setting('lock_timeout');
+    stored text;
 BEGIN
-    IF mark IS NULL THEN
-        DELETE FROM meta WHERE name = 'move';
-    ELSE
-        INSERT INTO meta (name, value) VALUES ('move', mark) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+    BEGIN
+        PERFORM set_config('lock_timeout', '200ms', true);
+        PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' move', 0));
+        PERFORM set_config('lock_timeout', before, true);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN json_build_object('waits', in_the_way());
+    END;
+    SELECT value INTO stored FROM meta WHERE name = 'move';
+    IF stored IS NOT NULL AND NOT mark_replaces(stored::json, mark::json) THEN
+        RETURN stored;
     END IF;
+    INSERT INTO meta (name, value) VALUES ('move', mark) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+    RETURN NULL;
 END $$;
+
+-- The longest transaction that holds the lock of `enter`, in words.
+CREATE FUNCTION in_the_way() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    lock constant bigint := hashtextextended(current_schema() || ' move', 0);
+BEGIN
+    RETURN coalesce((
+        SELECT format('the open transaction of server process %s (%s), begun at %s', a.pid,
+            concat_ws(', ', 'role ' || a.usename, nullif(a.application_name, ''), host(a.client_addr)),
+            to_char(a.xact_start, 'HH24:MI:SS'))
+        FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.pid <> pg_backend_pid()
+            AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND ((l.classid::bigint << 32) | l.objid::bigint) = lock
+        ORDER BY a.xact_start LIMIT 1), 'an open transaction');
+END $$;
+
+-- `replaces` of storage/carrying.py. Marks written by older versions have no turn, run and step.
+CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN coalesce(stored ->> 'run', '') = mark ->> 'run'
+            THEN (mark ->> 'step')::int >= coalesce((stored ->> 'step')::int, 0)
+        WHEN stored ->> 'move' = mark ->> 'move' AND stored ->> 'role' IN ('arrived', 'aborted', 'partial') THEN false
+        ELSE (mark ->> 'turn')::int > coalesce((stored ->> 'turn')::int, 0)
+    END
+$$;
 
 -- Rules and what rates remember, and jobs: each an object with the columns of `job`, and steps, labels, holds, first and
 -- edges beside them. Ids that are known are left as they are, so it may be repeated. Nobody is told.
-CREATE FUNCTION take_in(rules json, rates json, jobs json, mark text) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION take_in(rules json, rates json, jobs json, mark text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     fresh text[];
+    found text := write_mark(mark);
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' move', 0));
-    INSERT INTO rule SELECT * FROM json_populate_recordset(NULL::rule, rules)
-    ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
-        how = excluded.how, burst = excluded.burst, hold = excluded.hold;
+    IF found IS NOT NULL THEN
+        RETURN found;
+    END IF;
+    DELETE FROM limit_fact f USING json_to_recordset(rules) AS x (name text) WHERE f.name = x.name;
+    INSERT INTO limit_fact SELECT * FROM json_populate_recordset(NULL::limit_fact, rules);
+    PERFORM derive_rule(x.name) FROM (SELECT DISTINCT name FROM json_to_recordset(rules) AS r (name text)) AS x;
     INSERT INTO start (key, at, cost)
     SELECT x.key, (s.value ->> 0)::float8 AS at, sum((s.value ->> 1)::int)
     FROM json_to_recordset(rates) AS x (key text, starts json), json_array_elements(x.starts) AS s
@@ -86,8 +127,8 @@ BEGIN
     FROM json_to_recordset(jobs) AS x (id text, edges json), json_array_elements(x.edges) WITH ORDINALITY AS e (edge, at)
     WHERE x.id = ANY (fresh) ORDER BY x.id, e.at ON CONFLICT DO NOTHING;
     INSERT INTO slot (key, id, cost, live)
-    SELECT u.key, j.id, u.cost, j.state = 2 AND NOT j.ran
+    SELECT u.key, j.id, greatest(u.cost, 1), j.state = 2 AND NOT j.ran
     FROM job j, unnest(j.limits, j.costs) AS u (key, cost)
     WHERE j.id = ANY (fresh) AND j.started_at IS NOT NULL ON CONFLICT DO NOTHING;
-    PERFORM write_mark(mark);
+    RETURN NULL;
 END $$;

@@ -17,14 +17,14 @@
 -- what was committed before it: jobs with limits, and a rule for this line, that came after the road was chosen are left
 -- for the next claim, too. The planner is told what to use, for without statistics it would read and sort the whole line.
 --
--- outs, told: what `settle` is told; NULL: nothing.
+-- outs, told, slow: see `settle`; outs NULL: nothing.
 -- ask, NULL: for nothing: worker, name, slot, lines and shares (of each), tasks [name, ...] or null, leases (of these,
 -- null: `lease`), rooms (of these, null: no bound) or null, limit, lease, ids, holds; floors {queue: [rank, place]} or
 -- null: where the line may be looked at first, see head.py.
 -- -> what `settle` says (state -1: the status in `spec`, n in `version`, why in `more`); then the rows in the order of
 -- their turns; then one without a spec: `version` 1 if this ticket was asked before, 2 if there is more to look at (see
 -- walk), `attempt` how many stepped aside, `created_at` the moment, `due_at` the next one.
-CREATE FUNCTION work(moment float8, outs json, told int, ask json) RETURNS TABLE (
+CREATE FUNCTION work(moment float8, outs json, told int, slow boolean, ask json) RETURNS TABLE (
     spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
     joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
@@ -38,7 +38,7 @@ DECLARE
     most int;
     got int;
     ruled boolean;
-    slow boolean;
+    asks boolean;               -- limits, or room per task, must be asked
     line text;
     share int;
     picked tid[];
@@ -47,16 +47,20 @@ BEGIN
     IF outs IS NOT NULL THEN
         RETURN QUERY SELECT s.status, -1::smallint, s.n, NULL::int, NULL::int, NULL::text, NULL::float8, NULL::float8,
             NULL::float8, NULL::float8, NULL::float8, NULL::float8, s.why
-        FROM settle(moment, outs, told) AS s;
+        FROM settle(moment, outs, told, slow) AS s;
     END IF;
     IF ask IS NULL THEN
         RETURN;
     END IF;
-    t := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     SELECT * INTO a FROM json_to_record(ask) AS a (worker text, name text, slot int, lines text[], shares int[],
-        tasks text[], leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[], floors json);
+        tasks text[], leases float8[], rooms int[], "limit" int, lease float8, ids text[], holds text[], floors json, reach text[]);
+    IF a.reach IS NOT NULL THEN     -- never none: that would be a claim of the lines
+        a.ids := ARRAY(SELECT j.id FROM unnest(a.ids) WITH ORDINALITY AS i (id, n) JOIN job j ON j.id = i.id
+            WHERE j.queue = ANY (a.reach) ORDER BY i.n) || ''::text;
+    END IF;
     -- asked twice at once, over two connections: the second one finds what the first has taken
     PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || a.worker, 0));
+    t := instant(moment);       -- after the wait: a lease is not to be shorter by it
     SELECT jobs INTO earlier FROM ticket k WHERE k.worker = a.name AND k.slot = a.slot AND k.ticket = a.worker;
     IF FOUND THEN
         RETURN QUERY SELECT j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at,
@@ -74,7 +78,8 @@ BEGIN
     -- with a floor we are between two full looks, and what comes due waits for the next: there too lies what is gone
     IF a.floors IS NULL AND (EXISTS (SELECT 1 FROM job j WHERE j.due_at <= t AND j.state <> 2)
         OR EXISTS (SELECT 1 FROM job j WHERE j.due_at < t AND j.state = 2)
-        OR EXISTS (SELECT 1 FROM gate WHERE opens <= t))
+        OR EXISTS (SELECT 1 FROM gate WHERE opens <= t)
+        OR EXISTS (SELECT 1 FROM recheck))
     THEN
         PERFORM set_config('lock_timeout', '500ms', true);
         PERFORM tend(t);
@@ -82,15 +87,15 @@ BEGIN
     -- whether somebody in these lines must be asked
     SELECT EXISTS (SELECT 1 FROM rule), EXISTS (
         SELECT 1 FROM job j WHERE j.queue = ANY (a.lines) AND j.place IS NOT NULL AND j.limits IS NOT NULL)
-    INTO ruled, slow;
-    slow := slow OR a.rooms IS NOT NULL OR cardinality(a.ids) > 0;
-    IF ruled AND NOT slow THEN
-        slow := EXISTS (SELECT 1 FROM unnest(a.lines) AS l (line) WHERE (rule_of('queue:' || l.line)).name IS NOT NULL);
+    INTO ruled, asks;
+    asks := asks OR a.rooms IS NOT NULL OR cardinality(a.ids) > 0;
+    IF ruled AND NOT asks THEN
+        asks := EXISTS (SELECT 1 FROM unnest(a.lines) AS l (line) WHERE (rule_of('queue:' || l.line)).name IS NOT NULL);
     END IF;
-    IF slow THEN
+    IF asks THEN
         PERFORM set_config('lock_timeout', '500ms', true);
         RETURN QUERY SELECT * FROM walk(a.worker, a.name, a.slot, a.lines, a.shares, a.tasks, a.leases, a.rooms,
-            a."limit", a.lease, a.ids, a.holds, ruled, t);
+            a."limit", a.lease, a.ids, a.holds, moment);
         RETURN;
     END IF;
     most := a."limit";
@@ -170,7 +175,8 @@ DECLARE
     first float8 := least(
         CASE WHEN NOT brief THEN (SELECT min(due_at) FROM job WHERE state = 2) END,
         (SELECT min(due_at) FROM job WHERE due_at IS NOT NULL AND state <> 2),
-        (SELECT min(opens) FROM gate WHERE opens IS NOT NULL));
+        (SELECT min(opens) FROM gate WHERE opens IS NOT NULL),
+        (SELECT t + 0.05 FROM recheck LIMIT 1));
     line text;
 BEGIN
     IF ruled AND EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:')) THEN

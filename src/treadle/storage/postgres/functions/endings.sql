@@ -9,7 +9,7 @@ CREATE FUNCTION keeps_key(r job, t float8) RETURNS boolean LANGUAGE sql IMMUTABL
 $$;
 
 CREATE FUNCTION expires(r job, state smallint, ended_at float8, keep float8) RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
-    SELECT greatest(ended_at + greatest(coalesce(keep, CASE WHEN state = 4 THEN r.keep_failed ELSE r.keep END), 60),
+    SELECT greatest(ended_at + greatest(coalesce(keep, CASE WHEN state = 4 THEN r.keep_failed ELSE r.keep END), ${KEEP_LEAST}),
         r.created_at + (r.words ->> 'window')::float8)
 $$;
 
@@ -33,7 +33,7 @@ BEGIN
     PERFORM speak('job:' || r.id);
     IF r.limits IS NOT NULL THEN
         DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
-        PERFORM call_in(r, t);
+        PERFORM note_freed(r.limits);
     END IF;
 END $$;
 
@@ -126,28 +126,113 @@ BEGIN
     RETURN unknown;
 END $$;
 
--- Wait for these, which are held; those that have ended count at once, and with them what is left to be counted.
-CREATE FUNCTION watch_ups(r job, t float8, ups text[], states int[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Jobs that wait, each for the upstream in the same place: the upstreams that have ended count at once, in this order.
+-- -> the jobs that are doomed by those, and how they ended: what waits for them is still to be counted.
+CREATE FUNCTION count_ended(awaited text[], waiting text[], t float8, OUT ended_ups text[], OUT ended_states int[])
+LANGUAGE plpgsql AS $$
 DECLARE
     e record;
 BEGIN
-    INSERT INTO edge (up, down, version)
-    SELECT a.up, r.id, r.version FROM unnest(r.after) WITH ORDINALITY AS a (up, n) ORDER BY a.n
-    ON CONFLICT (up, down) DO UPDATE SET version = excluded.version, open = true, soft = false;
+    ended_ups := '{}';
+    ended_states := '{}';
     FOR e IN
-        SELECT a.up, d.state FROM unnest(r.after) WITH ORDINALITY AS a (up, n)
-        CROSS JOIN LATERAL (SELECT state FROM ended WHERE id = a.up OFFSET 0) AS d
-        ORDER BY a.n
+        SELECT w.up, w.down, d.state FROM unnest(awaited, waiting) WITH ORDINALITY AS w (up, down, n)
+        CROSS JOIN LATERAL (SELECT state FROM ended WHERE id = w.up OFFSET 0) AS d
+        ORDER BY w.n
     LOOP
-        IF count_down(e.up, r.id, e.state, t) THEN
-            ups := ups || r.id;
-            states := states || 5;
+        IF count_down(e.up, e.down, e.state, t) THEN
+            ended_ups := ended_ups || e.down;
+            ended_states := ended_states || 5;
         END IF;
     END LOOP;
+END $$;
+
+-- Wait for these, which are held; those that have ended count at once, and with them what is left to be counted.
+CREATE FUNCTION watch_ups(r job, t float8, ups text[], states int[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    awaited text[];
+    x record;
+BEGIN
+    SELECT array_agg(a.up ORDER BY a.n) INTO awaited
+    FROM (SELECT u.up, min(u.n) AS n FROM unnest(r.after) WITH ORDINALITY AS u (up, n) GROUP BY u.up) AS a;
+    IF awaited IS NOT NULL THEN
+        INSERT INTO edge (up, down, version)
+        SELECT a.up, r.id, r.version FROM unnest(awaited) WITH ORDINALITY AS a (up, n) ORDER BY a.n
+        ON CONFLICT (up, down) DO UPDATE SET version = excluded.version, open = true, soft = false;
+        SELECT * INTO x FROM count_ended(awaited, array_fill(r.id, ARRAY[cardinality(awaited)]), t);
+        ups := ups || x.ended_ups;
+        states := states || x.ended_states;
+    END IF;
     PERFORM count_endings(ups, states, t);
     SELECT * INTO r FROM job WHERE id = r.id;
     IF r.state = 0 AND r.pending <= 0 THEN
         PERFORM release(r, t);
+    END IF;
+END $$;
+
+-- --- the order of locks: keys first, then rows, both in their order and for the whole call; gates are the last
+
+-- Rows that will change with these: jobs that wait for them, and for a failed one all that wait for those in turn. They are
+-- locked in the order of their ids, together with `own`. patient: wait for them; otherwise an error says that one is locked.
+-- The rows of `own` are deleted later, which waits for transactions that begin to wait for them (FOR KEY SHARE), and these
+-- do not wait for what is locked here.
+CREATE FUNCTION lock_below(own text[], failing text[], patient boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    below text[];
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM edge WHERE open) THEN
+        IF patient THEN
+            PERFORM 1 FROM (SELECT 1 FROM job WHERE id = ANY (own) ORDER BY id FOR NO KEY UPDATE) AS locked;
+        END IF;
+        RETURN;
+    END IF;
+    WITH RECURSIVE doomed (id) AS (
+        SELECT down FROM edge WHERE up = ANY (failing) AND open
+        UNION SELECT e.down FROM doomed d CROSS JOIN LATERAL (SELECT down FROM edge WHERE up = d.id AND open OFFSET 0) AS e
+    )
+    SELECT array_agg(w.id) INTO below FROM (
+        SELECT unnest(own) AS id UNION SELECT down FROM edge WHERE up = ANY (own) AND open UNION SELECT d.id FROM doomed d) AS w;
+    IF patient THEN
+        PERFORM 1 FROM (SELECT 1 FROM job WHERE id = ANY (below) ORDER BY id FOR NO KEY UPDATE) AS locked;
+    ELSE
+        PERFORM 1 FROM (SELECT 1 FROM job WHERE id = ANY (below) ORDER BY id FOR NO KEY UPDATE NOWAIT) AS locked;
+    END IF;
+END $$;
+
+CREATE FUNCTION circle_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT hashtextextended(current_schema() || ' circles', 0)
+$$;
+
+-- What a call locks before it does anything: the keys of its new jobs and of those it reopens, then the rows it changes.
+-- jobs: new ones; own, failing: the jobs whose outcomes it settles, and those that do not succeed.
+CREATE FUNCTION lock_ahead(jobs json, own text[], failing text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    keys text[];
+    replaced text[];
+BEGIN
+    IF cardinality(own) = 0 AND NOT mentions(jobs, 'key') THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(k) INTO keys FROM (
+        SELECT x.key AS k FROM json_to_recordset(jobs) AS x (key text)
+        UNION ALL SELECT coalesce(e.key, e.words ->> 'started') FROM ended e WHERE e.id = ANY (own)) AS all_keys
+    WHERE k IS NOT NULL;
+    IF keys IS NOT NULL THEN
+        PERFORM lock_keys(keys);
+        IF cardinality(own) > 0 AND EXISTS (SELECT 1 FROM json_to_recordset(jobs) AS x (key text, conflict text)
+            CROSS JOIN LATERAL (SELECT j.id FROM holder h CROSS JOIN LATERAL (SELECT j.id FROM job j WHERE j.id = h.id OFFSET 0) AS j
+                WHERE h.key = x.key OFFSET 0) AS held
+            WHERE x.conflict IN ('keep', 'replace') AND NOT held.id = ANY (own))
+        THEN
+            PERFORM pg_advisory_xact_lock(circle_lock());   -- a job may begin to wait for this holder, see waiting_for
+        END IF;
+        SELECT array_agg(h.id) INTO replaced FROM json_to_recordset(jobs) AS x (key text, conflict text)
+        CROSS JOIN LATERAL (SELECT h.id FROM holder h WHERE h.key = x.key OFFSET 0) AS h
+        WHERE x.conflict = 'replace' AND h.id IS NOT NULL;
+        replaced := replaced || ARRAY(SELECT b.first FROM behind b WHERE b.id = ANY (replaced));
+    END IF;
+    IF cardinality(own) > 0 OR replaced IS NOT NULL THEN
+        PERFORM lock_below(own || replaced, failing || replaced, true);
     END IF;
 END $$;
 
@@ -156,13 +241,9 @@ END $$;
 -- Have these keys to oneself until the transaction is over.
 CREATE FUNCTION lock_keys(keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    LOOP
-        INSERT INTO holder (key) SELECT DISTINCT k FROM unnest(keys) AS k
-        WHERE NOT EXISTS (SELECT 1 FROM holder WHERE key = k) ORDER BY k ON CONFLICT DO NOTHING;
-        PERFORM 1 FROM (SELECT 1 FROM holder WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE) AS locked;
-        -- prune may have taken one away in between
-        EXIT WHEN (SELECT count(*) FROM holder WHERE key = ANY (keys)) = (SELECT count(DISTINCT k) FROM unnest(keys) k);
-    END LOOP;
+    -- missing and known ones in one order; WHERE false updates none, and locks them all the same
+    INSERT INTO holder (key) SELECT DISTINCT k FROM unnest(keys) AS k ORDER BY k
+    ON CONFLICT (key) DO UPDATE SET id = holder.id WHERE false;
 END $$;
 
 -- Who holds a key that is locked; `leaving` gives it up meanwhile.
@@ -181,8 +262,31 @@ BEGIN
     RETURN named;
 END $$;
 
+-- Which of these rows wait for the job `self`, directly or through others, or are that job; none for no job. Two outcomes
+-- that look at the same time would not see each other: one at a time has this lock (see lock_ahead), and it is asked for
+-- without waiting, since rows are locked.
+CREATE FUNCTION waiting_for(self text, among text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    found text[];
+BEGIN
+    IF self IS NULL THEN
+        RETURN '{}';
+    END IF;
+    IF NOT pg_try_advisory_xact_lock(circle_lock()) THEN
+        RAISE lock_not_available;
+    END IF;
+    WITH RECURSIVE waits (id) AS (
+        SELECT self COLLATE "C"
+        UNION SELECT j.id FROM waits w
+            CROSS JOIN LATERAL (SELECT down, version FROM edge WHERE up = w.id AND open OFFSET 0) AS e
+            CROSS JOIN LATERAL (SELECT id FROM job WHERE id = e.down AND version = e.version AND state = 0 OFFSET 0) AS j
+    ) SELECT coalesce(array_agg(id), '{}') INTO found FROM waits WHERE id = ANY (among);
+    RETURN found;
+END $$;
+
 -- Hold the key from now on -> whom to wait for: the running holder that gave it away, or the one that the superseded
--- holder waited for itself. Never `origin`, of whose outcome the job was born and who may be waiting for it.
+-- holder waited for itself. Never `origin`, of whose outcome the job was born and who may be waiting for it, and no job
+-- that waits for `origin`.
 CREATE FUNCTION take_key(new job, t float8, origin text, ups text[], states int[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := holder_of(new.key, t);
@@ -198,13 +302,16 @@ BEGIN
         RETURN NULL;
     END IF;
     IF r.ran OR r.state = 2 OR (r.state = 0 AND r.started_at IS NOT NULL) THEN
+        IF cardinality(waiting_for(origin, ARRAY[named])) > 0 THEN
+            RETURN NULL;
+        END IF;
         INSERT INTO behind (id, first) VALUES (new.id, named);
         RETURN named;
     END IF;
     PERFORM finish(r, 5, 'superseded', 'superseded by ' || new.id, NULL, t);
     PERFORM count_endings(ups || named, states || 5, t);
     SELECT j.* INTO before FROM behind b, row_of(b.first) AS j WHERE b.id = named;
-    IF before.id IS NULL OR before.id = origin OR before.state > 2 THEN
+    IF before.id IS NULL OR before.state > 2 OR cardinality(waiting_for(origin, ARRAY[before.id])) > 0 THEN
         RETURN NULL;
     END IF;
     INSERT INTO behind (id, first) VALUES (new.id, before.id);

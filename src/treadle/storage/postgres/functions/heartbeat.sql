@@ -1,8 +1,8 @@
--- The verb: a worker says that it lives, and which jobs it still runs. Rows that somebody else has locked at this moment
--- are neither lengthened nor lost: who waits for a running job inside his own long transaction must not cost its lease.
--- -> the ids held no longer.
-CREATE FUNCTION heartbeat(moment float8, name text, presence text, holds json, lease float8) RETURNS SETOF text
-LANGUAGE plpgsql
+-- The verb: a worker reports the jobs that it still runs. It does not wait for a row that another transaction has locked:
+-- it writes nothing there and says so (held), since that row may stay locked for minutes and the others must be renewed.
+-- -> of each hold that was not written: its id, and whether the job is still held.
+CREATE FUNCTION heartbeat(moment float8, name text, presence text, holds json, lease float8)
+RETURNS TABLE (told text, held boolean) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_variable
@@ -12,6 +12,10 @@ DECLARE
     h record;
 BEGIN
     PERFORM enter('closing');
+    -- of a worker that is new: of all, for a machine whose clock is set right is often started anew
+    IF coalesce((SELECT w.seen FROM worker w WHERE w.name = name), (SELECT max(w.seen) FROM worker w)) > t + 1 THEN
+        PERFORM take_back(t);
+    END IF;
     IF presence IS NULL THEN
         DELETE FROM worker w WHERE w.name = name;
     ELSE
@@ -31,24 +35,46 @@ BEGIN
     ) SELECT array_agg(beaten.id) INTO done FROM beaten;
     IF coalesce(cardinality(done), 0) < json_array_length(holds) THEN
         FOR h IN
-            SELECT * FROM json_to_recordset(holds) AS x (id text, version int, memo json, note text) ORDER BY x.id
+            SELECT * FROM json_to_recordset(holds) AS x (id text, version int, memo json, note text, reach text[])
+            ORDER BY x.id
         LOOP
             CONTINUE WHEN h.id = ANY (done);
-            IF NOT beat(h.id, h.version, h.memo, h.note, lease, t) THEN
-                RETURN NEXT h.id;
+            held := beat(h.id, h.version, h.memo, h.note, h.reach, lease, t);
+            IF held IS NOT NULL THEN
+                told := h.id;
+                RETURN NEXT;
             END IF;
         END LOOP;
     END IF;
     IF EXISTS (SELECT 1 FROM job j WHERE j.due_at <= t AND j.state <> 2)
         OR EXISTS (SELECT 1 FROM job j WHERE j.due_at < t AND j.state = 2)
         OR EXISTS (SELECT 1 FROM gate g WHERE g.opens <= t)
+        OR EXISTS (SELECT 1 FROM recheck)
     THEN
         PERFORM tend(t);
     END IF;
 END $$;
 
--- One hold that says more, or whose lease ran out -> whether it is held still.
-CREATE FUNCTION beat(wanted text, of_version int, steps json, said text, lease float8, t float8) RETURNS boolean
+-- The clock was ahead of t: the starts it wrote down count as now, and rows keep the time they had left. Rows that are locked
+-- are being written anew.
+CREATE FUNCTION take_back(t float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    keys text[] := ARRAY(SELECT s.key FROM start s WHERE s.at > t UNION SELECT g.key FROM gate g WHERE g.at > t OR g.opens > t);
+BEGIN
+    UPDATE worker SET seen = t WHERE name IN (
+        SELECT w.name FROM worker w WHERE w.seen > t ORDER BY w.name FOR NO KEY UPDATE SKIP LOCKED);
+    PERFORM lock_gates(keys);
+    WITH ahead AS (DELETE FROM start s WHERE s.key = ANY (keys) AND s.at > t RETURNING s.key, s.cost)
+    INSERT INTO start (key, at, cost) SELECT ahead.key, t, sum(ahead.cost) FROM ahead GROUP BY ahead.key
+    ON CONFLICT (key, at) DO UPDATE SET cost = start.cost + excluded.cost;
+    UPDATE gate SET at = least(at, t), opens = CASE WHEN opens > t THEN t ELSE opens END WHERE key = ANY (keys);
+    UPDATE job SET due_at = greatest(t, due_at - (updated_at - t)), updated_at = t WHERE id IN (
+        SELECT j.id FROM job j WHERE j.due_at > t AND j.updated_at > t AND j.state IN (1, 2)
+            AND j.place IS NULL AND j.parked IS NULL ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
+END $$;
+
+-- One hold that says more, or whose lease ran out -> NULL: it was written; else whether the job is still held.
+CREATE FUNCTION beat(wanted text, of_version int, steps json, said text, reach text[], lease float8, t float8) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     r job;
@@ -61,20 +87,22 @@ BEGIN
     SELECT * INTO r FROM job WHERE id = wanted FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN EXISTS (SELECT 1 FROM job WHERE id = wanted AND version = of_version AND state IN (1, 2)
-            AND worker IS NOT NULL);
+            AND worker IS NOT NULL AND (reach IS NULL OR queue = ANY (reach)));
     END IF;
-    IF r.version <> of_version OR r.worker IS NULL OR r.state NOT IN (1, 2) THEN
+    IF r.version <> of_version OR r.worker IS NULL OR r.state NOT IN (1, 2) OR NOT coalesce(r.queue = ANY (reach), true) THEN
         RETURN false;
     END IF;
     IF r.state = 1 AND NOT r.ran THEN   -- its lease ran out, and nobody has claimed it since
         keys := ('queue:' || r.queue) || coalesce(r.limits, '{}');
         costs := 1 || coalesce(r.costs, '{}');
         IF EXISTS (SELECT 1 FROM rule) THEN
-            PERFORM lock_gates(keys);
+            IF cardinality(try_gates(keys)) < cardinality(keys) THEN
+                RETURN true;    -- not known: the next heartbeat will tell
+            END IF;
             FOR n IN 1 .. cardinality(keys) LOOP
                 of_limit := rule_of(keys[n]);
                 IF of_limit.name IS NOT NULL AND NOT (of_limit.hold = 'ended' AND r.started_at IS NOT NULL)
-                    AND NOT slots_fit(of_limit, used(keys[n], of_limit.hold), costs[n])
+                    AND NOT slots_fit(of_limit, used(keys[n], of_limit.hold), greatest(costs[n], 1))
                 THEN
                     RETURN false;
                 END IF;
@@ -95,7 +123,7 @@ BEGIN
     r.due_at := t + coalesce(nullif(r.lease, 0), lease);
     r.updated_at := t;
     PERFORM put(r);
-    RETURN true;
+    RETURN NULL;
 EXCEPTION WHEN lock_not_available THEN
-    RETURN true;                -- not known: the next heartbeat will tell
+    RETURN true;                -- the gate of a limit is taken: not known
 END $$;

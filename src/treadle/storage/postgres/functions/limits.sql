@@ -1,22 +1,16 @@
--- May a job start now? The arithmetic of storage/admit.py once more. Whoever counts a limit holds its gate until his
--- transaction is over, so what he counted still holds when he commits.
+-- May a job start now? The arithmetic of storage/admit.py once more.
 
-CREATE FUNCTION lock_gates(keys text[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO gate (key) SELECT DISTINCT k FROM unnest(keys) AS k
-    WHERE NOT EXISTS (SELECT 1 FROM gate WHERE key = k) ORDER BY k ON CONFLICT DO NOTHING;
-    PERFORM 1 FROM (SELECT 1 FROM gate WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE) AS locked;
-END $$;
+-- The moment by the clock of the test, or of the server: later than that of a call that waited for locks meanwhile.
+CREATE FUNCTION instant(moment float8) RETURNS float8 LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(moment, extract(epoch FROM clock_timestamp())::float8)
+$$;
 
 -- The rule a limit obeys: its own, else that of the name before the colon.
 CREATE FUNCTION rule_of(limited text) RETURNS rule LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_rule rule;
 BEGIN
-    SELECT * INTO found_rule FROM rule WHERE name = limited;
-    IF NOT FOUND THEN
-        SELECT * INTO found_rule FROM rule WHERE name = split_part(limited, ':', 1);
-    END IF;
+    SELECT * INTO found_rule FROM rule WHERE name IN (limited, split_part(limited, ':', 1)) ORDER BY name = limited DESC LIMIT 1;
     RETURN found_rule;
 END $$;
 
@@ -94,222 +88,79 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Write starts down, whose costs (none more than the rate's capacity) come to `taken`.
-CREATE FUNCTION spend(limited text, r rule, taken int, t float8) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    gone int;
-BEGIN
-    IF r.how = 'bucket' THEN
-        UPDATE gate SET tokens = level(limited, r, t) - taken, at = t WHERE key = limited;
-        RETURN;
-    END IF;
-    WITH swept AS (
-        DELETE FROM start WHERE key = limited AND start.at <= t - r.per + 0.001 AND start.at + r.per <= t
-        RETURNING start.cost
-    ) SELECT coalesce(sum(swept.cost), 0) INTO gone FROM swept;
-    INSERT INTO start (key, at, cost) VALUES (limited, t, taken)
-    ON CONFLICT (key, at) DO UPDATE SET cost = start.cost + excluded.cost;
-    UPDATE gate SET spent = spent - gone + taken WHERE key = limited;
-END $$;
-
--- Who waited for these gates, since t, starts no earlier than who was let through meanwhile, and swept the log.
-CREATE FUNCTION start_after(gates text[], t float8) RETURNS float8 LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN greatest(t, (SELECT max(m.at) FROM unnest(gates) AS k,
-        LATERAL (SELECT s.at FROM start s WHERE s.key = k ORDER BY s.at DESC LIMIT 1) AS m));
-END $$;
-
--- --- those aside
-
--- Of these limits those that somebody stands aside for, or that are to be looked at when their rate opens.
-CREATE FUNCTION looked_for(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k
-        WHERE EXISTS (SELECT 1 FROM job WHERE parked = k AND place IS NULL)
-            OR EXISTS (SELECT 1 FROM gate WHERE key = k AND opens IS NOT NULL) ORDER BY k);
-END $$;
-
--- What a job pays for a limit it names.
-CREATE FUNCTION price(j job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-    SELECT j.costs[array_position(j.limits, limited)]
+-- Of each limit with a rate that has started jobs: how much may start now, and when one job may; NULL: now. In one statement:
+-- `level` and `opens_at` for each limit took four times as long, and every call of `stats` asks this.
+CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8) LANGUAGE sql
+SET search_path FROM CURRENT SET jit = off AS $$
+    WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
+    known AS MATERIALIZED (
+        SELECT g.key, g.spent, g.tokens, g.at, CASE WHEN own.name IS NULL THEN family ELSE own END AS r, clock.t
+        FROM clock CROSS JOIN gate g LEFT JOIN rule own ON own.name = g.key LEFT JOIN rule family ON family.name = split_part(g.key, ':', 1)
+        WHERE (g.spent > 0 OR g.tokens IS NOT NULL) AND CASE WHEN own.name IS NULL THEN family.rate ELSE own.rate END IS NOT NULL
+    ), counted AS MATERIALIZED (
+        SELECT k.key, k.r, k.t, capacity(k.r) AS cap, CASE
+            WHEN (k.r).how = 'bucket' THEN least(capacity(k.r)::float8,
+                coalesce(k.tokens + greatest(0, k.t - k.at) * (k.r).rate / (k.r).per, capacity(k.r)))
+            ELSE (k.r).rate - (k.spent - (SELECT coalesce(sum(s.cost), 0) FROM start s
+                WHERE s.key = k.key AND s.at <= k.t - (k.r).per + 0.001 AND s.at + (k.r).per <= k.t)) END AS level
+        FROM known k
+    )
+    SELECT c.key, c.level, CASE WHEN c.level >= least(1, c.cap) - 1e-9 OR c.cap = 0 OR (c.r).rate = 0 THEN NULL
+        WHEN (c.r).how = 'bucket' THEN c.t + (1 - c.level) * (c.r).per / (c.r).rate ELSE opens_at(c.key, c.r, 1, c.t) END
+    FROM counted c
 $$;
 
--- Note when the rate will let in the first of some queue who stands aside: first those who have kept their slot.
-CREATE FUNCTION set_opening(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    r rule := rule_of(limited);
-    moment float8;
-    line text;
-    first job;
+-- What these limits still let through at t, each in its place; `line` is the one that jobs are claimed from. slots, taken: NULL
+-- without slots. caps, levels: the most that the rate lets through at once, and what it lets through now; -infinity: nothing
+-- ever. pers, gone: of a window its length, and what has left it since the last start. keeps: a job holds its slot to its end.
+-- contested: one job at a time (strict order), and others of this line were blocked. last_start: of the windows.
+CREATE FUNCTION states_of(keys text[], line text, t float8, OUT slots int[], OUT taken bigint[], OUT caps int[], OUT levels float8[],
+    OUT pers float8[], OUT gone int[], OUT keeps boolean[], OUT contested boolean[], OUT last_start float8) LANGUAGE plpgsql AS $$
 BEGIN
-    IF r.rate IS NOT NULL THEN
-        LOOP
-            SELECT queue INTO line FROM job
-            WHERE parked = limited AND place IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
-            EXIT WHEN NOT FOUND;
-            first := NULL;
-            IF r.hold = 'ended' THEN
-                SELECT j.* INTO first FROM job j
-                WHERE j.parked = limited AND j.queue = line AND j.place IS NULL AND j.started_at IS NOT NULL
-                ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1;
-            END IF;
-            IF first.id IS NULL THEN
-                SELECT j.* INTO first FROM job j WHERE j.parked = limited AND j.queue = line AND j.place IS NULL
-                ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1;
-            END IF;
-            moment := least(moment, opens_at(limited, r, price(first, limited), t));
-        END LOOP;
+    SELECT array_agg(f.slots), array_agg(f.cap), array_agg(f.per), array_agg(f.keeps), max(f.last_start), array_agg(f.gone),
+        array_agg(CASE
+            WHEN f.slots IS NULL THEN NULL
+            WHEN starts_with(f.key, 'queue:') THEN used(f.key, f.hold)
+            ELSE (SELECT coalesce(sum(s.cost), 0) FROM slot s WHERE s.key = f.key AND (s.live OR f.keeps)) END),
+        array_agg(CASE
+            WHEN f.rate = 0 THEN '-infinity'
+            WHEN f.per IS NOT NULL THEN f.rate - (coalesce((SELECT g.spent FROM gate g WHERE g.key = f.key), 0) - f.gone)
+            WHEN f.rate IS NOT NULL THEN level(f.key, f.r, t) END),
+        array_agg(f.keeps AND f.slots = 1 AND (
+            EXISTS (SELECT 1 FROM job j WHERE j.parked = f.key AND j.queue = line AND j.place IS NULL)
+            OR EXISTS (SELECT 1 FROM job j WHERE j.parked = f.key AND j.queue = line AND j.place IS NOT NULL)))
+    INTO slots, caps, pers, keeps, last_start, gone, taken, levels, contested
+    FROM (
+        SELECT k.key, r.slots, r.rate, r.hold, r.hold = 'ended' AS keeps, w.per,
+            CASE WHEN r.rate IS NOT NULL THEN capacity(r.r) END AS cap, CASE WHEN r.how = 'bucket' THEN r.r END AS r,
+            CASE WHEN w.per IS NOT NULL THEN (
+                SELECT coalesce(sum(s.cost), 0)::int FROM start s WHERE s.key = k.key AND s.at <= t - w.per + 0.001 AND s.at + w.per <= t
+            ) END AS gone,
+            CASE WHEN w.per IS NOT NULL THEN (
+                SELECT s.at FROM start s WHERE s.key = k.key ORDER BY s.at DESC LIMIT 1) END AS last_start
+        FROM unnest(keys) AS k (key)
+        LEFT JOIN LATERAL (
+            SELECT r, r.slots, r.rate, r.per, r.how, r.hold FROM rule r
+            WHERE r.name IN (k.key, split_part(k.key, ':', 1)) ORDER BY r.name = k.key DESC LIMIT 1) AS r ON true
+        CROSS JOIN LATERAL (SELECT CASE WHEN r.rate > 0 AND r.how <> 'bucket' THEN r.per END AS per) AS w
+    ) AS f;
+END $$;
+
+-- Write starts down: the costs that these limits were charged at t. pers, gone: as states_of has counted them; levels: what
+-- is left now.
+CREATE FUNCTION spend(keys text[], costs int[], pers float8[], gone int[], levels float8[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF 0 < ANY (gone) THEN
+        DELETE FROM start USING unnest(keys, pers, gone) AS w (key, per, gone)
+        CROSS JOIN LATERAL (SELECT s.ctid AS spot FROM start s
+            WHERE w.gone > 0 AND s.key = w.key AND s.at <= t - w.per + 0.001 AND s.at + w.per <= t OFFSET 0) AS old
+        WHERE start.ctid = old.spot;
     END IF;
-    UPDATE gate SET opens = moment WHERE key = limited AND opens IS DISTINCT FROM moment;
-END $$;
-
--- Let as many back in line as there is room for, beside those let back already. By queue: one who is back in a line that
--- is paused, or that nobody serves, keeps no other line waiting. The first for whom there is no room bars those behind
--- him, or a costly one would never come. Whoever is locked is being changed: who does that calls in himself.
-CREATE FUNCTION call_in_for(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    r rule;
-    line text;
-    taken bigint;
-    room float8;
-    each job;
-    came boolean;
-BEGIN
-    PERFORM lock_gates(ARRAY[limited]);
-    r := rule_of(limited);
-    LOOP
-        SELECT queue INTO line FROM job
-        WHERE parked = limited AND place IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
-        EXIT WHEN NOT FOUND;
-        IF r.name IS NOT NULL THEN
-            taken := used(limited, r.hold);
-            room := CASE WHEN r.rate IS NOT NULL THEN level(limited, r, t) END;
-        END IF;
-        came := true;
-        FOR each IN SELECT * FROM job WHERE parked = limited AND queue = line AND place IS NOT NULL LOOP
-            EXIT WHEN r.name IS NULL;
-            SELECT f.fits, f.taken, f.room INTO came, taken, room FROM fitting(r, taken, room,
-                price(each, limited), r.hold = 'ended' AND each.started_at IS NOT NULL) AS f;
-            EXIT WHEN NOT came;
-        END LOOP;
-        -- by the index, and no further than there is room: to sort all who stand aside would cost more the more they are
-        IF came AND r.hold = 'ended' THEN
-            FOR each IN
-                SELECT * FROM job WHERE parked = limited AND queue = line AND place IS NULL AND started_at IS NOT NULL
-                ORDER BY rank DESC, joined_at, id FOR NO KEY UPDATE SKIP LOCKED
-            LOOP
-                SELECT f.fits, f.taken, f.room INTO came, taken, room
-                FROM fitting(r, taken, room, price(each, limited), true) AS f;
-                EXIT WHEN NOT came;
-                each.place := each.joined_at;
-                PERFORM put(each);
-            END LOOP;
-        END IF;
-        IF came THEN
-            FOR each IN
-                SELECT * FROM job WHERE parked = limited AND queue = line AND place IS NULL
-                ORDER BY rank DESC, joined_at, id FOR NO KEY UPDATE SKIP LOCKED
-            LOOP
-                IF r.name IS NOT NULL THEN
-                    SELECT f.fits, f.taken, f.room INTO came, taken, room
-                    FROM fitting(r, taken, room, price(each, limited), false) AS f;
-                    EXIT WHEN NOT came;
-                END IF;
-                each.place := each.joined_at;
-                PERFORM put(each);
-            END LOOP;
-        END IF;
-    END LOOP;
-    PERFORM set_opening(limited, t);
-END $$;
-
--- Whether one more fits, and what is taken and left then.
-CREATE FUNCTION fitting(r rule, INOUT taken bigint, INOUT room float8, cost int, keeps boolean, OUT fits boolean)
-LANGUAGE plpgsql AS $$
-BEGIN
-    fits := false;
-    IF r.slots IS NOT NULL AND NOT keeps THEN
-        IF NOT slots_fit(r, taken, cost) THEN
-            RETURN;
-        END IF;
-        taken := taken + least(cost, r.slots);
-    END IF;
-    IF r.rate IS NOT NULL THEN
-        IF r.rate = 0 OR room < least(cost, capacity(r)) - 1e-9 THEN
-            RETURN;
-        END IF;
-        room := room - least(cost, capacity(r));
-    END IF;
-    fits := true;
-END $$;
-
--- A slot this job had may be free, or it was let back in line and went away: let others back instead.
-CREATE FUNCTION call_in(r job, t float8) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    limited text;
-BEGIN
-    IF r.limits IS NOT NULL THEN
-        PERFORM lock_gates(r.limits);
-        FOREACH limited IN ARRAY r.limits LOOP
-            PERFORM call_in_for(limited, t);
-        END LOOP;
-    END IF;
-END $$;
-
--- The slots of jobs that have ended, all at once: each with the limits it names, as text, and these limits. Few limits are
--- looked up by two arrays, in half the time; older servers try each id with each of them, so not many.
-CREATE FUNCTION free_slots(ids text[], named text[], gates text[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF cardinality(gates) <= 4 THEN
-        DELETE FROM slot WHERE key = ANY (gates) AND id = ANY (ids);
-    ELSE
-        DELETE FROM slot
-        USING (SELECT n.id, unnest(n.limits::text[]) AS key FROM unnest(ids, named) AS n (id, limits)) AS h
-        CROSS JOIN LATERAL (SELECT s.ctid AS spot FROM slot s WHERE s.key = h.key AND s.id = h.id OFFSET 0) AS k
-        WHERE slot.ctid = k.spot;
-    END IF;
-END $$;
-
--- What was freed of these limits, whose gates are held, lets others back.
-CREATE FUNCTION call_in_all(gates text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    limited text;
-BEGIN
-    FOREACH limited IN ARRAY looked_for(gates) LOOP
-        PERFORM call_in_for(limited, t);
-    END LOOP;
-END $$;
-
--- The verb: add, replace or remove rules; all who stand aside are looked at.
-CREATE FUNCTION set_limits(moment float8, rules json) RETURNS void LANGUAGE plpgsql
-SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
-SET enable_bitmapscan = off AS $$
-DECLARE
-    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
-    limited text;
-    line text;
-BEGIN
-    PERFORM enter(NULL);
-    DELETE FROM rule USING json_to_recordset(rules) AS x (name text, slots int, rate int)
-    WHERE rule.name = x.name AND x.slots IS NULL AND x.rate IS NULL;
-    INSERT INTO rule (name, slots, rate, per, how, burst, hold)
-    SELECT DISTINCT ON (x.name) x.name, x.slots, x.rate, x.per, x.how, x.burst, x.hold
-    FROM ROWS FROM (json_to_recordset(rules) AS
-        (name text, slots int, rate int, per float8, how text, burst int, hold text)) WITH ORDINALITY AS x
-    WHERE x.slots IS NOT NULL OR x.rate IS NOT NULL
-    ORDER BY x.name, x.ordinality DESC
-    ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
-        how = excluded.how, burst = excluded.burst, hold = excluded.hold;
-    LOOP
-        SELECT parked INTO limited FROM job
-        WHERE parked IS NOT NULL AND place IS NULL AND parked > coalesce(limited, '') ORDER BY parked LIMIT 1;
-        EXIT WHEN NOT FOUND;
-        PERFORM call_in_for(limited, t);
-    END LOOP;
-    LOOP
-        SELECT queue INTO line FROM job WHERE place IS NOT NULL AND queue > coalesce(line, '')
-        ORDER BY queue LIMIT 1;
-        EXIT WHEN NOT FOUND;
-        PERFORM speak('queue:' || line);
-    END LOOP;
+    INSERT INTO start (key, at, cost) SELECT w.key, t, w.cost FROM unnest(keys, costs, pers) AS w (key, cost, per)
+    WHERE w.per IS NOT NULL ON CONFLICT (key, at) DO UPDATE SET cost = start.cost + excluded.cost;
+    UPDATE gate SET spent = CASE WHEN w.per IS NOT NULL THEN spent - w.gone + w.cost ELSE spent END,
+        tokens = CASE WHEN w.per IS NULL THEN w.level ELSE tokens END, at = CASE WHEN w.per IS NULL THEN t ELSE gate.at END
+    FROM unnest(keys, costs, pers, gone, levels) AS w (key, cost, per, gone, level)
+    CROSS JOIN LATERAL (SELECT g.ctid AS spot FROM gate g WHERE g.key = w.key OFFSET 0) AS found
+    WHERE gate.ctid = found.spot;
 END $$;

@@ -43,8 +43,6 @@ BEGIN
     DELETE FROM behind WHERE id = ANY (gone);
     DELETE FROM holder WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM holder WHERE id = ANY (gone) FOR UPDATE SKIP LOCKED)) AND id = ANY (gone);
-    DELETE FROM ticket WHERE at < t - 86400;
-    DELETE FROM worker WHERE seen < t - 30 * 86400;
     went := cardinality(gone);
 END $$;
 

@@ -1,6 +1,6 @@
 -- After the end: a row kept longer or shorter, or reopened with all that ended because of it.
-CREATE FUNCTION after_the_end(r job, to_state smallint, keep float8, delay float8, t float8, OUT status text,
-    OUT why text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION after_the_end(r job, to_state smallint, keep float8, delay float8, steps json, reach text[],
+    t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     found_ids text[];
@@ -12,7 +12,13 @@ DECLARE
 BEGIN
     status := 'applied';
     IF to_state = r.state AND keep IS NOT NULL THEN
-        UPDATE ended SET expires_at = expires(r, r.state, r.ended_at, keep) WHERE ended.id = r.id;
+        IF json_array_length(steps) > 0 THEN
+            PERFORM remember(r.id, steps);
+        END IF;
+        -- an act raises the version: the next one must have seen this one
+        UPDATE ended SET expires_at = expires(r, r.state, r.ended_at, keep), memo = memo OR json_array_length(steps) > 0,
+            version = version + CASE WHEN act_in(steps) IS NULL THEN 0 ELSE 1 END
+        WHERE ended.id = r.id;
         RETURN;
     END IF;
     IF to_state <> 1 THEN
@@ -30,7 +36,8 @@ BEGIN
             SELECT coalesce(j.key, j.words ->> 'started') AS k INTO d FROM ended j WHERE j.id = each;
             named := CASE WHEN d.k IS NOT NULL THEN holder_of(d.k, t) END;
             IF named <> each THEN
-                RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', d.k, named);
+                RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', d.k,
+                    CASE WHEN coalesce(queue_of(named) = ANY (reach), true) THEN named ELSE '' END);
             END IF;
         END LOOP;
     END IF;
@@ -39,6 +46,10 @@ BEGIN
             PERFORM uncount(each, d.down, d.state, t);
         END LOOP;
     END LOOP;
+    IF json_array_length(steps) > 0 THEN
+        PERFORM remember(r.id, steps);
+        UPDATE ended SET memo = true WHERE ended.id = r.id;
+    END IF;
     FOREACH each IN ARRAY found_ids LOOP
         SELECT * INTO e FROM ended WHERE ended.id = each;
         PERFORM reopen(e, t);
@@ -149,7 +160,10 @@ BEGIN
         need := (r.words ->> 'need')::int;
         r.slack := CASE WHEN r.words ? 'slack' THEN (r.words ->> 'slack')::int ELSE 0 END;
     END IF;
-    r.pending := least(need, coalesce(cardinality(r.after), 0));
+    r.pending := least(need, (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up)));
+    IF r.slack > 0 AND need IS NOT NULL THEN
+        r.slack := least(r.slack, (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up)) - r.pending);
+    END IF;
     PERFORM put(r);
     PERFORM hold_ups(r.after);
     DELETE FROM edge WHERE down = r.id AND up = ANY (r.after);

@@ -5,10 +5,11 @@
 -- ending, and leave them waiting for ever. The counting is a later statement, with eyes of its own.
 --
 -- outs, in the order of their ids: n (the place in the call), id, version, state, attempt, result, value, error, reason,
--- note, keep, fast (an ending and nothing else, of a job this call names once), and if not fast: delay, ran, need, slack,
--- memo, after, then. told: how many these are, as to read the text for that once more takes 2 % of a trip of 128.
+-- note, keep, fast (an ending and nothing else, of a job this call names once), act (the nonce of a person's act on a job
+-- this call names once; its memo holds nothing else), and if not fast: delay, ran, need, slack, memo, after, then. told: how many these are, as to read the text for that once more takes 2 % of a trip of 128; slow: some
+-- are not fast.
 -- -> of each that was not simply applied: n, status ('stale', 'refused'), and the reason.
-CREATE FUNCTION settle(moment float8, outs json, told int) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle(moment float8, outs json, told int, slow boolean) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
@@ -17,82 +18,90 @@ DECLARE
     held text[];                -- those of them that name limits
     named text[];               -- ... which stand here, as texts: arrays of unlike lengths make no array
     gates text[];               -- each of these limits
+    acted text[];               -- those of them that a person's act ended
+    nonces text[];              -- of each of those
+    told_workers text[];        -- workers that ran one of those
+    others text[];              -- jobs that acts changed in another way
     alone boolean;              -- nothing else moves in this call
-    pos int;
     o record;
     found record;
 BEGIN
-    BEGIN
-        WITH met AS (
-            SELECT x.*, j.spot FROM json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
-                result text, value text, error text, reason text, note text, keep float8, fast boolean)
-            CROSS JOIN LATERAL (SELECT ctid AS spot FROM job WHERE id = x.id OFFSET 0) AS j     -- see claim.sql
-            WHERE x.fast
-        ), gone AS (
-            DELETE FROM job USING met AS x WHERE job.ctid = x.spot AND job.version = x.version AND job.state + 0 = 2
-            RETURNING job.id, job.version, rank, ran, memo, lost, round, slack, joined_at, deadline_at, created_at, started_at,
-                job.keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, limits, costs, after, words, spec,
-                job.note, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
-                x.error AS to_error, x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep
-        ), kept AS (
-            INSERT INTO ended (id, version, state, rank, ran, memo, attempt, lost, round, slack, joined_at, deadline_at,
-                created_at, started_at, updated_at, ended_at, expires_at, keep, keep_failed, lease, queue, task, worker,
-                key, lane, root, parent, limits, costs, after, words, spec, reason, note, result, value, error)
-            SELECT id, version + 1, to_state, rank, ran, memo, to_attempt, lost, round, slack, joined_at, deadline_at,
-                created_at, started_at, t, t,
-                greatest(t + greatest(coalesce(to_keep, CASE WHEN to_state = 4 THEN keep_failed ELSE keep END), 60),
-                    created_at + (words ->> 'window')::float8),
-                keep, keep_failed, lease, queue, task, worker,
-                key, lane, root, parent, limits, costs, after, words, spec, to_reason, coalesce(to_note, note),
-                to_result, to_value, to_error
-            FROM gone
-        ) SELECT array_agg(id), array_agg(id) FILTER (WHERE limits IS NOT NULL),
-            array_agg(limits::text) FILTER (WHERE limits IS NOT NULL)
-        INTO done, held, named FROM gone;
-        SELECT array_agg(DISTINCT up) INTO awaited FROM edge WHERE up = ANY (done) AND open;
-        IF awaited IS NOT NULL THEN
-            PERFORM 1 FROM (
-                SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = ANY (awaited) AND open))
-                ORDER BY id FOR NO KEY UPDATE
-            ) AS locked;
-        END IF;
-        alone := awaited IS NULL AND cardinality(done) = told;
-        IF held IS NOT NULL THEN
-            gates := ARRAY(SELECT DISTINCT unnest(n.named::text[]) FROM (SELECT DISTINCT unnest(named)) AS n (named));
-            -- freed before the gates, which all who count wait for: they count these as taken until we are done, and who
-            -- stands aside because of that stands there when we look
-            IF alone THEN
+    LOOP
+        BEGIN
+            PERFORM lock_for_outcomes(outs, slow);
+            others := CASE WHEN slow THEN settle_acts(outs, t) END;
+            WITH met AS (
+                SELECT x.*, j.spot FROM json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int,
+                    result text, value text, error text, reason text, note text, keep float8, fast boolean, act text)
+                CROSS JOIN LATERAL (SELECT ctid AS spot FROM job WHERE id = x.id OFFSET 0) AS j     -- see claim.sql
+                WHERE x.fast
+            ), gone AS (
+                DELETE FROM job USING met AS x WHERE job.ctid = x.spot AND job.version = x.version
+                    AND (job.state + 0 = 2 OR x.act IS NOT NULL AND (job.state + 0 = 1     -- who waits may be doomed by another
+                        OR NOT EXISTS (SELECT 1 FROM edge WHERE edge.down = x.id AND edge.open)))
+                RETURNING job.id, job.version, job.state, rank, ran, memo, lost, round, slack, joined_at, deadline_at, created_at, started_at,
+                    job.keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, limits, costs, after, words, spec,
+                    job.note, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
+                    x.error AS to_error, x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep, x.act
+            ), kept AS (
+                INSERT INTO ended (id, version, state, rank, ran, memo, attempt, lost, round, slack, joined_at, deadline_at,
+                    created_at, started_at, updated_at, ended_at, expires_at, keep, keep_failed, lease, queue, task, worker,
+                    key, lane, root, parent, limits, costs, after, words, spec, reason, note, result, value, error)
+                SELECT id, version + 1, to_state, rank, ran, memo OR act IS NOT NULL, to_attempt, lost, round, slack, joined_at, deadline_at,
+                    created_at, started_at, t, t,
+                    greatest(t + greatest(coalesce(to_keep, CASE WHEN to_state = 4 THEN keep_failed ELSE keep END), ${KEEP_LEAST}),
+                        created_at + (words ->> 'window')::float8),
+                    keep, keep_failed, lease, queue, task, CASE WHEN state = 2 THEN worker END,
+                    key, lane, root, parent, limits, costs, after, words, spec, to_reason, coalesce(to_note, note),
+                    to_result, to_value, to_error
+                FROM gone
+            ) SELECT array_agg(id), array_agg(id) FILTER (WHERE limits IS NOT NULL),
+                array_agg(limits::text) FILTER (WHERE limits IS NOT NULL),
+                array_agg(id) FILTER (WHERE act IS NOT NULL), array_agg(act) FILTER (WHERE act IS NOT NULL),
+                array_agg(DISTINCT worker) FILTER (WHERE act IS NOT NULL AND state = 2)
+            INTO done, held, named, acted, nonces, told_workers FROM gone;
+            IF acted IS NOT NULL THEN
+                PERFORM note_acts(acted, nonces);
+                PERFORM tell_worker(w) FROM unnest(told_workers) AS w;
+            END IF;
+            SELECT array_agg(DISTINCT up) INTO awaited FROM edge WHERE up = ANY (done) AND open;
+            IF awaited IS NOT NULL THEN
+                PERFORM lock_late(awaited);
+            END IF;
+            alone := awaited IS NULL AND coalesce(cardinality(done), 0) + coalesce(cardinality(others), 0) = told;
+            IF held IS NOT NULL THEN
+                gates := ARRAY(SELECT DISTINCT unnest(n.named::text[]) FROM (SELECT DISTINCT unnest(named)) AS n (named));
                 PERFORM free_slots(held, named, gates);
             END IF;
-            PERFORM lock_gates(gates);
-        END IF;
-    EXCEPTION WHEN lock_not_available THEN
-        alone := false;
-        done := NULL;           -- somebody's open transaction is in the way of one of them: each by itself
-        PERFORM set_config('lock_timeout', '10ms', true);
-    END;
+            EXIT;
+        EXCEPTION
+            WHEN SQLSTATE 'TR003' THEN      -- a job that began to wait meanwhile is locked: once more, in order
+                NULL;
+            WHEN lock_not_available THEN
+                alone := false;
+                done := NULL;
+                others := NULL;
+                gates := NULL;      -- another open transaction is in the way of one of them: each by itself
+                PERFORM set_config('lock_timeout', '10ms', true);
+                EXIT;
+        END;
+    END LOOP;
     -- many endings as one hint
-    PERFORM pg_notify(channel('ends'), CASE WHEN octet_length(said) < 7900 THEN said ELSE '["job:*"]' END)
-    FROM (SELECT json_agg('job:' || id)::text AS said FROM unnest(done) AS id) AS topics WHERE said IS NOT NULL;
+    PERFORM note_topics('ends', said)
+    FROM (SELECT string_agg(to_json('job:' || id)::text, ',') AS said FROM unnest(done) AS id) AS topics WHERE said IS NOT NULL;
     IF alone THEN
-        IF held IS NOT NULL THEN
-            PERFORM call_in_all(gates, t);
-        END IF;
+        PERFORM call_in_freed(gates, t);
         RETURN;
     END IF;
     -- others move besides: then each in its turn, for who joins a lane first stands first
     FOR o IN
         SELECT * FROM json_to_recordset(outs) AS x (n int, id text, version int, state smallint, attempt int,
             result text, value text, error text, reason text, note text, keep float8, fast boolean, delay float8,
-            ran boolean, need int, slack int, memo json, after text[], "then" json)
+            ran boolean, need int, slack int, memo json, after text[], "then" json, reach text[])
         ORDER BY x.n
     LOOP
+        CONTINUE WHEN o.id = ANY (others);
         IF o.fast AND o.id = ANY (done) THEN
-            IF o.id = ANY (held) THEN
-                pos := array_position(held, o.id);
-                PERFORM free_slots(held[pos : pos], named[pos : pos], named[pos]::text[]);
-                PERFORM call_in_all(named[pos]::text[], t);
-            END IF;
             IF o.id = ANY (awaited) THEN
                 PERFORM count_endings(ARRAY[o.id], ARRAY[o.state::int], t);
             END IF;
@@ -103,6 +112,27 @@ BEGIN
             RETURN QUERY SELECT o.n, found.status, found.why;
         END IF;
     END LOOP;
+    PERFORM call_in_freed(gates, t);
+END $$;
+
+-- The keys and rows that these outcomes need, in their order. Plain endings that nobody waits for lock their rows as they
+-- delete them.
+CREATE FUNCTION lock_for_outcomes(outs json, slow boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    own text[];
+    failing text[];
+BEGIN
+    IF NOT slow AND NOT EXISTS (SELECT 1 FROM edge WHERE open) THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(x.id), array_agg(x.id) FILTER (WHERE x.state IN (4, 5)) INTO own, failing
+    FROM json_to_recordset(outs) AS x (id text, state smallint);
+    IF slow THEN
+        PERFORM lock_ahead((SELECT json_agg(born.job) FROM json_to_recordset(outs) AS x ("then" json)
+            CROSS JOIN LATERAL (SELECT * FROM json_array_elements(x."then") OFFSET 0) AS born (job)), own, failing);
+    ELSIF EXISTS (SELECT 1 FROM edge WHERE up = ANY (own) AND open) THEN
+        PERFORM lock_below(own, failing, true);
+    END IF;
 END $$;
 
 CREATE FUNCTION settle_one(told json, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
@@ -111,10 +141,10 @@ DECLARE
 BEGIN
     SELECT * INTO o FROM json_to_record(told) AS x (id text, version int, state smallint, attempt int,
         result text, value text, error text, reason text, note text, keep float8, delay float8,
-        ran boolean, need int, slack int, memo json, after text[], "then" json);
+        ran boolean, need int, slack int, memo json, after text[], "then" json, reach text[]);
     SELECT s.status, s.why INTO status, why FROM settle_row(o.id, o.version, o.state, o.attempt, o.result, o.value,
         o.error, o.reason, o.note, o.keep, coalesce(o.delay, 0), coalesce(o.ran, false), o.need, o.slack, o.memo,
-        coalesce(o.after, '{}'), coalesce(o."then", '[]'), t) AS s;
+        coalesce(o.after, '{}'), coalesce(o."then", '[]'), o.reach, t) AS s;
 EXCEPTION
     WHEN SQLSTATE 'TR001' THEN
         status := 'refused';
@@ -127,21 +157,30 @@ END $$;
 
 CREATE FUNCTION settle_row(named text, of_version int, to_state smallint, attempt int, result text, value text,
     error text, reason text, note text, keep float8, delay float8, to_ran boolean, need int, slack int, memo json,
-    ups text[], jobs json, t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
+    ups text[], jobs json, reach text[], t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     r job := row_of(named, to_state > 2);
     old job;
     p record;
     all_fresh boolean;
+    act text;
+    circle text[] := '{}';      -- rows it must not wait for
+    alone boolean;              -- nothing is born of it, and it does not wait
 BEGIN
     status := 'applied';
-    IF r.id IS NULL THEN
+    IF r.id IS NULL OR NOT coalesce(r.queue = ANY (reach), true) THEN
         status := 'stale';
         why := json_build_array('gone');
         RETURN;
     END IF;
-    IF r.version = of_version + 1 AND r.state <> 2
+    act := act_in(memo);
+    IF r.version = of_version + 1 AND r.state <> 2 AND act IS NOT NULL THEN
+        -- an act is repeated by itself alone, whatever another one assigned
+        IF EXISTS (SELECT 1 FROM memo m WHERE m.id = named AND m.name = 'treadle:act' AND m.value = act) THEN
+            RETURN;
+        END IF;
+    ELSIF r.version = of_version + 1 AND r.state <> 2
         AND (r.state = to_state OR (to_state = 0 AND r.state = 1 AND r.ran = to_ran)) AND r.attempt = attempt
         AND r.result IS NOT DISTINCT FROM result AND r.value IS NOT DISTINCT FROM value
         AND r.error IS NOT DISTINCT FROM error AND r.reason IS NOT DISTINCT FROM reason
@@ -154,12 +193,22 @@ BEGIN
         RETURN;
     END IF;
     IF r.state > 2 THEN
-        SELECT s.status, s.why INTO status, why FROM after_the_end(r, to_state, keep, delay, t) AS s;
+        SELECT s.status, s.why INTO status, why FROM after_the_end(r, to_state, keep, delay, coalesce(memo, '[]'), reach, t) AS s;
         RETURN;
     END IF;
-    SELECT * INTO p FROM prepare(jobs, t, CASE WHEN to_state > 2 THEN named END, named, ups);
-    IF r.state = 2 AND r.worker IS NOT NULL AND reason IN ('asked', 'superseded') THEN
-        PERFORM speak('worker:' || coalesce(nullif(regexp_replace(r.worker, '#[^#]*$', ''), ''), r.worker));
+    alone := to_state <> 0 AND json_array_length(jobs) = 0;     -- the rest is about a third of what a cancel costs
+    IF NOT alone THEN
+        SELECT * INTO p FROM prepare(jobs, t, CASE WHEN to_state > 2 THEN named END, named, ups);
+        all_fresh := cardinality(p.fresh) = cardinality(p.asked);
+        IF to_state = 0 AND NOT all_fresh THEN
+            circle := circle_of(named, jobs, ups, p.asked, p.answers, p.fresh);
+        END IF;
+        IF reach IS NOT NULL THEN
+            PERFORM refuse_ups(named, ups, coalesce(r.after, '{}') || p.asked, reach);
+        END IF;
+    END IF;
+    IF r.state = 2 AND reason IN ('asked', 'superseded') THEN
+        PERFORM tell_worker(r.worker);
     END IF;
     IF json_array_length(memo) > 0 THEN
         PERFORM remember(named, memo);
@@ -179,7 +228,11 @@ BEGIN
             r.worker := NULL;
         END IF;
         PERFORM finish(r, to_state, reason, error, keep, t);
-        PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, ARRAY[named], ARRAY[to_state::int]);
+        IF alone THEN
+            PERFORM count_endings(ARRAY[named], ARRAY[to_state::int], t);
+        ELSE
+            PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, NULL, ARRAY[named], ARRAY[to_state::int]);
+        END IF;
         RETURN;
     END IF;
     IF result IS NOT NULL THEN
@@ -192,24 +245,38 @@ BEGIN
     r.due_at := NULL;
     r.state := 0;
     PERFORM put(r);
-    PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, named, '{}', '{}');
+    IF NOT alone THEN
+        PERFORM store_all(jobs, t, p.asked, p.answers, p.fresh, named, '{}', '{}');
+    END IF;
     IF to_state = 1 AND delay <= 0 THEN
         PERFORM join_line(r, t);
     ELSIF to_state = 1 THEN
         PERFORM schedule(r, t + delay);
     ELSE
-        -- a job born of it that another row answered is nobody's child: not waited for
-        all_fresh := cardinality(p.fresh) = cardinality(p.asked);
-        SELECT array_agg(u.up ORDER BY u.n) INTO r.after FROM (
-            SELECT up, min(n) AS n FROM unnest(ups) WITH ORDINALITY AS a (up, n)
-            WHERE all_fresh OR up = ANY (p.fresh) OR NOT up = ANY (p.asked) GROUP BY up
-        ) AS u;
-        r.pending := least(need, coalesce(cardinality(r.after), 0));
+        IF all_fresh THEN
+            SELECT array_agg(u.up ORDER BY u.n) INTO r.after
+            FROM (SELECT up, min(n) AS n FROM unnest(ups) WITH ORDINALITY AS a (up, n) GROUP BY up) AS u;
+        ELSE
+            r.after := answered(ups, p.asked, p.answers, circle);
+        END IF;
+        r.pending := least(need, (SELECT count(DISTINCT u.up) FROM unnest(r.after) AS u (up)));
         r.slack := slack;
         r.due_at := least(CASE WHEN NOT r.ran THEN r.deadline_at END, CASE WHEN delay > 0 THEN t + delay END);
         PERFORM put(r);
         PERFORM watch_ups(r, t, '{}', '{}');
     END IF;
-    PERFORM call_in(old, t);
+    PERFORM note_freed(old.limits);
 END $$;
 
+-- Jobs that wait for these, which are deleted by now. They are locked already, but for those that began to wait meanwhile:
+-- TR003 if one of these is held by another transaction, for this one has no right to wait out of order.
+CREATE FUNCTION lock_late(ups text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    below text[] := ARRAY(SELECT DISTINCT down FROM edge WHERE up = ANY (ups) AND open);
+BEGIN
+    IF (SELECT count(*) FROM job WHERE id = ANY (below))
+        > (SELECT count(*) FROM (SELECT 1 FROM job WHERE id = ANY (below) FOR NO KEY UPDATE SKIP LOCKED) AS had)
+    THEN
+        RAISE SQLSTATE 'TR003';
+    END IF;
+END $$;

@@ -1,37 +1,47 @@
 -- Storing new jobs that are not plain: asked for by themselves (enqueue.sql) or born of an outcome (settle.sql).
--- Two steps: `prepare` finds which row answers each and refuses before anything is decided; `store_all` makes them wait,
--- hold their keys and stand in line. A refusal is raised as TR001 and undone by whoever called.
+-- Two steps: `prepare` finds which row answers each and refuses before anything is decided; `store_all` (stand.sql)
+-- makes them wait, hold their keys and stand in line. A refusal is raised as TR001 and undone by whoever called.
 
--- Put in the jobs whose ids are new -> these ids. Those that touch nothing beside them stand where they belong at once,
--- the others wait for store_all. Nobody sees them yet; from here on nobody else can store these ids.
+-- Whether a job of the call may have this word. It may also stand in a payload; a pass over all jobs costs 4 us each.
+CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT strpos(jobs::text, '"' || word || '":') > 0
+$$;
+
+-- Put in the jobs whose ids are new -> these ids. Those that touch nothing beside them (but a key, which they get or else
+-- are deleted again) stand where they belong at once, the others wait for store_all. Nobody sees them yet; from here on
+-- nobody else can store these ids.
 CREATE FUNCTION put_in(jobs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     fresh text[];
     known text[];
 BEGIN
     WITH x AS (
-        SELECT DISTINCT ON (x.id) x.*,
-            x.key IS NULL AND x.lane IS NULL AND x.after IS NULL AND NOT coalesce(x.words ? 'aging', false) AS simple,
-            CASE WHEN x.ran THEN NULL ELSE t + x.deadline END AS over_at
+        SELECT DISTINCT ON (x.id) x.*, d.later,
+            (x.key IS NULL OR x.conflict <> 'replace') AND (x.lane IS NULL OR d.later) AND x.after IS NULL AS simple,
+            CASE WHEN x.ran THEN NULL ELSE t + x.deadline END AS over_at,
+            t - coalesce((x.words ->> 'aging')::float8 * (x.words ->> 'priority')::int, 0) AS turn,
+            (SELECT count(DISTINCT up) FROM unnest(x.after) AS u (up)) AS awaited
         FROM ROWS FROM (json_to_recordset(jobs) AS (
             id text, task text, queue text, rank smallint, keep float8, keep_failed float8, lease float8, delay float8,
-            deadline float8, timeout float8, ran boolean, slack int, key text, lane text, root text, parent text,
-            limits text[], costs int[], after text[], words jsonb, spec text
+            deadline float8, timeout float8, ran boolean, need int, slack int, key text, lane text, root text, parent text,
+            conflict text, limits text[], costs int[], after text[], words jsonb, spec text
         )) WITH ORDINALITY AS x
+        CROSS JOIN LATERAL (
+            SELECT coalesce(x.delay > 0 AND t + x.delay > t AND NOT coalesce(x.ran, false), false) AS later) AS d
         ORDER BY x.id, x.ordinality
     ), put AS (
-        INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, ran, slack, key, lane, root, parent, limits,
+        INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, ran, pending, slack, key, lane, root, parent, limits,
             costs, after, words, spec, created_at, updated_at, deadline_at, state, place, joined_at, due_at)
-        SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, 86400), coalesce(x.keep_failed, 2592000), x.lease,
-            coalesce(x.ran, false), x.slack, x.key, x.lane, x.root, x.parent, x.limits, x.costs, x.after, x.words,
+        SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, ${KEEP}), coalesce(x.keep_failed, ${KEEP_FAILED}), x.lease,
+            coalesce(x.ran, false), least(x.need, x.awaited), slack_of(x.slack, x.need, x.awaited), x.key, x.lane, x.root,
+            x.parent, x.limits, x.costs, x.after, x.words,
             x.spec, t, t, t + x.deadline, s.state,
-            CASE WHEN s.state = 1 AND NOT s.later THEN t END,
-            CASE WHEN s.state = 1 AND NOT s.later THEN t END,
+            CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
+            CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
             CASE WHEN s.state = 0 THEN least(x.over_at, t + x.timeout)
-                WHEN s.later THEN least(x.over_at, t + x.delay)
+                WHEN x.later THEN least(x.over_at, t + x.delay)
                 ELSE x.over_at END
-        FROM x, LATERAL (SELECT CASE WHEN x.simple AND x.task <> '' THEN 1 ELSE 0 END AS state,
-            coalesce(x.delay > 0 AND t + x.delay > t AND NOT coalesce(x.ran, false), false) AS later) AS s
+        FROM x, LATERAL (SELECT CASE WHEN x.simple AND x.task <> '' THEN 1 ELSE 0 END AS state) AS s
         ORDER BY x.id
         ON CONFLICT DO NOTHING RETURNING job.id
     ) SELECT array_agg(put.id) INTO fresh FROM put;
@@ -44,129 +54,309 @@ BEGIN
     RETURN coalesce(fresh, '{}');
 END $$;
 
+-- How many failures are tolerated: one more would leave fewer endings than are needed.
+CREATE FUNCTION slack_of(slack int, need int, awaited bigint) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN slack > 0 AND need IS NOT NULL THEN least(slack, awaited - least(need, awaited))::int ELSE slack END
+$$;
+
+-- The payload of a job as it stands in its JSON, in quotes. Not by ->>: that fails for a text with \u0000 in it. Inside the
+-- texts before it the pattern cannot occur, for quotes are escaped there.
+CREATE FUNCTION payload_of(spec text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(substring(spec from '"payload":("(?:[^"\\]|\\.)*")'), '"[]"')
+$$;
+
+-- Refuse the first job with a nonce, so of a chosen id, whose row has another task or payload, and was not stored by the
+-- same call; and the first with an id of Treadle's own whose row belongs elsewhere. The rows that this call stored are there already.
+CREATE FUNCTION refuse_taken(jobs json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    x record;
+BEGIN
+    SELECT y.id, r.task AS found, y.task AS asked, payload_of(r.spec) <> payload_of(y.spec) AS other,
+        y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent) AS misplaced
+    INTO x
+    FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, root text, parent text, nonce text, spec text))
+        WITH ORDINALITY AS y (id, task, queue, root, parent, nonce, spec, n)
+    CROSS JOIN LATERAL (
+        SELECT j.task, j.queue, j.root, j.parent, j.spec FROM job j WHERE j.id = y.id
+        UNION ALL SELECT e.task, e.queue, e.root, e.parent, e.spec FROM ended e WHERE e.id = y.id
+        OFFSET 0) AS r
+    WHERE (y.nonce IS NOT NULL AND right(r.spec, length(y.nonce) + 11) <> '"nonce":"' || y.nonce || '"}'
+            AND (r.task <> y.task OR payload_of(r.spec) <> payload_of(y.spec)))
+        OR (y.id LIKE 'treadle:%' AND (r.queue, r.root, r.parent) IS DISTINCT FROM (y.queue, y.root, y.parent))
+    ORDER BY y.n LIMIT 1;
+    IF FOUND AND x.misplaced THEN
+        RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.asked);
+    ELSIF FOUND THEN
+        RAISE EXCEPTION 'taken' USING ERRCODE = 'TR001',
+            DETAIL = json_build_array('taken', x.id, x.found, x.asked, CASE WHEN x.other THEN 'other' ELSE '' END);
+    END IF;
+END $$;
+
 -- -> the ids asked for, which row answers each, and which of them are new. `leaving` gives its key up meanwhile; `ups`:
 -- others somebody is about to wait for, who must be known.
 CREATE FUNCTION prepare(jobs json, t float8, leaving text, self text, ups text[],
-    OUT asked text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql AS $$
+    OUT asked text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
+SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
     x record;
     keys text[];
-    named text;
-    taken_keys text[] := '{}';
-    taken_ids text[] := '{}';
     unknown text[];
     all_ups text[];
     all_fresh boolean;
+    bound boolean := mentions(jobs, 'reach');
+    others text[];              -- jobs that another row may have answered
+    their_answers text[];
 BEGIN
     asked := '{}';
     answers := '{}';
-    SELECT array_agg(k.key) INTO keys FROM json_to_recordset(jobs) AS k (key text) WHERE k.key IS NOT NULL;
+    IF mentions(jobs, 'key') THEN
+        SELECT array_agg(k.key) INTO keys FROM json_to_recordset(jobs) AS k (key text) WHERE k.key IS NOT NULL;
+    END IF;
     IF keys IS NOT NULL THEN
         PERFORM lock_keys(keys);
     END IF;
     fresh := put_in(jobs, t);
+    IF bound THEN
+        PERFORM refuse_foreign(jobs, fresh, t, leaving);
+    END IF;
+    IF cardinality(fresh) < json_array_length(jobs) THEN
+        PERFORM refuse_taken(jobs);
+    END IF;
     SELECT coalesce(array_agg(DISTINCT y.id), '{}') INTO asked FROM json_to_recordset(jobs) AS y (id text);
     answers := asked;
     IF keys IS NOT NULL THEN
-        FOR x IN SELECT * FROM json_to_recordset(jobs) AS y (id text, key text, conflict text)
-            WHERE y.key IS NOT NULL
-        LOOP
-            CONTINUE WHEN NOT x.id = ANY (fresh) OR x.id = ANY (taken_ids);
-            named := taken_ids[array_position(taken_keys, x.key)];
-            IF named IS NULL THEN
-                named := holder_of(x.key, t, leaving);
-                IF named IS NOT NULL AND x.conflict = 'replace' THEN
-                    PERFORM row_of(named, true);
-                    named := holder_of(x.key, t, leaving);
-                END IF;
-            END IF;
-            IF named IS NOT NULL AND x.conflict = 'raise' THEN
-                RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', x.key, named);
-            END IF;
-            IF named IS NOT NULL AND (x.conflict = 'keep' OR EXISTS (SELECT 1 FROM ended WHERE id = named)) THEN
-                answers[array_position(asked, x.id)] := named;
-                fresh := array_remove(fresh, x.id);
-                DELETE FROM job WHERE id = x.id;
-                CONTINUE;
-            END IF;
-            taken_keys := array_prepend(x.key, taken_keys);
-            taken_ids := array_prepend(x.id, taken_ids);
-        END LOOP;
+        SELECT * INTO x FROM answer_keys(jobs, t, leaving, asked, fresh);
+        answers := x.answers;
+        fresh := x.kept;
     END IF;
     all_fresh := cardinality(fresh) = cardinality(asked);
+    IF NOT all_fresh THEN
+        others := asked;
+        their_answers := answers;
+    END IF;
     -- whoever they wait for is held, and known
-    SELECT array_agg(DISTINCT CASE WHEN all_fresh THEN u.up
-        ELSE coalesce(answers[array_position(asked, u.up)], u.up) END) INTO all_ups
-    FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
-    WHERE y.after IS NOT NULL AND (all_fresh OR y.id = ANY (fresh));
+    IF mentions(jobs, 'after') THEN
+        SELECT array_agg(DISTINCT coalesce(m.answer, u.up)) INTO all_ups
+        FROM json_to_recordset(jobs) AS y (id text, after text[]) CROSS JOIN LATERAL unnest(y.after) AS u (up)
+        LEFT JOIN unnest(others, their_answers) AS m (asked, answer) ON m.asked = u.up
+        WHERE y.after IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh)));
+    END IF;
     ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(asked));  -- theirs is not a wait for somebody else
+    IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but for the rows that answered them
+        all_ups := all_ups || answers;
+    END IF;
     all_ups := ARRAY(SELECT unnest(all_ups) UNION SELECT unnest(ups) EXCEPT SELECT unnest(fresh)
         EXCEPT SELECT self);
     IF cardinality(all_ups) > 0 THEN
         unknown := hold_ups(all_ups);
         IF cardinality(unknown) > 0 THEN
             FOR x IN
-                SELECT y.id, u.up FROM json_to_recordset(jobs) AS y (id text, after text[], timeout float8),
-                    unnest(y.after) AS u (up)
-                WHERE y.id = ANY (fresh) AND y.timeout IS NULL AND u.up = ANY (unknown)
-                UNION ALL SELECT self, u.up FROM unnest(ups) AS u (up) WHERE u.up = ANY (unknown)
-                LIMIT 1
+                SELECT w.id, w.up FROM (
+                    SELECT y.id, u.up, y.n, u.n AS nth
+                    FROM ROWS FROM (json_to_recordset(jobs) AS (id text, after text[], timeout float8))
+                        WITH ORDINALITY AS y (id, after, timeout, n)
+                    CROSS JOIN LATERAL unnest(y.after) WITH ORDINALITY AS u (up, n)
+                    WHERE y.timeout IS NULL AND y.id IN (SELECT unnest(fresh)) AND u.up IN (SELECT unnest(unknown))
+                    UNION ALL SELECT self, u.up, NULL, NULL FROM unnest(ups) AS u (up) WHERE u.up = ANY (unknown)
+                ) AS w ORDER BY w.n, w.nth LIMIT 1
             LOOP
                 RAISE EXCEPTION 'unknown' USING ERRCODE = 'TR001', DETAIL = json_build_array('unknown', x.up, x.id);
             END LOOP;
         END IF;
     END IF;
-    INSERT INTO label (label, id)
-    SELECT l.label, y.id FROM json_to_recordset(jobs) AS y (id text, labels text[]), unnest(y.labels) AS l (label)
-    WHERE y.labels IS NOT NULL AND (all_fresh OR y.id = ANY (fresh)) ON CONFLICT DO NOTHING;
+    IF bound THEN
+        FOR x IN
+            SELECT y.id, y.after || coalesce(y.parent, y.root) AS named, y.parent, y.root, y.reach
+            FROM json_to_recordset(jobs) AS y (id text, after text[], parent text, root text, reach text[])
+            WHERE y.reach IS NOT NULL AND y.id = ANY (fresh)
+        LOOP
+            PERFORM refuse_ups(x.id, array_remove(x.named, NULL), ARRAY(
+                SELECT y.id FROM json_to_recordset(jobs) AS y (id text, queue text) WHERE y.queue = ANY (x.reach)), x.reach);
+            IF x.parent IS NOT NULL AND x.root IS DISTINCT FROM (
+                SELECT coalesce(r.root, r.id) FROM (SELECT id, root FROM job WHERE id = x.parent
+                    UNION ALL SELECT id, root FROM ended WHERE id = x.parent) AS r)
+            THEN
+                PERFORM refuse_up(coalesce(x.root, x.parent), x.id);
+            END IF;
+        END LOOP;
+    END IF;
+    IF mentions(jobs, 'labels') THEN
+        INSERT INTO label (label, id)
+        SELECT l.label, y.id FROM json_to_recordset(jobs) AS y (id text, labels text[]), unnest(y.labels) AS l (label)
+        WHERE y.labels IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh))) ON CONFLICT DO NOTHING;
+    END IF;
     PERFORM speak('queue:' || q.queue) FROM (
         SELECT DISTINCT y.queue FROM json_to_recordset(jobs) AS y (id text, queue text)
-        WHERE all_fresh OR y.id = ANY (fresh)
+        WHERE all_fresh OR y.id IN (SELECT unnest(fresh))
     ) AS q;
 END $$;
 
--- `ups`, `states`: endings still to be counted; they are, before the first of these is let go. `origin`: the unfinished
--- job they are born of.
-CREATE FUNCTION store_all(jobs json, t float8, asked text[], answers text[], fresh text[], origin text,
-    ups text[], states int[])
-RETURNS void LANGUAGE plpgsql AS $$
+-- Of the rows that answer jobs of an outcome those that wait for its job (`self`), directly or through others. Refuses a
+-- job that `self` would wait for and that would wait for such a row.
+CREATE FUNCTION circle_of(self text, jobs json, ups text[], asked text[], answers text[], fresh text[]) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    answering text[] := ARRAY(SELECT unnest(answers) EXCEPT SELECT unnest(fresh));
+    circle text[] := waiting_for(self, answering);
+    x record;
+BEGIN
+    IF cardinality(circle) > 0 THEN
+        FOR x IN
+            SELECT y.id, a.answer FROM ROWS FROM (json_to_recordset(jobs) AS (id text, after text[]))
+                WITH ORDINALITY AS y (id, after, n), unnest(y.after) WITH ORDINALITY AS u (up, m),
+                LATERAL (SELECT coalesce(answers[array_position(asked, u.up)], u.up) AS answer) AS a
+            WHERE y.id = ANY (ups) AND y.id = ANY (fresh) AND a.answer = ANY (circle) ORDER BY y.n, u.m LIMIT 1
+        LOOP
+            RAISE EXCEPTION 'circle' USING ERRCODE = 'TR001', DETAIL = json_build_array('circle', x.id, x.answer, self);
+        END LOOP;
+    END IF;
+    RETURN circle;
+END $$;
+
+-- The rows a job waits for that names `ups`: each once, or the row that answered it, but none of `circle`.
+CREATE FUNCTION answered(ups text[], asked text[], answers text[], circle text[]) RETURNS text[] LANGUAGE sql
+SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
+    SELECT array_agg(x.up ORDER BY x.n) FROM (
+        SELECT coalesce(a.answer, u.up) AS up, u.n
+        FROM (SELECT up, min(n) AS n FROM unnest(ups) WITH ORDINALITY AS every (up, n) GROUP BY up) AS u
+        LEFT JOIN unnest(asked, answers) AS a (id, answer) ON a.id = u.up
+    ) AS x WHERE NOT x.up = ANY (circle)
+$$;
+
+-- Refuse the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored are
+-- there already, and the keys are locked.
+CREATE FUNCTION refuse_foreign(jobs json, fresh text[], t float8, leaving text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     x record;
-    r job;
-    soft text;
-    all_fresh boolean := cardinality(fresh) = cardinality(asked);   -- the usual case, in which nothing is looked up
+    named text;
 BEGIN
     FOR x IN
-        SELECT y.id, y.need, y.key IS NOT NULL OR y.lane IS NOT NULL OR y.after IS NOT NULL
-            OR coalesce(y.words ? 'aging', false) AS asks
-        FROM json_to_recordset(jobs) AS y (id text, need int, key text, lane text, after text[], words jsonb)
-        WHERE all_fresh OR y.id = ANY (fresh)
+        SELECT * FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, key text, reach text[]))
+            WITH ORDINALITY AS y (id, task, key, reach, n)
+        WHERE y.reach IS NOT NULL ORDER BY y.n
     LOOP
-        CONTINUE WHEN NOT x.asks;
-        SELECT * INTO r FROM job WHERE id = x.id;
-        soft := NULL;
-        IF r.after IS NOT NULL THEN
-            SELECT array_agg(m.up ORDER BY m.n) INTO r.after FROM (
-                SELECT CASE WHEN all_fresh THEN a.up ELSE coalesce(answers[array_position(asked, a.up)], a.up) END AS up,
-                    min(a.n) AS n
-                FROM unnest(r.after) WITH ORDINALITY AS a (up, n) GROUP BY 1
-            ) AS m;
+        IF NOT queue_of(x.id) = ANY (x.reach) THEN
+            RAISE EXCEPTION 'beyond' USING ERRCODE = 'TR001', DETAIL = json_build_array('beyond', x.id, x.task);
         END IF;
-        IF r.key IS NOT NULL THEN
-            soft := take_key(r, t, origin, ups, states);    -- may have counted them; below they are counted again
-            IF soft = ANY (r.after) THEN
-                soft := NULL;   -- it waits for the holder by name, and with what it asked of that ending
+        CONTINUE WHEN x.key IS NULL OR NOT x.id = ANY (fresh);
+        named := holder_of(x.key, t, leaving);
+        IF (named IS NOT NULL AND NOT queue_of(named) = ANY (x.reach)) OR EXISTS (
+            SELECT 1 FROM ROWS FROM (json_to_recordset(jobs) AS (queue text, key text))
+                WITH ORDINALITY AS y (queue, key, n)
+            WHERE y.n < x.n AND y.key = x.key AND NOT y.queue = ANY (x.reach))
+        THEN
+            RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = json_build_array('held', x.key, '');
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION queue_of(wanted text) RETURNS text LANGUAGE sql AS $$
+    SELECT queue FROM job WHERE id = wanted UNION ALL SELECT queue FROM ended WHERE id = wanted
+$$;
+
+-- Refuse a job that names others outside of its reach. `but`: these it may name.
+CREATE FUNCTION refuse_ups(waiting text, ups text[], but text[], reach text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    up text;
+BEGIN
+    FOREACH up IN ARRAY ups LOOP
+        IF NOT up = ANY (but) AND NOT coalesce(queue_of(up) = ANY (reach), false) THEN
+            PERFORM refuse_up(up, waiting);
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION refuse_up(up text, waiting text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'unknown' USING ERRCODE = 'TR001', DETAIL = json_build_array('unknown', up, waiting);
+END $$;
+
+-- Which row answers each job with a key, where the keys are locked -> `answers` in the order of `asked`, and those of `fresh`
+-- that stay; the others are deleted. In one pass over all keys, for those of 20,000 jobs looked up in arrays took longer
+-- than a call may; only the jobs of a key that is to be replaced go one by one. Hash joins are on: arrays have no index.
+CREATE FUNCTION answer_keys(jobs json, t float8, leaving text, asked text[], fresh text[], OUT answers text[],
+    OUT kept text[]) LANGUAGE plpgsql
+SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
+DECLARE
+    losers text[];
+    rivals text[];                  -- of each of them: the row that answers it
+    denied text[];                  -- whose key is held, where that is an error; and its number in the call
+    later text[];
+BEGIN
+    WITH x AS (
+        SELECT y.id, y.key, y.conflict, y.n
+        FROM ROWS FROM (json_to_recordset(jobs) AS (id text, key text, conflict text))
+            WITH ORDINALITY AS y (id, key, conflict, n)
+        JOIN unnest(fresh) AS f (id) ON f.id = y.id
+        WHERE y.key IS NOT NULL
+    ), turn AS (
+        SELECT x.*, first_value(x.id) OVER same AS first, row_number() OVER same AS nth,
+            bool_or(x.conflict = 'replace') OVER (PARTITION BY x.key) AS replaced
+        FROM x WINDOW same AS (PARTITION BY x.key ORDER BY x.n)
+    ), held AS (
+        SELECT turn.*, coalesce(CASE WHEN h.id IS NOT NULL THEN holder_of(turn.key, t, leaving) END,
+            CASE WHEN turn.nth > 1 THEN turn.first END) AS holder
+        FROM turn LEFT JOIN LATERAL (SELECT id FROM holder WHERE key = turn.key OFFSET 0) AS h ON true
+        WHERE NOT turn.replaced
+    ) SELECT array_agg(held.id), array_agg(held.holder),
+        (SELECT ARRAY[json_build_array('held', d.key, d.holder)::text, d.n::text] FROM held AS d
+         WHERE d.holder IS NOT NULL AND d.conflict = 'raise' ORDER BY d.n LIMIT 1)
+    INTO losers, rivals, denied FROM held WHERE held.holder IS NOT NULL;
+    SELECT losers || r.ids, rivals || r.held, r.denied INTO losers, rivals, later
+    FROM replace_keys(jobs, t, leaving, fresh) AS r (ids, held, denied);
+    IF denied IS NULL OR later[2]::int < denied[2]::int THEN     -- the first of the call is the one that is told
+        denied := later;
+    END IF;
+    IF denied IS NOT NULL THEN
+        RAISE EXCEPTION 'held' USING ERRCODE = 'TR001', DETAIL = denied[1];
+    END IF;
+    answers := asked;
+    kept := fresh;
+    IF cardinality(losers) > 0 THEN
+        DELETE FROM job WHERE id = ANY (losers);
+        answers := ARRAY(
+            SELECT coalesce(l.answer, a.id) FROM unnest(asked) WITH ORDINALITY AS a (id, n)
+            LEFT JOIN unnest(losers, rivals) AS l (id, answer) ON l.id = a.id ORDER BY a.n);
+        kept := ARRAY(SELECT unnest(fresh) EXCEPT SELECT unnest(losers));
+    END IF;
+END $$;
+
+-- The same for the jobs of keys that some of them replace, in the order of the call.
+CREATE FUNCTION replace_keys(jobs json, t float8, leaving text, fresh text[], OUT losers text[], OUT rivals text[],
+    OUT denied text[]) LANGUAGE plpgsql AS $$
+DECLARE
+    x record;
+    named text;
+    taken jsonb := '{}';        -- key -> the last of this call that takes it
+BEGIN
+    losers := '{}';
+    rivals := '{}';
+    FOR x IN
+        WITH y AS (
+            SELECT * FROM ROWS FROM (json_to_recordset(jobs) AS (id text, key text, conflict text))
+                WITH ORDINALITY AS y (id, key, conflict, n)
+        ) SELECT * FROM y
+        WHERE y.key IN (SELECT z.key FROM y AS z JOIN unnest(fresh) AS f (id) ON f.id = z.id WHERE z.conflict = 'replace')
+        ORDER BY y.n
+    LOOP
+        CONTINUE WHEN NOT x.id = ANY (fresh);
+        named := taken ->> x.key;
+        IF named IS NULL THEN
+            named := holder_of(x.key, t, leaving);
+            IF named IS NOT NULL AND x.conflict = 'replace' THEN
+                PERFORM row_of(named, true);
+                named := holder_of(x.key, t, leaving);
             END IF;
         END IF;
-        r.pending := least(x.need, coalesce(cardinality(r.after), 0)) + CASE WHEN soft IS NULL THEN 0 ELSE 1 END;
-        UPDATE job SET pending = r.pending, after = r.after WHERE id = r.id;
-        IF soft IS NOT NULL THEN
-            INSERT INTO edge (up, down, version, soft) VALUES (soft, r.id, 0, true)
-            ON CONFLICT (up, down) DO UPDATE SET version = 0, open = true, soft = true;
+        IF named IS NOT NULL AND x.conflict = 'raise' THEN
+            denied := ARRAY[json_build_array('held', x.key, named)::text, x.n::text];
+            RETURN;
         END IF;
-        PERFORM watch_ups(r, t, ups, states);
-        ups := '{}';
-        states := '{}';
+        IF named IS NOT NULL AND (x.conflict = 'keep' OR EXISTS (SELECT 1 FROM ended WHERE id = named)) THEN
+            losers := losers || x.id;
+            rivals := rivals || named;
+        ELSE
+            taken := taken || jsonb_build_object(x.key, x.id);
+        END IF;
     END LOOP;
-    PERFORM count_endings(ups, states, t);
 END $$;

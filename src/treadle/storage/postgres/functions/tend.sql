@@ -6,7 +6,7 @@ DECLARE
     d record;
     limited text;
     queues text[];
-    most int := 1000;
+    most int := ${TEND_STEP};
 BEGIN
     IF NOT EXISTS (
         SELECT 1 FROM (SELECT lane FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most) AS due
@@ -24,7 +24,7 @@ BEGIN
         PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
         WITH returned AS (
             UPDATE job SET place = joined_at, state = 1, lost = lost + 1, updated_at = t,
-                due_at = CASE WHEN NOT ran THEN deadline_at END
+                due_at = CASE WHEN NOT ran THEN deadline_at END, reason = lost_by(worker)
             WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most
                     FOR NO KEY UPDATE SKIP LOCKED))
@@ -42,14 +42,18 @@ BEGIN
     LOOP
         PERFORM act(d.id, d.due_at, t);
     END LOOP;
-    FOR limited IN SELECT key FROM gate WHERE opens <= t ORDER BY key LOOP
-        BEGIN
-            PERFORM call_in_for(limited, t);
-        EXCEPTION WHEN lock_not_available THEN
-            PERFORM set_config('lock_timeout', '10ms', true);
-        END;
+    PERFORM call_in_freed('{}', t);
+    -- gates that other transactions hold are looked at by these, or by the next call
+    FOREACH limited IN ARRAY try_gates(ARRAY(SELECT key FROM gate WHERE opens <= t LIMIT most)) LOOP
+        PERFORM call_in_for(limited, t);
     END LOOP;
+    PERFORM recheck_limits(t);
 END $$;
+
+-- Why a job is back in line whose lease ran out: the name of the worker, without the number of the ticket.
+CREATE FUNCTION lost_by(ticket text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT 'lost by ' || coalesce(nullif(regexp_replace(ticket, '#[^#]*$', ''), ''), ticket)
+$$;
 
 -- The moment of this row has come. Where somebody else's open transaction is in the way, it comes again.
 CREATE FUNCTION act(wanted text, due float8, t float8) RETURNS void LANGUAGE plpgsql AS $$
@@ -61,16 +65,19 @@ BEGIN
         RETURN;
     END IF;
     IF r.deadline_at <= t AND NOT r.ran THEN
+        PERFORM lock_below(ARRAY[r.id], ARRAY[r.id], false);
         PERFORM finish(r, 4, 'expired', 'its deadline passed', NULL, t);
         PERFORM count_endings(ARRAY[r.id], ARRAY[4], t);
     ELSIF r.state = 2 THEN
         r.lost := r.lost + 1;
+        r.reason := lost_by(r.worker);
         r.updated_at := t;
         PERFORM join_line(r, t);
-        PERFORM call_in(r, t);
+        PERFORM note_freed(r.limits);
     ELSIF r.state = 1 THEN
         PERFORM join_line(r, due);
     ELSIF r.started_at IS NULL AND NOT r.ran THEN
+        PERFORM lock_below(ARRAY[r.id], ARRAY[r.id], false);
         PERFORM finish(r, 4, 'expired', 'what it waited for did not come in time', NULL, t);
         PERFORM count_endings(ARRAY[r.id], ARRAY[4], t);
     ELSIF r.task <> '' THEN

@@ -151,34 +151,29 @@ end
 
 -- --- those aside
 
--- an iterator over who of a queue stands aside for a limit: first those who have kept their slot, then the rest, in turn
-function A.aside(limit, queue)
+-- An iterator over the jobs of a queue that stand aside for a limit, in turn: those that have kept its slot ('kept'), or the
+-- others ('aside'). Only a rule with hold="ended" has jobs of the first kind.
+function A.aside(limit, queue, kind)
   local rule, key = A.rule(limit), B.aside(limit, queue)
   local keeping = rule and rule.hold == 'ended'
-  local kind, ranks, rank, list, at = keeping and 'kept' or 'aside', nil, 0, {}, 0
-  local offset = 0
-  local function next_id()
+  if kind == 'kept' and not keeping then return function() end end
+  local ranks, rank, list, at, offset = nil, 0, {}, 0, 0
+  return function()
     while true do
       at = at + 1
-      if list[at] then
-        local id = list[at]
-        if not (keeping and kind == 'aside') then return id end
-        if not call('ZSCORE', ns .. ':kept:' .. ranks[rank] .. ':' .. key, id) then return id end
+      local id = list[at]
+      if id then
+        local kept = keeping and kind == 'aside' and call('ZSCORE', ns .. ':kept:' .. ranks[rank] .. ':' .. key, id)
+        if not kept then return id end
       else
         if not ranks then ranks = call('ZRANGE', ns .. ':' .. kind .. 's:' .. key, 0, -1) end
         if #list < 100 then rank, offset = rank + 1, 0 end
-        if ranks[rank] then
-          list = call('ZRANGE', ns .. ':' .. kind .. ':' .. ranks[rank] .. ':' .. key, offset, offset + 99)
-          offset, at = offset + #list, 0
-        elseif kind == 'kept' then
-          kind, ranks, rank, list, at = 'aside', nil, 0, {}, 0
-        else
-          return nil
-        end
+        if not ranks[rank] then return nil end
+        list = call('ZRANGE', ns .. ':' .. kind .. ':' .. ranks[rank] .. ':' .. key, offset, offset + 99)
+        offset, at = offset + #list, 0
       end
     end
   end
-  return next_id
 end
 
 -- the queues of those who stand aside for a limit
@@ -195,23 +190,80 @@ function A.price(id, key)
   return cost, rule and rule.hold == 'ended' and r.started_at ~= nil
 end
 
--- a counter of what fits beside what was counted before
-local function fitting(key)
+local function comes_first(x, y)
+  if x.rank ~= y.rank then return x.rank > y.rank end
+  if x.place ~= y.place then return x.place < y.place end
+  return earlier(x.id, y.id)
+end
+
+-- The jobs of a queue that came back in line from a limit and are not claimed yet, in turn: keepers of its slot, and others.
+local function came_back(key, queue)
+  local keepers, others, rule = {}, {}, A.rule(key)
+  local found = call('HGETALL', ns .. ':back:' .. B.aside(key, queue))
+  for k = 1, #found, 2 do
+    local began, cost, rank, place = string.match(found[k + 1], '^(.)(-?%d+):([^:]+):(.+)$')
+    if not began then                    -- as older versions wrote it
+      local r = B.get(found[k])
+      began, cost, rank, place = sub(found[k + 1], 1, 1), sub(found[k + 1], 2), r.j.rank, r.place
+    end
+    local kept = began == '1' and rule and rule.hold == 'ended' or false
+    local list = kept and keepers or others
+    list[#list + 1] = { id = found[k], cost = math.max(tonumber(cost), 1), kept = kept, rank = tonumber(rank), place = tonumber(place) }
+  end
+  table.sort(keepers, comes_first)
+  table.sort(others, comes_first)
+  return keepers, others
+end
+
+-- Jobs that ask for room, in turn: those that came back, and those aside. `take` moves on from the one that `head` answers.
+local function askers(back, aside, key)
+  local at, waiting = 1, nil
+  local all = {}
+  function all.head()
+    if waiting == nil then
+      local id = aside()
+      local r = id and B.get(id)
+      if r then
+        local cost, kept = A.price(id, key)
+        waiting = { id = id, cost = cost, kept = kept or false, rank = r.j.rank, place = r.joined_at or 0, aside = true }
+      else
+        waiting = false
+      end
+    end
+    if back[at] and (not waiting or comes_first(back[at], waiting)) then return back[at] end
+    return waiting or nil
+  end
+  function all.take() if all.head() == waiting then waiting = nil else at = at + 1 end end
+  return all
+end
+
+-- Which of a queue may come back. A job that came back already takes its room from those behind it, and from no other. The
+-- first for whom no slot is free bars the others behind it; the first that the rate does not let through bars all.
+local function let_back(key, queue, back)
   local rule = A.rule(key)
-  if not rule then return function() return true end end
-  local used, room = A.used(key, rule), rule.rate and A.level(rule, key)
-  return function(cost, kept)
-    if rule.slots and not kept then
-      local taken = math.min(cost, rule.slots)
-      if rule.slots <= 0 or used + taken > rule.slots then return false end
-      used = used + taken
+  local kept_back, others_back = came_back(key, queue)
+  local keepers = askers(kept_back, A.aside(key, queue, 'kept'), key)
+  local others = askers(others_back, A.aside(key, queue, 'aside'), key)
+  local free = rule and rule.slots and rule.slots - A.used(key, rule)
+  local left, barred = rule and rule.rate and A.level(rule, key), false
+  while #back < BACK_MOST do
+    local one, other = keepers.head(), not barred and others.head() or nil
+    local from = one and (not other or comes_first(one, other)) and keepers or others
+    local each = from == keepers and one or other
+    if not each then return end
+    from.take()
+    local slots = free and not each.kept and math.min(each.cost, rule.slots) or 0
+    if free and not each.kept and (rule.slots <= 0 or slots > free) then
+      barred = true
+    else
+      if left then
+        local taken = math.min(each.cost, A.capacity(rule))
+        if rule.rate <= 0 or left < taken - EPSILON then return end
+        left = left - taken
+      end
+      if free then free = free - slots end
+      if each.aside then back[#back + 1] = each.id end
     end
-    if room then
-      local taken = math.min(cost, A.capacity(rule))
-      if room < taken - EPSILON or rule.rate == 0 then return false end
-      room = room - taken
-    end
-    return true
   end
 end
 
@@ -224,22 +276,8 @@ function A.call_in_for(key)
     return
   end
   call('ZREM', OPENS, key)
-  local rule, back = A.rule(key), {}
-  for _, queue in ipairs(A.queues(key)) do
-    local fits, room = fitting(key), true
-    for _, price in ipairs(call('HVALS', ns .. ':back:' .. B.aside(key, queue))) do
-      if not fits(tonumber(sub(price, 2)), rule and rule.hold == 'ended' and byte(price) == 49) then
-        room = false
-        break
-      end
-    end
-    local each = A.aside(key, queue)
-    local id = room and each()
-    while id and #back < BACK_MOST and fits(A.price(id, key)) do
-      back[#back + 1] = id
-      id = each()
-    end
-  end
+  local back = {}
+  for _, queue in ipairs(A.queues(key)) do let_back(key, queue, back) end
   for _, id in ipairs(back) do
     local r = B.get(id)
     r.place = r.joined_at
@@ -258,8 +296,11 @@ end
 function A.set_opening(key)
   local rule, moment = A.rule(key), nil
   for _, queue in ipairs(rule and A.queues(key) or {}) do
-    local opens = A.opens_at(rule, key, (A.price(A.aside(key, queue)(), key)))
-    if opens and (not moment or opens < moment) then moment = opens end
+    for _, kind in ipairs({ 'kept', 'aside' }) do
+      local id = A.aside(key, queue, kind)()
+      local opens = id and A.opens_at(rule, key, (A.price(id, key)))
+      if opens and (not moment or opens < moment) then moment = opens end
+    end
   end
   if moment then call('ZADD', OPENS, num(moment), key) else call('ZREM', OPENS, key) end
 end

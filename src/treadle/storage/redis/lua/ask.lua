@@ -3,11 +3,12 @@
 -- there still.
 local address, asked
 repeat
-  address = call('ZPOPMAX', ns .. ':asking:' .. queue)[1]
+  address = redis.pcall('ZPOPMAX', ns .. ':asking:' .. queue)[1]     -- the job is stored: nothing may fail any more
   if not address then return false end
-  local words = call('GETDEL', ns .. ':ask:' .. address)
+  local words = redis.pcall('GETDEL', ns .. ':ask:' .. address)
   -- A killed process hears nothing, and the server knows. (A node of a cluster knows its own only, then nobody listens.)
-  if words and struct.unpack('>d', words) > now and call('PUBSUB', 'NUMSUB', address)[2] > 0 then
+  if type(words) == 'string' and struct.unpack('>d', words) > now
+    and (redis.pcall('PUBSUB', 'NUMSUB', address)[2] or 0) > 0 then
     asked = cmsgpack.unpack(sub(words, 9))
   end
 until asked

@@ -62,6 +62,10 @@ local function many(verb, key, values, width)
   return sum
 end
 
+-- A server that is full refuses a script at its first write, if that may take memory, and afterwards nothing. A script that
+-- has to go on, for it frees memory or keeps what runs, begins with a write that takes none.
+local function make_way() call('DEL', ns .. ':none') end
+
 -- Where nobody stands any more, nobody looks: whether this list is such a one.
 local function swept(kind, key, rank, list)
   if call('EXISTS', list) == 1 then return false end
@@ -82,6 +86,12 @@ end
 local owed = {}
 local function owe(key, cost) owed[key] = (owed[key] or 0) + cost end
 
+-- What a job pays for the limits it names. A cost below 1, which earlier versions took, counts as 1: it must not free slots.
+local function priced(limits)
+  for _, limit in ipairs(limits) do limit[2] = math.max(limit[2], 1) end
+  return limits
+end
+
 local function pay()
   for key, cost in pairs(owed) do
     for _, hash in ipairs(cost ~= 0 and { LIVE, BEGUN } or {}) do
@@ -89,6 +99,21 @@ local function pay()
     end
   end
   owed = {}
+end
+
+-- Up to where a line has no job of a set of tasks (claim.lua). A job that joins before that spot moves it there.
+local skipping                           -- whether there are such spots at all
+local function unskip(rank, queue, place)
+  if skipping == nil then skipping = call('EXISTS', SKIPS) == 1 end
+  local found = skipping and call('HGET', SKIPS, rank .. ':' .. queue)
+  if not found then return end
+  local spots, changed = cmsgpack.unpack(found), false
+  for set, spot in pairs(spots) do
+    if spot[1] > place or (spot[1] == place and spot[2] ~= '') then
+      spots[set], changed = { place, '' }, true
+    end
+  end
+  if changed then call('HSET', SKIPS, rank .. ':' .. queue, cmsgpack.pack(spots)) end
 end
 
 local function lane_of(queue, rank, lane) return ns .. ':lane:' .. rank .. ':' .. #queue .. ':' .. queue .. ':' .. lane end

@@ -27,6 +27,7 @@ end
 function B.list_add(kind, key, rank, place, id)
   local list = ns .. ':' .. kind .. ':' .. rank .. ':' .. key
   call('ZADD', list, num(place), id)
+  if kind == 'line' then unskip(rank, key, place) end
   if not B.listed[list] then
     call('ZADD', ns .. ':' .. kind .. 's:' .. key, -rank, rank)
     if kind == 'line' then call('SADD', ns .. ':lines', key) end
@@ -160,7 +161,8 @@ local function in_line(r, v)
   if was ~= is then
     if was then call('HDEL', ns .. ':back:' .. B.aside(was, j.queue), r.id) end
     if is then
-      call('HSET', ns .. ':back:' .. B.aside(is, j.queue), r.id, (r.started_at and '1' or '0') .. cost_of(j, is))
+      local turn = ':' .. j.rank .. ':' .. num(r.place)
+      call('HSET', ns .. ':back:' .. B.aside(is, j.queue), r.id, (r.started_at and '1' or '0') .. cost_of(j, is) .. turn)
     end
   end
   was, is = not v.place and v.parked, not r.place and r.parked
@@ -261,7 +263,7 @@ end
 -- --- the end of a call
 
 local function say(channel, topics)
-  if #topics > 0 then call('PUBLISH', ns .. channel, cmsgpack.pack(topics)) end
+  if #topics > 0 then hint(ns .. channel, cmsgpack.pack(topics)) end
 end
 
 function B.write()

@@ -1,6 +1,7 @@
 -- ARGV: now, ..., the ask as msgpack, or with what else a claim over several shards says: `tended` already, `more` than what
 -- it has got.   Answers { now, next moment or '', again, body, row, ... }, the moments as 8 bytes;
--- again: 1 if this ticket was asked before, 2 if there is more to look at.
+-- again: 1 if this ticket was asked before, 2 if there is more to look at: then, instead of jobs, how far it looked, which the
+-- next ask says as `passed`.
 do
   if quiet == nil then quiet = call('EXISTS', MOVE, RULES, OPENS) == 0 end
   local mark = away()
@@ -8,7 +9,8 @@ do
 end
 B = nil                                  -- who settled before in the same trip has closed his book
 local ask = asked or cmsgpack.unpack(ARGV[#ARGV])
-local LOOK_MOST = asked and 100 or 10000 -- rows of other tasks one call looks past
+local LOOK_MOST = asked and 100 or 5000  -- rows of other tasks one call looks past; Python asks on from there
+local SAVE, SETS = 100, 16               -- rows passed that are worth remembering; sets of tasks remembered for a line
 local ASIDE_MOST = 500                   -- jobs that step aside in one call: the server does nothing else meanwhile
 local aside = 0
 local bodies, rows, n = {}, {}, 0
@@ -40,6 +42,13 @@ end
 
 local room, holds, limit = {}, {}, asked and 1 or ask.limit
 local tasks = ask.tasks
+local sated, set = false, nil            -- no task has room; the tasks that have, as one name (`set_of_tasks`)
+local function look_for_room()
+  sated, set = tasks ~= nil, nil
+  for task in pairs(tasks or {}) do
+    if (room[task] or 1) > 0 then sated = false end
+  end
+end
 
 local function wanted(id, task)
   return not holds[id] and (not tasks or tasks[task]) and (room[task] or 1) > 0
@@ -64,7 +73,7 @@ local function go_slowly()
       B.load(ask.ids)
       for _, id in ipairs(ask.ids) do
         local r = B.get(id)
-        if r then queues[r.j.queue] = true end
+        if r and E.within(ask.reach, r.j.queue) then queues[r.j.queue] = true end
       end
     end
     for queue in pairs(queues) do
@@ -108,7 +117,10 @@ local function go_slowly()
     if r.j.started and not E.keeps_key(r) then E.drop_key(r) end
     n = n + 1
     bodies[n], rows[n] = body or false, r
-    if room[r.j.task] then room[r.j.task] = room[r.j.task] - 1 end
+    if room[r.j.task] then
+      room[r.j.task] = room[r.j.task] - 1
+      if room[r.j.task] == 0 then look_for_room() end
+    end
   end
 
   function S.lets_in(limits)
@@ -139,7 +151,7 @@ local function go_slowly()
     local queues, named, seen = {}, {}, {}
     for _, id in ipairs(ids) do
       local r = B.get(id)
-      if r and not seen[id] then
+      if r and E.within(ask.reach, r.j.queue) and not seen[id] then
         seen[id] = true
         local queue = r.j.queue
         if not named[queue] then
@@ -186,6 +198,7 @@ if not ask.tended and not calm then
 end
 
 for task, words in pairs(tasks or {}) do room[task] = words[1] end
+look_for_room()
 for _, id in ipairs(ask.holds) do holds[id] = true end
 
 -- --- the many plain ones: bytes put together, nothing unpacked; what jobs have in common is read once for all of them
@@ -222,7 +235,7 @@ end
 -- what the rows of a kind have in common, and what they ask for; `gone`: who of a lane leaves the line
 local function prepare(kind, queue, rank)
   local words = kind.asks ~= '' and cmsgpack.unpack(kind.asks) or {}
-  local limits, m = words.limits or {}, moments_of(kind.task)
+  local limits, m = priced(words.limits or {}), moments_of(kind.task)
   kind.limits, kind.gone, kind.score = limits, {}, m[2]
   kind.lane = words.lane and lane_of(queue, rank, words.lane)
   kind.head = HEAD .. sub(kind.begin, 4, 19)
@@ -270,123 +283,3 @@ local function leave_line(queue, rank, list, taken, kinds, last)
   end
   for _, m in pairs(moments) do due = least(due, m[3]) end
 end
-
--- --- walking the line
-
-local looked = 0
-
-local function walk_rank(queue, rank, share, rule)
-  local spot, last, from, offset = nil, nil, nil, 0
-  while share > 0 and looked < LOOK_MOST and aside < ASIDE_MOST do
-    -- a queue that is shut is passed by those only that need nothing of it
-    local which = rule and not A.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
-    local list = ns .. ':' .. which .. ':' .. rank .. ':' .. queue
-    if spot and ((B and B.called) or which ~= from) then offset = S.offset_behind(list, spot, last) end
-    from = which
-    if B then B.called = false end
-    local most = math.min(share, 500)
-    local ids = call('ZRANGE', list, offset, offset + most)
-    local more, cut = #ids > most, false
-    ids[most + 1] = nil
-    if #ids == 0 then
-      if offset == 0 and which == 'line' and not B then swept('line', queue, rank, list) end
-      break
-    end
-    local found, raws = fetch(JOB, ids), fetch(ROW, ids)
-    local taken, gone, kinds, kind = {}, 0, {}, nil
-    for k, id in ipairs(ids) do
-      local body, raw = found[k], raws[k]
-      if not kind or sub(body, 1, kind.length) ~= kind.begin then kind = kind_of(body, kinds) end
-      if not wanted(id, kind.task) then
-        offset, looked = offset + 1, looked + 1
-        if rule then
-          local r = B.get(id)
-          spot, last = r.place, id
-        end
-      else
-        local plain = kind.plain and not rule and (not raw or is_new(raw)) and not (B and B.rows[id])
-        if plain and not kind.tail then prepare(kind, queue, rank) end
-        if plain and (not ruled or S.lets_in(kind.limits)) then
-          lease_plain(id, body, raw, kind)
-          gone, share = gone + 1, share - 1
-          taken[gone] = id
-          local left = room[kind.task]
-          if left then room[kind.task] = left - 1 end
-        else
-          go_slowly()
-          if B.rows[id] == nil then B.rows[id] = R.read(id, body, raw) end
-          local r = B.rows[id]
-          spot, last = r.place, id
-          if S.admit(r) then
-            S.lease(r, body)
-            share = share - 1
-          elseif r.place then
-            offset, looked = offset + 1, looked + 1
-          end
-          cut = B.called or (rule and from == 'line' and not A.fits('queue:' .. queue, 1, false))
-        end
-      end
-      if cut or share == 0 then break end
-    end
-    if gone > 0 then leave_line(queue, rank, list, taken, kinds, not more) end
-    if not more and not cut then break end
-  end
-  return share
-end
-
-local function walk(queue, share)
-  local rule = ruled and A.rule('queue:' .. queue)
-  share = math.min(share, limit - n)
-  local ranks, from = ns .. ':lines:' .. queue, nil
-  while share > 0 and aside < ASIDE_MOST do
-    -- The first by its place: the server does not know ahead how many a range by score has, and glibc's allocator takes
-    -- 10 us to find room for an answer of any length.
-    local rank = (from and call('ZRANGEBYSCORE', ranks, from, '+inf', 'LIMIT', 0, 1) or call('ZRANGE', ranks, 0, 0))[1]
-    if not rank then break end
-    share = walk_rank(queue, rank, share, rule)
-    from = '(' .. -rank
-  end
-  return share
-end
-
-if #ask.ids > 0 then
-  go_slowly()
-  S.pick(ask.ids)
-else
-  local through = {}                     -- queues whose lines have nobody else; a slow step may bring some back
-  for _, each in ipairs(ask.queues) do through[each[1]] = walk(each[1], each[2]) > 0 and looked < LOOK_MOST end
-  for _, each in ipairs(ask.queues) do
-    if B or not through[each[1]] then walk(each[1], limit) end
-  end
-end
-if B then
-  for key in pairs(A.spent) do A.set_opening(key) end
-  A.write()
-end
-if hot > 0 then
-  many('HSET', ROW, hot_set, 2)
-  many('ZADD', DUE, hot_due, 2)
-  many('SADD', HELD, hot_ids)
-end
-if B then B.finish() end
-if ask.hand and not asked then
-  local address, seconds = ask.hand[1], ask.hand[2]
-  local words = ns .. ':ask:' .. address
-  if n > 0 or seconds <= 0 then
-    call('DEL', words)
-  else                                   -- it may come: see ask.lua
-    local ends, keep = now + seconds, math.ceil(seconds * 1000)
-    call('SET', words, struct.pack('>d', ends) .. ARGV[#ARGV], 'PX', keep)
-    for _, each in ipairs(ask.queues) do
-      local asking = ns .. ':asking:' .. each[1]
-      call('ZREMRANGEBYSCORE', asking, '-inf', num(now))
-      call('ZADD', asking, num(ends), address)
-      call('PEXPIRE', asking, keep)
-    end
-  end
-end
-for k = 1, n do
-  local r = rows[k]
-  if type(r) == 'table' then bodies[k], rows[k] = bodies[k] or call('HGET', JOB, r.id), R.bytes(r) end
-end
-return answer(aside < ASIDE_MOST and 0 or 2)

@@ -1,6 +1,6 @@
 -- How a job ends, and what that does to those who wait for it; how a waiting one is let go; who has a key.
 E = {}
-local KEEP_LEAST = 60
+local KEEP_LEAST = ${KEEP_LEAST}
 
 -- whether anybody waits for anything
 local function any_parent()
@@ -15,9 +15,23 @@ local function least(a, b)
   return a or b
 end
 
+-- each once, in order
+local function distinct(after)
+  if #after < 2 then return after end
+  local list, seen = {}, {}
+  for _, up in ipairs(after) do
+    if not seen[up] then
+      seen[up] = true
+      list[#list + 1] = up
+    end
+  end
+  return list
+end
+
+-- endings it waits for: a row that answered two names ends once
 function E.needed(need, after)
-  if need then return math.min(need, #after) end
-  return #after
+  local ups = #distinct(after)
+  return need and math.min(need, ups) or ups
 end
 
 function E.keeps_key(r)
@@ -127,13 +141,38 @@ function E.count_endings()
   end
 end
 
+-- failures it tolerates: one more would leave fewer endings than it needs
+function E.tolerated(slack, need, after)
+  if not slack or slack == 0 or not need then return slack end
+  return math.min(slack, #distinct(after) - E.needed(need, after))
+end
+
 function E.downs(up)
   if call('SISMEMBER', PARENTS, up) == 0 then return {} end
   return call('HKEYS', kids(up))
 end
 
+-- this job, and all that cannot end before it has
+function E.waiting_for(id)
+  local found, look = { [id] = true }, { id }
+  while #look > 0 do
+    local up = table.remove(look)
+    local downs = E.downs(up)
+    B.load(downs)
+    for _, down in ipairs(downs) do
+      local r, open, _, version = B.get(down), E.edge_of(up, down)
+      if open and r and not found[down] and r.state == WAITING and r.version == version then
+        found[down] = true
+        look[#look + 1] = down
+      end
+    end
+  end
+  return found
+end
+
 -- wait for these; those that have ended count at once
 function E.watch_ups(r, after)
+  after = distinct(after)
   for _, up in ipairs(after) do edge(up, r.id, true, false, r.version) end
   B.load(after)
   for _, up in ipairs(after) do
@@ -145,7 +184,7 @@ function E.watch_ups(r, after)
 end
 
 -- Hold the key from now on -> whom to wait for: the running holder that gave it away, or the one that the superseded
--- holder waited for itself. Never `parent`, which may be waiting for this very job.
+-- holder waited for itself. Never `parent`, which may be waiting for this very job, and no job that waits for `parent`.
 local function take_key(j, parent)
   local holder = E.holder(j.key)
   call('HSET', ns .. ':keys', j.key, j.id)
@@ -153,6 +192,7 @@ local function take_key(j, parent)
   local r = B.get(holder)
   if r.state >= SUCCEEDED then return nil end    -- since this call began: it came with it, doomed
   if r.ran or r.state == RUNNING or (r.state == WAITING and r.started_at) then
+    if parent and E.waiting_for(parent)[holder] then return nil end
     call('HSET', ns .. ':behind', j.id, holder)
     return holder
   end
@@ -160,7 +200,7 @@ local function take_key(j, parent)
   E.count_endings()
   local first = call('HGET', ns .. ':behind', holder)
   local f = first and B.get(first)
-  if not f or first == parent or f.state >= SUCCEEDED then return nil end
+  if not f or f.state >= SUCCEEDED or (parent and E.waiting_for(parent)[first]) then return nil end
   call('HSET', ns .. ':behind', j.id, first)
   return first
 end
@@ -168,10 +208,64 @@ end
 -- --- storing new jobs; `jobs` is a list of { id, body }
 
 -- -> which row answers each; or nil and what is wrong
+-- What is wrong with a job whose id belongs to a job that may not answer it; see rules.taken_by.
+local function refused(jobs)
+  local first = {}
+  for _, new in ipairs(jobs) do
+    local id, body = new[1], new[2]
+    local known = first[id]
+    if known or B.get(id) then
+      local words, j = R.words(body), R.job(id, body)
+      local there = known and R.job(id, known) or B.get(id).j
+      local own = sub(id, 1, 8) == 'treadle:'
+      if not E.within(j.reach, there.queue)
+        or (own and (j.queue ~= there.queue or j.root ~= there.root or j.parent ~= there.parent)) then
+        return 'beyond', id, words.task or ''
+      end
+      if words.nonce then
+        local other = known and R.words(known) or R.words(call('HGET', JOB, id), true)
+        local differ = (words.payload or '[]') ~= (other.payload or '[]')
+        local task, asked = other.task or '', words.task or ''
+        if words.nonce ~= other.nonce and (differ or task ~= asked) then
+          return 'taken', id, task .. '\0' .. asked .. '\0' .. (differ and '1' or '')
+        end
+      end
+    else
+      first[id] = body
+    end
+  end
+end
+
+function E.within(reach, queue)
+  for _, each in ipairs(reach or {}) do
+    if each == queue then return true end
+  end
+  return not reach or #reach == 0
+end
+
+-- the first job that this one names and that is out of its reach; see rules.check_reach
+local function beyond(j, jobs)
+  local named, above = {}, j.parent or j.root
+  for k, up in ipairs(j.after) do named[k] = up end
+  if above then named[#named + 1] = above end
+  B.load(named)
+  for _, up in ipairs(named) do
+    local r = B.get(up)
+    local other = r and r.j
+    for k = 1, other and 0 or #jobs do
+      if jobs[k][1] == up then other = R.job(up, jobs[k][2]) break end
+    end
+    if not other or not E.within(j.reach, other.queue) then return up end
+    if up == j.parent and j.root ~= (other.root or up) then return j.root or up end
+  end
+end
+
 function E.answers(jobs, leaving)
   local answers, taken, ids = {}, {}, {}
   for k, new in ipairs(jobs) do ids[k] = new[1] end
   B.load(ids)
+  local wrong, id, why = refused(jobs)
+  if wrong then return nil, wrong, id, why end
   for _, new in ipairs(jobs) do
     local id = new[1]
     if B.get(id) or answers[id] then
@@ -181,13 +275,15 @@ function E.answers(jobs, leaving)
       new[3] = j
       local answer = id
       if j.key then
-        local holder = taken[j.key] or E.holder(j.key, leaving)
+        local first = taken[j.key]
+        local holder = first and first.id or E.holder(j.key, leaving)
+        if holder and not E.within(j.reach, (first or B.get(holder).j).queue) then return nil, 'held', j.key, '' end
         if holder and j.conflict == 'raise' then return nil, 'held', j.key, holder end
         local h = holder and B.get(holder)
         if holder and ((j.conflict or 'keep') == 'keep' or (h and h.state >= SUCCEEDED)) then
           answer = holder
         else
-          taken[j.key] = id
+          taken[j.key] = j
         end
       end
       answers[id] = answer
@@ -196,6 +292,10 @@ function E.answers(jobs, leaving)
   for _, new in ipairs(jobs) do
     local id = new[1]
     local j = answers[id] == id and not B.get(id) and (new[3] or R.job(id, new[2]))
+    if j and #(j.reach or '') > 0 then
+      local up = beyond(j, jobs)
+      if up then return nil, 'unknown', up, id end
+    end
     if j and not j.wait_timeout then
       for _, up in ipairs(j.after) do
         if not answers[up] and not B.get(up) then return nil, 'unknown', up, id end
@@ -212,9 +312,15 @@ function E.root_of(r)
   return root and root ~= '' and root or r.id
 end
 
--- ids that are made of their parent's: no other workflow may ask for one
+-- Ids that are made of their parent's: no other workflow asks for one. treadle/ids.py says the same: an id that goes on
+-- after a derived one was chosen by a user.
 local function is_derived(id)
-  return sub(id, 1, 8) == 'treadle:' or (#id == 32 and not string.find(id, '[^0-9a-f]'))
+  if sub(id, 1, 8) ~= 'treadle:' then return false end
+  local stem, rest = sub(id, 9, 40), sub(id, 41)
+  if #stem < 32 or string.find(stem, '[^0-9a-f]') then return true end
+  local process = sub(rest, 1, 13)
+  if #process == 13 and string.find(process, '^%-[0-9a-f]+$') then rest = sub(rest, 14) end
+  return rest == '' or (#rest > 6 and string.find(rest, '^%-[0-9]+$') ~= nil)
 end
 
 -- whether an outcome would touch what another workflow may have to do with
@@ -234,16 +340,12 @@ function E.crosses(r, after, jobs)
   return has_left(ids)
 end
 
--- the same list without repetitions, each replaced by what answers it
-local function resolved(after, answers, keep)
-  local list, seen, same = {}, {}, true
-  for _, up in ipairs(after) do
-    local answer = answers[up] or up
-    if seen[answer] or answer ~= up then same = false end
-    if not seen[answer] then
-      seen[answer] = true
-      list[#list + 1] = answer
-    end
+-- the same list, each replaced by what answers it
+local function resolved(after, answers)
+  local list, same = {}, true
+  for k, up in ipairs(after) do
+    list[k] = answers[up] or up
+    if list[k] ~= up then same = false end
   end
   return same and after or list
 end
@@ -256,7 +358,7 @@ local function store(new, answers, parent)
   for _, up in ipairs(r.after) do
     if up == soft then soft = nil end    -- it waits for the holder by name, and with what it asked of that ending
   end
-  r.pending = E.needed(j.need, r.after) + (soft and 1 or 0)
+  r.pending, r.slack = E.needed(j.need, r.after) + (soft and 1 or 0), E.tolerated(r.slack, j.need, r.after)
   if j.deadline then r.deadline_at = now + j.deadline end
   r.due_at = least(not r.ran and r.deadline_at or nil, j.wait_timeout and now + j.wait_timeout)
   if not soft and r.pending <= 0 and #r.after == 0 then

@@ -57,7 +57,7 @@ while at < width do
   local ids, bodies = {}, {}
   for k = 1, n do ids[k], bodies[k] = ARGV[at + 1 + 2 * k], ARGV[at + 2 + 2 * k] end
   local have, line, lanes = fetch(JOB, ids), line_of(queue, rank), {}
-  local set, turns, made, rows, m = {}, {}, {}, {}, 0
+  local set, turns, made, rows, m, least = {}, {}, {}, {}, 0, now
   for k = 1, n do
     local id, body = ids[k], bodies[k]
     if have[k] then
@@ -70,7 +70,7 @@ while at < width do
         local kind = kind_of(body, line, lanes)
         if kind.lane then
           local lane, place = kind.lane, place_in(kind, line)
-          turn = num(place)
+          turn, least = num(place), math.min(least, place)
           lane.add[#lane.add + 1], lane.add[#lane.add + 2] = turn, id
           place = struct.pack('>d', place)
           places[#places + 1] = place
@@ -87,6 +87,7 @@ while at < width do
     many('HSET', JOB, set, 2)
     many('HSET', ROW, rows, 2)
     many('ZADD', line.list, turns, 2)
+    unskip(rank, queue, least)
     many('ZADD', MADE, made, 2)
     for key, lane in pairs(lanes) do many('ZADD', key, lane.add, 2) end
     call('ZADD', ns .. ':lines:' .. queue, -rank, rank)
@@ -98,7 +99,7 @@ while at < width do
   end
   number, at = number + n, at + 3 + 2 * n
 end
-if #topics > 0 and not (number == 1 and not KEYS[3] and handed(ARGV[4])) then call('PUBLISH', ns .. ':say', cmsgpack.pack(topics)) end
+if #topics > 0 and not (number == 1 and not KEYS[3] and handed(ARGV[4])) then hint(ns .. ':say', cmsgpack.pack(topics)) end
 if ARGV[2] ~= '' and not done then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
 known[2] = table.concat(places)
 return known

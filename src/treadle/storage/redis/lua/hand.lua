@@ -3,5 +3,5 @@ local found = claim()
 pay()
 if #found ~= 5 then return false end
 local ticket, body, row = asked.worker, found[4], found[5]
-call('PUBLISH', address, struct.pack('>HI4', #ticket, #body) .. ticket .. body .. row)
+hint(address, struct.pack('>HI4', #ticket, #body) .. ticket .. body .. row)
 return true

@@ -1,12 +1,17 @@
--- ARGV: now, the mark, number of rules, name rule ..., number of rates, name rate ..., then for each job:
+-- ARGV: now, the mark, number of facts, kind name value ..., number of rates, name rate ..., then for each job:
 -- id, job with its moment, row or '', '1' if it holds its key, whom it is behind or '', edges as msgpack.
 -- rate: { { moment, cost } ..., no moment twice; tokens or false, at }. edge: { up, open, soft, version }.
 -- Stores them as they are: nothing is tended, counted down or said. A known id is left as it is.
+-- Answers '', or the stored mark if that refuses the new one; then nothing is stored.
+do
+  local refused = M.write(ARGV[2])
+  if refused then return refused end
+end
 slowly()
 local at = 3
 for _ = 1, tonumber(ARGV[at]) do
-  call('HSET', RULES, ARGV[at + 1], ARGV[at + 2])
-  at = at + 2
+  F.take(ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+  at = at + 3
 end
 at = at + 1
 for _ = 1, tonumber(ARGV[at]) do
@@ -23,5 +28,4 @@ end
 at = at + 1
 C.store(at)
 B.write()
-call('SET', ns .. ':move', ARGV[2])
-return 1
+return ''

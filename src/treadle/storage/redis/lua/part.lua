@@ -7,7 +7,11 @@ if ARGV[2] ~= '' then
   if now > tonumber(ARGV[3]) then return { '\2' } end
   done = call('ZSCORE', ns .. ':done', ARGV[2]) and true
 else
-  local mark = away()
-  if mark then return mark end
+  if call('EXISTS', MOVE, SKIPS) > 0 then     -- the one question a plain enqueue asks of both
+    local mark = away()
+    if mark then return mark end
+  else
+    mark, skipping = false, false
+  end
 end
 local asks = KEYS[3] and not done and ARGV[3] ~= 'here' and (SPREAD or ARGV[2] == '')

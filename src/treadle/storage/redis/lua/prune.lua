@@ -2,6 +2,7 @@
 -- Answers { how many went, how many were looked at and stay, '1' if there may be more }.
 if away() then return { 0, 0, '' } end
 slowly()
+make_way()
 local LOOK = 500                         -- rows one call looks at
 if ARGV[4] == '1' then
   T.tend()

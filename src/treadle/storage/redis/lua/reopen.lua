@@ -52,14 +52,35 @@ end
 local function recount(r)
   local need, slack = r.j.need, r.j.slack
   if r.ran and not r.j.ran then need, slack = nil, nil end
-  r.pending, r.slack = E.needed(need, r.after), slack
+  r.pending, r.slack = E.needed(need, r.after), E.tolerated(slack, need, r.after)
   B.put(r)
   for _, up in ipairs(r.after) do E.drop_edge(up, r.id) end
   E.watch_ups(r, r.after)
 end
 
+function O.merged(memo, more)
+  if #more == 0 then return memo end
+  local list, at = {}, {}
+  for _, from in ipairs({ memo, more }) do
+    for _, pair in ipairs(from) do
+      local place = at[pair[1]] or #list + 1
+      list[place], at[pair[1]] = pair, place
+    end
+  end
+  return list
+end
+
+-- the nonce of a person's act in a memo
+function O.act_in(memo)
+  for _, pair in ipairs(memo) do
+    if pair[1] == 'treadle:act' then return pair[2] end
+  end
+end
+
 function O.after_the_end(r, out)
   if out.state == r.state and out.keep then
+    r.memo = O.merged(r.memo, out.memo)
+    if O.act_in(out.memo) then r.version = r.version + 1 end    -- the next act must have seen this one
     r.expires_at = E.expires_at(r, r.state, r.ended_at or now, out.keep)
     B.put(r)
     return 'applied'
@@ -68,11 +89,14 @@ function O.after_the_end(r, out)
   local found = would_reopen(r)
   for _, each in ipairs(found) do
     local holder = each.j.key and E.holder(each.j.key)
-    if holder and holder ~= each.id then return 'held', each.j.key, holder end
+    if holder and holder ~= each.id then
+      return 'held', each.j.key, E.within(out.reach, B.get(holder).j.queue) and holder or ''
+    end
   end
   for _, each in ipairs(found) do
     for _, down in ipairs(E.downs(each.id)) do uncount(each, down) end
   end
+  r.memo = O.merged(r.memo, out.memo)
   for _, each in ipairs(found) do reopen(each) end
   r.pending = 0
   if out.delay > 0 then E.schedule(r, now + out.delay) else B.join(r, now) end

@@ -34,8 +34,14 @@ function R.job(id, body)
   j.plain, j.rank, j.keep, j.keep_failed = flags == PLAIN, rank, keep, keep_failed
   j.id, j.task, j.queue = id, sub(body, 28, 27 + tl), sub(body, 28 + tl, at - 1)
   if j.slack == nil then j.slack = 0 elseif j.slack == false then j.slack = nil end
-  j.after, j.limits = j.after or NOTHING, j.limits or NOTHING
+  j.after, j.limits = j.after or NOTHING, priced(j.limits or NOTHING)
   return j
+end
+
+-- the NewJob itself; `stored`: the moment it was made follows
+function R.words(body, stored)
+  local tl, ql, hl = struct.unpack('>HHI4', body, 20)
+  return cmsgpack.unpack(sub(body, 28 + tl + ql + hl, stored and -9 or -1))
 end
 
 -- as it stands when it has just been asked for

@@ -42,6 +42,8 @@ local function awaited()
   return found
 end
 
+local HEAVY = 10000                      -- bytes of a result that a server without room refuses
+
 -- What rows that end alike have in common: moments from `due` on, rank, lengths, worker, queue, limits. `ids`: those of them
 -- that end now, unless somebody stands aside for one of the limits and may have to come back.
 local anybody_aside
@@ -73,7 +75,7 @@ end
 
 -- until when rows that are kept so many seconds are, as bytes and as a score; and which of them
 local function until_of(keep)
-  local moment = now + math.max(struct.unpack('>d', keep), 60)
+  local moment = now + math.max(struct.unpack('>d', keep), ${KEEP_LEAST})
   return { struct.pack('>d', moment), num(moment), {} }
 end
 
@@ -116,7 +118,7 @@ end
 do
   local raws, parents = fetch(ROW, ids), awaited()
   local set, due, topics, n = {}, {}, {}, 0
-  local wordings, untils, groups = {}, {}, {}
+  local wordings, untils, groups, heaviest = {}, {}, {}, 0
   local ending = num(-now)
   for k = 1, total do
     local raw, id, w = raws[k], ids[k], wordings[words[k]]
@@ -140,6 +142,7 @@ do
         end
         n = n + 1
         done[k] = true
+        if #w.tail > heaviest then heaviest = #w.tail end
         group.ids[#group.ids + 1] = id
         set[2 * n - 1], set[2 * n] = id, w.after .. sub(raw, 11, 14) .. w.attempt .. sub(raw, 19, 66) .. group.moments
           .. u[1] .. group.names .. w.tail
@@ -149,11 +152,13 @@ do
     end
   end
   if n > 0 then
-    many('HSET', ROW, set, 2)
+    -- A full server takes endings (see `make_way`), but for those that would fill it further.
+    if heaviest > HEAVY then many('HSET', ROW, set, 2) end
     many('ZREM', DUE, due)
+    if heaviest <= HEAVY then many('HSET', ROW, set, 2) end
     for _, u in pairs(untils) do list(u, ending) end
     give_back(groups)
-    call('PUBLISH', ns .. ':ends', cmsgpack.pack(topics))
+    hint(ns .. ':ends', cmsgpack.pack(topics))
   end
   if n == total then return said end
 end
@@ -174,31 +179,50 @@ end
 -- this very outcome has been applied, and nothing has touched the row since
 local function repeats(out, r)
   if r.version ~= out.version + 1 or r.state == RUNNING then return false end
+  local act = O.act_in(out.memo)
+  if act then return O.act_in(r.memo) == act end
   local waited = out.state == WAITING and r.state == READY and r.ran == out.ran
   return (r.state == out.state or waited) and r.attempt == out.attempt and r.result == out.result
     and r.value == out.value and r.error == out.error and r.reason == out.reason
 end
 
-local function merged(memo, more)
-  if #more == 0 then return memo end
-  local list, at = {}, {}
-  for _, from in ipairs({ memo, more }) do
-    for _, pair in ipairs(from) do
-      local place = at[pair[1]] or #list + 1
-      list[place], at[pair[1]] = pair, place
+-- Of the rows that answer jobs of this outcome those that wait for its job, directly or through others; nil and what is wrong
+-- if one of these jobs would wait for such a row. See rules.refuse_circle.
+local function circle_of(out, jobs, answers)
+  local circle, fresh, waiting, named = {}, {}, nil, {}
+  if out.state ~= WAITING then return circle end
+  for _, new in ipairs(jobs) do
+    local id = new[1]
+    if answers[id] == id and not B.get(id) then fresh[id] = true end
+  end
+  for _, new in ipairs(jobs) do
+    local row = answers[new[1]]
+    if not fresh[row] then
+      waiting = waiting or E.waiting_for(out.id)
+      if waiting[row] then circle[row] = true end
     end
   end
-  return list
+  if not next(circle) then return circle end
+  for _, up in ipairs(out.after) do named[up] = true end
+  for _, new in ipairs(jobs) do
+    if named[new[1]] and fresh[new[1]] then
+      for _, up in ipairs(new[3].after) do
+        local row = answers[up] or up
+        if circle[row] then return nil, new[1], row .. '\0' .. out.id end
+      end
+    end
+  end
+  return circle
 end
 
--- wait for what the outcome names; a job born of it that another row answered is nobody's child
-local function wait(r, out, jobs, born)
-  local asked, after, seen = {}, {}, {}
-  for _, new in ipairs(jobs) do asked[new[1]] = true end
+-- wait for what the outcome names, or the rows that answered it
+local function wait(r, out, answers, circle)
+  local after, seen = {}, {}
   for _, up in ipairs(out.after) do
-    if (born[up] or not asked[up]) and not seen[up] then
+    local row = answers[up] or up
+    if not seen[up] and not circle[row] then
       seen[up] = true
-      after[#after + 1] = up
+      after[#after + 1] = row
     end
   end
   local ups = r.ups or {}
@@ -212,10 +236,10 @@ local function wait(r, out, jobs, born)
   E.watch_ups(r, after)
 end
 
-local function apply(r, out, jobs, answers)
+local function apply(r, out, jobs, answers, circle)
   local was_running = r.state == RUNNING
   r.attempt, r.result, r.value, r.error, r.reason = out.attempt, out.result, out.value, out.error, out.reason
-  r.memo, r.updated_at, r.ran = merged(r.memo, out.memo), now, r.ran or out.ran
+  r.memo, r.updated_at, r.ran = O.merged(r.memo, out.memo), now, r.ran or out.ran
   if out.note then r.note = out.note end
   if out.state >= SUCCEEDED then
     if not was_running then r.worker = nil end
@@ -226,15 +250,24 @@ local function apply(r, out, jobs, answers)
   if r.result then B.topics['job:' .. r.id] = true end
   r.version, r.worker, r.place, r.parked, r.due_at, r.state = r.version + 1, nil, nil, nil, nil, WAITING
   B.put(r)
-  local born = E.store_all(jobs, answers, r.id)
+  E.store_all(jobs, answers, r.id)
   if out.state == READY and out.delay <= 0 then
     B.join(r, now)
   elseif out.state == READY then
     E.schedule(r, now + out.delay)
   else
-    wait(r, out, jobs, born)
+    wait(r, out, answers, circle)
   end
   A.call_in(r)
+end
+
+-- see rules.may_wait
+local function may_wait(out, r, above)
+  if E.within(out.reach, above.j.queue) then return true end
+  for _, up in ipairs(r.after) do
+    if up == above.id then return true end
+  end
+  return false
 end
 
 local crossed = {}                      -- workflows that have to be in the first shard before they go on
@@ -246,6 +279,7 @@ local function settle(k)
     if has_left({ id }) then return refuse(k, 'left') end
     return refuse(k, 'stale', 'there is no such job')
   end
+  if not E.within(out.reach, r.j.queue) then return refuse(k, 'stale', 'there is no such job') end
   if repeats(out, r) then return end
   if r.version ~= out.version then
     return refuse(k, 'stale', 'it is ' .. STATES[r.state] .. ' at version ' .. r.version)
@@ -265,12 +299,16 @@ local function settle(k)
   local answers, wrong, one, other = E.answers(jobs, out.state >= SUCCEEDED and id or nil)
   if not answers then return refuse(k, wrong, one, other) end
   for _, up in ipairs(out.after) do
-    if not answers[up] and not B.get(up) then return refuse(k, 'unknown', up, id) end
+    local above = not answers[up] and B.get(up)
+    if not answers[up] and not (above and may_wait(out, r, above)) then return refuse(k, 'unknown', up, id) end
   end
+  out.id = id
+  local circle, wrong, one = circle_of(out, jobs, answers)
+  if not circle then return refuse(k, 'circle', wrong, one) end
   if r.state == RUNNING and r.worker and (out.reason == 'asked' or out.reason == 'superseded') then
     B.topics['worker:' .. (string.match(r.worker, '^(.+)#[^#]*$') or r.worker)] = true
   end
-  apply(r, out, jobs, answers)
+  apply(r, out, jobs, answers, circle)
   E.count_endings()
 end
 

@@ -1,12 +1,13 @@
 -- What is due: scheduled jobs join the line, lost leases return, deadlines and waits end, rates let somebody in.
 T = {}
-local MOST = 1000                        -- due rows one call moves; more come at the next
+local MOST = ${TEND_STEP}                        -- due rows one call moves; more come at the next
 
 local function act(r)
   if r.deadline_at and r.deadline_at <= now and not r.ran then
     E.finish(r, FAILED, 'expired', 'its deadline passed')
   elseif r.state == RUNNING then
     r.lost, r.updated_at = r.lost + 1, now
+    r.reason = 'lost by ' .. (string.match(r.worker or '', '^(.+)#[^#]*$') or r.worker or '')
     B.join(r, now)
     A.call_in(r)
   elseif r.state == READY then
@@ -27,6 +28,7 @@ function T.tend()
   B.flush()
   local due = call('ZRANGEBYSCORE', DUE, '-inf', num(now), 'WITHSCORES', 'LIMIT', 0, MOST)
   if #due > 0 then
+    make_way()
     local ids = {}
     for k = 1, #due, 2 do ids[#ids + 1] = due[k] end
     B.load(ids)

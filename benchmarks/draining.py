@@ -1,0 +1,21 @@
+"""How fast a fleet of workers drains a storage, from the first job that is done to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+CUT = 20.0  # s; then the rate is that of the jobs done until then
+
+
+async def drained(done: Callable[[], Awaitable[int]], jobs: int, look: float) -> float:
+    """Jobs a second. `done` counts those that are done; it is asked every `look` seconds."""
+    first, begun, over = 0, 0.0, time.monotonic() + CUT
+    while True:
+        await asyncio.sleep(look)
+        count, now = await done(), time.monotonic()
+        if count and not begun:
+            first, begun = count, now
+        if now > over or (begun and count >= jobs):
+            return (count - first) / max(now - begun, look)

@@ -1,0 +1,83 @@
+"""Calls that must be awaited, made where nothing can await them: a forgotten await would lose a job without an error.
+
+Only a warning would be left of a coroutine that nothing runs, after a web server has answered that all is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, ParamSpec, TypeVar
+
+from treadle.errors import NotAwaited
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What follows a call whose result is an argument of another call, as in `asyncio.run(task.enqueue())`.
+HANDED_ON: Final = (
+    "CALL", "PRECALL", "KW_NAMES", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL",
+    "LOAD_DEREF",
+)  # fmt: skip
+
+
+def check_awaited(call: str, instead: str, returned: bool = False) -> None:
+    """Raise NotAwaited if the caller's caller cannot await: no event loop runs, and it does not hand the coroutine to a
+    function that could run one. `returned`: it may return the coroutine, as `lambda: app.jobs.get(id)` does. 0.1 us
+    where a loop runs."""
+    if asyncio._get_running_loop() is None and not _hands_on(sys._getframe(2), returned):
+        raise NotAwaited(call, instead)
+
+
+def _hands_on(frame: FrameType, returned: bool) -> bool:
+    following = next((each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti), None)
+    if following is None:
+        return False
+    # pytest rewrites `assert run(call())` so that each value in it gets a variable, whose name begins with "@py_".
+    rewritten = following.opname.startswith("STORE_FAST") and "@py_" in str(following.argval)
+    return rewritten or following.opname.startswith(HANDED_ON) or (returned and following.opname == "RETURN_VALUE")
+
+
+class Awaited:
+    """A class whose public coroutine methods raise NotAwaited at once where nothing can await them.
+
+    call  how users write the object in front of the method: "app.jobs"
+    sync  how they write the call without await; `{name}` is the method. Default: `app.sync.call(app.jobs.get(...))`
+    more  the same for methods that differ, by name
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(
+        cls, call: str | None = None, sync: str | None = None, more: dict[str, str] | None = None
+    ) -> None:
+        super().__init_subclass__()
+        if call is None:  # a class that a user derived
+            return
+        for name, method in list(vars(cls).items()):
+            if not name.startswith("_") and inspect.iscoroutinefunction(method):
+                through = f"app.sync.call({call}.{name}(...))"
+                instead = (more or {}).get(name, sync or through).format(name=name, through=through)
+                setattr(cls, name, _checked(method, f"{call}.{name}()", instead))
+
+
+def _checked(method: Callable[..., Any], call: str, instead: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if asyncio._get_running_loop() is None:
+            check_awaited(call, instead, returned=True)
+        return method(*args, **kwargs)
+
+    return checked
+
+
+def unchecked(method: Callable[P, T]) -> Callable[P, T]:
+    """The coroutine method of an `Awaited` class for a caller that carries its coroutine out on another thread's
+    loop."""
+    found: Callable[P, T] = getattr(method, "__wrapped__", method)
+    return found

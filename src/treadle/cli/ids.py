@@ -1,0 +1,20 @@
+"""Ids as a person types them: as Treadle shows them, or in the 26 characters of the delayed protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from treadle.faces.names import id_of
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+
+async def stored_ids(app: App, typed: Sequence[str]) -> list[str]:
+    """The ids meant. An id as it was typed comes first: a program may have chosen one that looks like a `jobId`."""
+    meant = [id_of(text) for text in typed]
+    if not any(meant):
+        return list(typed)
+    rows = await app.storage.get(typed)
+    return [text if row is not None else other or text for text, row, other in zip(typed, rows, meant, strict=True)]

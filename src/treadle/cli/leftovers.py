@@ -1,0 +1,142 @@
+"""Rows that faults leave behind, and `treadle doctor --repair`: bodies without a job, rows that only say they are ours.
+
+Treadle's own queue holds schedules, rests of limits and the leader. What else stands there, or says it is one of those
+and is not, was stored past the checks; no worker runs it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treadle import defaults
+from treadle.cli.checks import Check, fail, ok, warn
+from treadle.cli.file import looking, loose_files, schema
+from treadle.cli.say import plural
+from treadle.compose.plan import FLOW
+from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob
+from treadle.judge import HOLD
+from treadle.model import Query, Record
+from treadle.operate import own, ticks
+from treadle.ranges import OWN
+from treadle.worker import lead
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+PAGE = 500
+NAMED = 3  # rows a line names
+NO_JOB = "body WHERE seq NOT IN (SELECT seq FROM job)"
+CUT = "job WHERE instr(id, char(0)) > 0 OR instr(key, char(0)) > 0"  # SQLite's JSON ends a text there
+HANGING = ("label", "memo", "slot")  # tables whose rows belong to one of `job`
+
+
+# --- in a database file
+
+
+def in_file(file: Path) -> Iterator[Check]:
+    """Rows of a SQLite file that no verb can find."""
+    if schema(file) is None:
+        return
+    try:
+        with looking(file) as db:
+            [bodies], [cut] = (db.execute(f"SELECT count(*) FROM {what}").fetchone() for what in (NO_JOB, CUT))
+    except sqlite3.Error:
+        return  # the check of the content says so
+    if bodies:
+        yield fail("bodies", f"{plural(bodies, 'body row')} without a job: storing jobs fails with `UNIQUE constraint`",
+                   "`treadle doctor --repair` removes them")  # fmt: skip
+    if cut:
+        yield fail("names", f"{plural(cut, 'job')} with U+0000 in the id or key, which no call finds",
+                   "`treadle doctor --repair` removes them")  # fmt: skip
+    if not bodies and not cut:
+        yield ok("rows", "each row has what belongs to it")
+
+
+def repair_file(file: Path) -> Iterator[Check]:
+    """Remove those rows, and take the rights to the file from other users."""
+    if schema(file) is not None:
+        with closing(sqlite3.connect(file, timeout=10.0, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            for table in HANGING:
+                db.execute(f"DELETE FROM {table} WHERE job IN (SELECT seq FROM {CUT})")
+            cut = db.execute(f"DELETE FROM {CUT}").rowcount
+            bodies = db.execute(f"DELETE FROM {NO_JOB}").rowcount
+            db.execute("COMMIT")
+        if cut or bodies:
+            yield ok(
+                "repaired", f"removed {plural(cut, 'job')} that no call found, {plural(bodies, 'body row')} without one"
+            )
+    for path, mode, wanted in loose_files(file):
+        path.chmod(wanted)
+        yield ok("repaired", f"{path.name} had the permissions {mode:04o} and has {wanted:04o}")
+
+
+# --- in every storage
+
+
+async def in_storage(app: App, repair: bool) -> AsyncIterator[Check]:
+    """Rows that only say that they are Treadle's own; with `repair` they are cancelled."""
+    found = [(row, problem) async for row in _own_rows(app) if (problem := problem_of(row)) is not None]
+    if not found:
+        yield ok("own rows", "what stands in Treadle's own queue is Treadle's own")
+        return
+    if repair:
+        for row, problem in found:
+            yield await _cancelled(app, row, problem)
+        return
+    some = "; ".join(f"{row.id}: {problem}" for row, problem in found[:NAMED])
+    yield warn("own rows", f"{plural(len(found), 'row')} that nobody runs: {some}",
+               "`treadle doctor --repair` cancels them; who stored them?")  # fmt: skip
+
+
+async def _own_rows(app: App) -> AsyncIterator[Record]:
+    """All unfinished rows of Treadle's own queue, and those of its own tasks in other queues."""
+    stats = await app.queues.stats()
+    tasks = {
+        (count.queue, count.task) for count in stats.counts if count.task.startswith(OWN) and not count.state.final
+    }
+    wanted: list[tuple[str, str | None]] = [(defaults.OWN_QUEUE, None)]
+    wanted += sorted((queue, task) for queue, task in tasks if queue != defaults.OWN_QUEUE and task != FLOW)
+    for queue, task in wanted:
+        cursor: str | None = None
+        while True:
+            page = await app.storage.find(
+                Query(queue=queue, task=task, state=ticks.UNFINISHED, order="oldest", limit=PAGE, cursor=cursor)
+            )
+            for row in page.records:
+                yield row
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+
+def problem_of(row: Record) -> str | None:
+    """What keeps a row of our queue, or of a task of ours, from being what it says; None: it is."""
+    job = row.job
+    if not job.task.startswith(OWN):
+        return f"a job of the task {job.task!r}" if job.task else "a promise"
+    try:
+        if job.task.partition(":")[0] == ticks.TASK:
+            own.check_schedule(job)
+            own.check_definition(ticks.Entry(row).definition)
+        elif job.task == HOLD:
+            own.check_hold_row(job)
+        elif (job.task, job.id) != (lead.TASK, lead.ID):
+            return f"there is no task {job.task!r} for this queue"
+    except ticks.UNREADABLE as error:
+        return str(error)
+    return None
+
+
+async def _cancelled(app: App, row: Record, problem: str) -> Check:
+    try:
+        await app.jobs.cancel(row.id, tree=False)
+    except (Stale, UnknownJob, JobNotDone) as error:
+        return ok("repaired", f"{row.id} ({problem}) has ended meanwhile: {error}")
+    except TreadleError as error:
+        return fail("own rows", f"{row.id} ({problem}) was not cancelled: {error}", "is a worker running it? Try again")
+    return ok("repaired", f"cancelled {row.id}: {problem}")

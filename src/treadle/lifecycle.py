@@ -1,0 +1,405 @@
+"""Which event loop has an app's storage open: one at a time, decided under a lock before anything is awaited.
+
+A storage belongs to the loop that opened it. Other loops reach it through `SharedStorage`. An ownership ends when the
+app is closed, when nobody uses the app any more, and when its loop ends; a forked child has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, Literal, TypeVar
+from weakref import WeakSet
+
+from treadle import forks
+from treadle.errors import StorageError, StorageUnavailable
+from treadle.loopcall import LoopCall, LoopEnded, is_own, stopped
+from treadle.started import started
+from treadle.storage.carrying import warn_of_move
+from treadle.storage.contract import Storage
+from treadle.storage.shared import SharedStorage
+
+T = TypeVar("T")
+
+Loop = asyncio.AbstractEventLoop
+Why = Literal["closed", "unused", "ended", "handed over"]
+
+AGAIN: Final = 0.02  # seconds before a call is repeated that another loop cancelled as it ended
+ENDING: Final = 500  # such repetitions: 10 s
+PATIENCE: Final = 1.0  # seconds a cancelled call gets to end
+
+_all: WeakSet[Lifecycle] = WeakSet()
+
+
+class Ownership:
+    """One time that the storage is open."""
+
+    def __init__(self, loop: Loop, storage: Storage) -> None:
+        self.loop, self.storage, self.thread = loop, storage, threading.get_ident()
+        self.state: Literal["opening", "open", "closing", "ended"] = "opening"
+        self.why: Why | None = None  # it closes, or ended
+        self.opening: asyncio.Task[None] | None = None
+        self.closing: asyncio.Task[None] | None = None
+        self.waiting = 0  # callers that wait until it is open
+        self.calls: set[asyncio.Task[Any]] = set()  # of other loops
+        self.at_loop_end: AsyncGenerator[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state == "ended" or self.loop.is_closed()
+
+    def call(self, work: Callable[[], Awaitable[T]]) -> LoopCall[T]:
+        """Have this done on the loop that owns the storage, as long as it does."""
+        return LoopCall(self.loop, lambda: self._counted(work), lambda: self.state in ("opening", "open"))
+
+    async def _counted(self, work: Callable[[], Awaitable[T]]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self.calls.add(task)
+        try:
+            return await work()
+        finally:
+            self.calls.discard(task)
+
+    async def end_calls(self) -> None:
+        """Nothing may be under way on a loop that ends."""
+        for task in self.calls:
+            task.cancel()
+        if self.calls:
+            await asyncio.wait(self.calls, timeout=PATIENCE)
+
+    def check(self) -> None:
+        """Raise an error in a call that was under way when somebody closed the app."""
+        if self.why == "closed":
+            raise StorageUnavailable("the app was closed in the middle of this call; it may have been carried out")
+
+
+class Lifecycle:
+    """The storage of one app, and which loop has it open.
+
+    make          a new storage of the same address; None: there is only this one
+    by_url        a forked child can make one of its own, which shares nothing with its parent's
+    before_close  awaited before the storage is closed
+    when_open     called each time it was opened
+    when_forked   called in a forked child, before anything else of the app
+    """
+
+    def __init__(
+        self, storage: Storage, make: Callable[[], Storage] | None, by_url: bool,
+        before_close: Callable[[], Awaitable[object]], when_open: Callable[[], None], when_forked: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.storage, self._make, self._by_url, self._before_close = storage, make, by_url, before_close
+        self._when_open, self._when_forked = when_open, when_forked
+        self.own_loop: Loop | None = None  # the portal's, which gives the storage to any other loop that opens the app
+        self._parent: int | None = None  # the process that has the only storage there is
+        self._begin()
+        self.shared = SharedStorage(self)
+        _all.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self.ownership: Ownership | None = None
+        self._users: dict[Loop, int] = {}
+        self._taking = 0  # loops that are about to take it from the portal's
+        self.lazily = False  # a call opened it, so it stays open until `close`
+        self.moves = 0  # times it was open and left its loop, other than by `close`
+        # The hot path reads these two: where the storage is open, and what callers there use.
+        self._loop: Loop | None = None
+        self._at_hand: Storage | None = None
+
+    def after_fork(self) -> None:
+        """This is a child process: it uses nothing that its parent has open."""
+        before = self.ownership
+        self._begin()
+        self.own_loop = None
+        self._when_forked()
+        if before is not None:
+            forks.leave(before.storage)  # to collect it could write to the parent's sockets
+            if self._make is not None and self._by_url:
+                self.storage = self._make()
+            else:
+                self._parent = os.getppid()
+
+    # --- looking
+
+    def at_hand(self) -> Storage | None:
+        """The storage, if it is open on the loop that runs here."""
+        return self._at_hand if self._loop is asyncio.get_running_loop() else None
+
+    def seen_from_here(self) -> Storage:
+        """The storage as the code that runs here may use it."""
+        owner = self.owner
+        if owner is None:
+            return self.storage
+        try:
+            return self.storage if asyncio.get_running_loop() is owner else self.shared
+        except RuntimeError:
+            return self.storage
+
+    @property
+    def loop(self) -> Loop | None:
+        """The event loop it is open on."""
+        loop = self._loop
+        return None if loop is None or loop.is_closed() else loop
+
+    @property
+    def owner(self) -> Loop | None:
+        """The event loop it is open on, or being opened or closed on."""
+        ownership = self.ownership
+        return None if ownership is None or ownership.is_over else ownership.loop
+
+    # --- opening
+
+    async def open(self) -> Storage:
+        """Open it unless it is open; each open wants its own `leave`."""
+        here = asyncio.get_running_loop()
+        self._count(here, 1)
+        try:
+            while True:
+                ownership = await self._current(here)
+                storage = await self._ready(ownership, here)
+                if storage is None:
+                    continue
+                if ownership.loop is here or ownership.loop is not self.own_loop:
+                    return storage
+                await self._take_over(ownership)
+        except BaseException:
+            await self.leave(0)  # where it was open by then, nobody would close it
+            raise
+
+    async def _take_over(self, ownership: Ownership) -> None:
+        """The portal's loop closes the storage; its calls go on once it is open here."""
+        self._taking += 1
+        try:
+            await self._shut(ownership, "handed over")
+        finally:
+            self._taking -= 1
+
+    async def opened(self) -> Storage:
+        """The storage, opened at its first use; it stays open until `close`."""
+        storage, here = self.at_hand(), asyncio.get_running_loop()
+        while storage is None:
+            self.lazily = True
+            storage = await self._ready(await self._current(here), here)
+        return storage
+
+    def _count(self, loop: Loop, more: int) -> int:
+        with self._lock:
+            self._users[loop] = max(0, self._users.get(loop, 0) + more)
+            for each in [each for each, count in self._users.items() if not count or each.is_closed()]:
+                del self._users[each]
+            return sum(self._users.values())
+
+    async def _current(self, here: Loop) -> Ownership:
+        """The ownership there is, or a new one of this loop."""
+        while self._taking and here is self.own_loop and self.owner is None:  # noqa: ASYNC110 (another thread's doing)
+            await asyncio.sleep(AGAIN)
+        if self._parent is not None:
+            raise StorageError(
+                f"this app's storage was opened by process {self._parent}, and this is its child {os.getpid()}: give "
+                "the app the url of a file or a server, or make the app in the child"
+            )
+        with self._lock:
+            found = self.ownership
+            if found is not None and not found.is_over:
+                if found.loop is not here and is_own(found.thread):
+                    raise stopped()
+                return found
+            left = found is not None  # its loop ended without closing it
+            if left and self._make is not None:
+                self.storage, left = self._make(), False
+            new = self.ownership = Ownership(here, self.storage)
+            self._loop = self._at_hand = None
+        new.opening = started(self._open(new, left), loop=here)
+        new.opening.add_done_callback(_seen)
+        return new
+
+    async def _open(self, ownership: Ownership, left: bool) -> None:
+        storage = ownership.storage
+        try:
+            if left:
+                with contextlib.suppress(Exception):
+                    await storage.close()
+            await storage.open()
+            await warn_of_move(storage)
+            ownership.at_loop_end = self._at_loop_end(ownership)
+            await anext(ownership.at_loop_end)
+        except BaseException:
+            try:
+                with contextlib.suppress(Exception):
+                    await storage.close()
+            finally:
+                self._end(ownership, "ended")
+            raise
+        with self._lock:
+            ownership.state = "open"
+            self._at_hand = self.shared if ownership.loop is self.own_loop else storage
+            self._loop = ownership.loop
+        self._when_open()
+
+    async def _at_loop_end(self, ownership: Ownership) -> AsyncGenerator[None]:
+        """A loop that ends in order (`asyncio.run`) closes its generators: this one closes the storage with it."""
+        try:
+            yield
+        finally:
+            if not ownership.is_over:
+                await self._shut_here(ownership, "ended")
+
+    async def _ready(self, ownership: Ownership, here: Loop) -> Storage | None:
+        """Wait until it is open, and answer what callers here use; None: it has ended meanwhile."""
+        try:
+            if ownership.loop is here:
+                await self._settled(ownership)
+            elif ownership.state != "open":
+                await LoopCall(ownership.loop, lambda: self._settled(ownership)).wait()
+        except LoopEnded:
+            await asyncio.sleep(AGAIN)
+        if ownership.state != "open":
+            return None
+        return self._at_hand if ownership.loop is here else self.shared
+
+    async def _settled(self, ownership: Ownership) -> None:
+        """On its own loop: until it is open, or has ended. The last caller to give up cancels the opening."""
+        opening, state = ownership.opening, ownership.state
+        if state == "closing" and ownership.closing is not None:
+            await asyncio.wait([ownership.closing])
+        if state != "opening" or opening is None:
+            return
+        ownership.waiting += 1
+        try:
+            await asyncio.wait([opening])
+        except asyncio.CancelledError:
+            if ownership.waiting == 1 and not opening.done():
+                opening.cancel()
+                await asyncio.wait([opening])
+            raise
+        finally:
+            ownership.waiting -= 1
+        if not opening.cancelled():
+            opening.result()
+
+    # --- closing
+
+    async def leave(self, others: int, *, even_if_lazily: bool = False) -> None:
+        """The caller does not use it any more. Close it when nobody does but `others` who keep it open for nobody."""
+        left = self._count(asyncio.get_running_loop(), -1)
+        if left <= others and (even_if_lazily or not self.lazily):
+            await self.close("unused")
+
+    async def close(self, why: Why = "closed") -> None:
+        """Close it, on whatever loop it is open. Where the caller is cancelled, the closing goes on."""
+        ownership = self.ownership
+        if ownership is None or ownership.state == "ended":
+            return
+        if ownership.loop.is_closed():  # nobody closed it there; the next to open it begins anew
+            self._count(ownership.loop, 0)
+            self.lazily = False
+        elif ownership.loop is not asyncio.get_running_loop() and is_own(ownership.thread):
+            raise stopped()
+        else:
+            await self._shut(ownership, why)
+
+    async def _shut(self, ownership: Ownership, why: Why) -> None:
+        if ownership.loop is asyncio.get_running_loop():
+            await self._shut_here(ownership, why)
+            return
+        with contextlib.suppress(LoopEnded):
+            await LoopCall(ownership.loop, lambda: self._shut_here(ownership, why)).wait()
+
+    async def _shut_here(self, ownership: Ownership, why: Why) -> None:
+        opening = ownership.opening
+        if ownership.state == "opening" and opening is not None:
+            opening.cancel()
+            await asyncio.wait([opening])
+        if ownership.state == "ended":
+            return
+        task = asyncio.current_task()
+        if task is not None:
+            ownership.calls.discard(task)  # this call is not one that closing ends
+        if ownership.closing is None:
+            ownership.closing = started(self._close(ownership, why), loop=ownership.loop)
+        await asyncio.shield(ownership.closing)
+
+    async def _close(self, ownership: Ownership, why: Why) -> None:
+        try:
+            if why != "handed over":
+                await self._before_close()
+        finally:  # also where this is cancelled: nobody else closes it
+            if not self._stays(ownership, why):
+                await self._let_go(ownership, why)
+
+    def _stays(self, ownership: Ownership, why: Why) -> bool:
+        """Whether somebody opened it meanwhile; if not, no new call finds it."""
+        with self._lock:
+            if why == "unused" and self._users:
+                ownership.closing = None
+                return True
+            ownership.state, ownership.why = "closing", why
+            self._loop = self._at_hand = None
+            return False
+
+    async def _let_go(self, ownership: Ownership, why: Why) -> None:
+        try:
+            try:
+                await ownership.end_calls()
+            finally:
+                await ownership.storage.close()
+        finally:
+            self._end(ownership, why)
+            if ownership.at_loop_end is not None:
+                with contextlib.suppress(RuntimeError):  # it is what closes here
+                    await ownership.at_loop_end.aclose()
+
+    def _end(self, ownership: Ownership, why: Why) -> None:
+        with self._lock:
+            self.moves += ownership.state == "closing" and why != "closed"
+            ownership.state, ownership.why = "ended", why
+            if self.ownership is ownership:
+                self.ownership = self._loop = self._at_hand = None
+            if why == "closed":
+                self._users.clear()
+            elif why == "ended":
+                self._users.pop(ownership.loop, None)
+            if why in ("closed", "unused"):
+                self.lazily = False
+
+    # --- calls of any loop
+
+    async def call(self, verb: Callable[[Storage], Awaitable[T]]) -> T:
+        """One verb, on the loop that has the storage open. It is repeated where that loop ended or gave the storage
+        away in the middle: every verb may be repeated (law 10)."""
+        here = asyncio.get_running_loop()
+        for _ in range(ENDING):
+            ownership = await self._current(here)
+            if await self._ready(ownership, here) is None:
+                continue
+            try:
+                if ownership.loop is here:
+                    return await verb(ownership.storage)
+                return await ownership.call(lambda: verb(ownership.storage)).wait()  # noqa: B023
+            except LoopEnded:
+                ownership.check()
+            except StorageUnavailable:
+                if ownership.state == "open":
+                    raise
+                ownership.check()
+            await asyncio.sleep(AGAIN)
+        raise StorageUnavailable("the event loop this app is open on cancels what it is asked to do")
+
+
+def _seen(opening: asyncio.Task[None]) -> None:
+    """Take its error, which its callers raise, so that asyncio does not log it where they were cancelled."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def _forked() -> None:
+    for each in list(_all):
+        each.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

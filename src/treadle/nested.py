@@ -1,0 +1,62 @@
+"""What a run asks of the storage while its own transaction keeps every other write waiting (SQLite).
+
+Looking is free. A write would wait until that transaction is given up, and every other process with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, Final, NoReturn, cast
+
+from treadle import context, ids
+from treadle.errors import NestedTransaction
+from treadle.storage.contract import Storage
+
+WRITES: Final = frozenset({"enqueue", "claim", "heartbeat", "settle", "settle_claim", "set_limits", "prune", "set_mark",
+                           "load", "begin"})  # fmt: skip
+
+
+def is_alone() -> bool:
+    """Whether the job that runs here has such a transaction open."""
+    here: context.Context | None = ids.running.get(None)
+    return here is not None and here.open is not None and here.open.alone
+
+
+def guarded(storage: Storage) -> Storage:
+    """The storage, or in a run with such a transaction one that refuses to write."""
+    return cast("Storage", _Looking(storage)) if is_alone() else storage
+
+
+class _Looking:
+    """A storage whose writes raise NestedTransaction."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return _refuse if name in WRITES else getattr(self._storage, name)
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    refuse(_called())
+
+
+def refuse(what: str) -> NoReturn:
+    raise NestedTransaction(
+        f"{what} inside current().transaction() would wait for that transaction, as its storage knows one writer at a "
+        "time: do it before the block, or in a job that you enqueue in it with within=tx"
+    )
+
+
+def _called() -> str:
+    """The method of the app that was called: the outermost frame in `operate`. Frames of coroutines that are awaited
+    stand on the stack."""
+    frame: FrameType | None = sys._getframe(2)
+    name = "a write to the storage"
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("treadle.operate.") and not frame.f_code.co_name.startswith("_"):
+            name = f"app.{module.rpartition('.')[2]}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return name

@@ -1,0 +1,170 @@
+"""Acts on many jobs: settled from outside in groups, each as the job stands when the act reaches it.
+
+A group is one call: 10,000 jobs take 40, and only a few groups of rows are in memory. Each act carries a nonce: a call
+that is repeated after a lost answer is recognised, and of two people who act on one job at once the second is told so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from treadle.client import Client
+from treadle.compose.fold import causes, fatal
+from treadle.compose.plan import plan_of
+from treadle.ending import rows_of
+from treadle.errors import KeyHeld, Stale, TreadleError
+from treadle.model import ACT, ASKED, CHILDREN, Outcome, Record, State
+from treadle.storage.carrying import check_stays
+from treadle.storage.contract import Storage
+from treadle.storage.rules import expires_at, within
+
+# Acts in one call. A call keeps others from the storage meanwhile; each act is a row that is settled by itself.
+GROUP: Final = 250
+TRIES: Final = 5  # a job that moves on between look and act is looked at again this often
+
+Chosen = Callable[[Record], Outcome | None]
+"""The act for a job as it stands; None: it does not fit."""
+
+
+class Acts:
+    """The acts of `app.jobs` on rows that were found."""
+
+    def __init__(
+        self, client: Client, storage: Callable[[], Awaitable[Storage]], reach: tuple[str, ...] = ()
+    ) -> None:  # fmt: skip
+        self._client, self._storage, self._reach = client, storage, reach
+
+    async def settle(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> list[Record]:
+        """Act on these rows -> those it was done to, as they stood before. A job that has moved on is looked at again,
+        and left alone if the act does not fit any more. `raising`: Stale and KeyHeld if the storage refuses.
+        Raises StorageMoved."""
+        storage, nonce = await self._storage(), os.urandom(8).hex()
+        acted: list[Record] = []
+        left = list(rows)
+        for _ in range(TRIES):
+            outs = [(row, out) for row in left if (out := chosen(row)) is not None]
+            if not outs:
+                return acted
+            answers = await storage.settle([replace(out, memo=((ACT, nonce),), reach=self._reach) for _, out in outs])
+            moved = []
+            for (row, out), answer in zip(outs, answers, strict=True):
+                if answer.status == "applied":
+                    acted.append(row)
+                    self._tell(row, out)
+                elif answer.status == "stale" or answer.again:
+                    moved.append(row)
+                elif raising:
+                    raise _refused(row, answer.reason or "refused")
+            left = []
+            for found in await storage.get([row.job.id for row in moved]) if moved else ():
+                if found is not None and dict(found.memo).get(ACT) == nonce:
+                    acted.append(found)  # it was done, by a call whose answer was lost; others went on with it since
+                elif found is not None:
+                    left.append(found)
+        if left:
+            await check_stays(storage)
+        if left and raising:
+            raise Stale(left[0].job.id, f"it moved on {TRIES} times while it was acted on; try again")
+        return acted
+
+    def _tell(self, row: Record, out: Outcome) -> None:
+        if out.state is State.CANCELLED and row.job.task:
+            self._client.tell("cancelled", row, out.error)
+            if row.job.root is None:
+                self._client.tell("workflow.ended", replace(row, state=State.CANCELLED, reason=ASKED))
+
+    async def cancel(self, rows: Sequence[Record], tree: bool) -> int:
+        """End these as cancelled, and with `tree` what came of them. A row goes before its children: after them it
+        would come in line, and end as failed because of them."""
+        done, queue, seen = 0, list(rows), {row.job.id for row in rows}
+        while queue:
+            group, queue = queue[:GROUP], queue[GROUP:]
+            group += await self._below(group, seen, tree)
+            acted = {row.job.id: row for row in await self.settle(group, cancelled)}
+            done += sum(1 for row in acted.values() if row.job.task)
+            # as they stood when they were cancelled: children may have come since they were found
+            queue = await self._below([acted.get(row.job.id, row) for row in group], seen, tree) + queue
+        return done
+
+    async def _below(self, rows: Sequence[Record], seen: set[str], tree: bool) -> list[Record]:
+        """The children of these that have not been seen: jobs that came of a run, and the signals a run waits for.
+        Nobody else would end those, so they go with their job also without `tree`."""
+        parents = {row.job.id for row in rows if row.ran or (row.state is State.WAITING and row.started_at is not None)}
+        ids = dict.fromkeys(up for row in rows if row.job.id in parents for up in row.after if up not in seen)
+        found = [row for row in await self._rows(list(ids)) if row.job.parent in parents]
+        found = [row for row in found if tree or not row.job.task]
+        seen.update(row.job.id for row in found)
+        return found
+
+    async def reopen(self, rows: Sequence[Record], raising: bool) -> int:
+        """Reopen these. Of a job that failed because of its children: those that did, and theirs."""
+        leaves: dict[str, Record] = {}
+        look, seen = list(rows), {row.job.id for row in rows}
+        while look:
+            parents = [row for row in look if row.reason == CHILDREN]
+            children = {row.job.id: row for row in await self._children(parents)}
+            failed_of = {row.job.id: _failed_of(row, children) for row in parents}
+            leaves.update((row.job.id, row) for row in look if not failed_of.get(row.job.id))
+            below = {child.job.id: child for failed in failed_of.values() for child in failed}
+            look = [row for id, row in below.items() if id not in seen]
+            seen.update(below)
+        done, found = 0, list(leaves.values())
+        for start in range(0, len(found), GROUP):
+            done += len(await self.settle(found[start : start + GROUP], reopened, raising))
+        return done
+
+    async def _children(self, parents: Sequence[Record]) -> list[Record]:
+        return await self._rows([id for row in parents for id in row.after])
+
+    async def _rows(self, ids: Sequence[str]) -> list[Record]:
+        return [row for row in await rows_of(self._client.get, ids) if within(self._reach, row.job.queue)]
+
+
+def _failed_of(row: Record, rows: dict[str, Record]) -> list[Record]:
+    """The children because of which this job failed."""
+    children = [rows[id] for id in dict.fromkeys(row.after) if id in rows]
+    return [child for child in causes(fatal(children, plan_of(row))) if child.state.final]
+
+
+def _refused(row: Record, reason: str) -> TreadleError:
+    """Reopening is refused for one reason only, and the storage can say it in words only."""
+    _, held, holder = reason.rpartition(" is held by ")
+    if not held:
+        return Stale(row.job.id, reason)
+    return KeyHeld(
+        (row.job.key or "").partition(" ")[2], holder.removeprefix("job ") if holder.startswith("job ") else ""
+    )
+
+
+# --- what is done to a job
+
+
+def cancelled(row: Record) -> Outcome | None:
+    if row.state.final:
+        return None
+    return Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, attempt=row.attempt, reason=ASKED,
+                   error="cancelled by hand")  # fmt: skip
+
+
+def reopened(row: Record) -> Outcome | None:
+    if row.state not in (State.FAILED, State.CANCELLED):
+        return None
+    return Outcome(id=row.job.id, version=row.version, state=State.READY)
+
+
+def at_once(row: Record) -> Outcome | None:
+    if row.state is not State.READY or row.place is not None or row.parked is not None:
+        return None
+    return Outcome(id=row.job.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
+
+
+def let_go(row: Record) -> Outcome | None:
+    if not row.state.final or row.ended_at is None or row.expires_at is None:
+        return None
+    if row.expires_at <= expires_at(row, row.state, row.ended_at, 0.0):
+        return None  # it was let go already
+    return Outcome(id=row.job.id, version=row.version, state=row.state, keep=0.0)

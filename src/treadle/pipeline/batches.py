@@ -1,0 +1,129 @@
+"""A batch handler as a batch task: one call for the jobs of many runs, each with its own state and its own answer.
+
+A job whose fields do not fit fails alone; the function is called with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle.batch import answers, item_function
+from treadle.codec import Signature, encode_foreign_call
+from treadle.context import Context, current_batch, enter_batch
+from treadle.errors import BadOption
+from treadle.pipeline.handlers import Handler, arrived_after, goes_on
+from treadle.pipeline.steps import Step, Travel
+
+if TYPE_CHECKING:
+    from treadle.pipeline.pipeline import Pipeline
+
+
+class BatchHandler:
+    """A function of a list of items, for a step or (`child`) for a child of one."""
+
+    def __init__(self, pipeline: Pipeline, step: Step, child: str, function: Handler) -> None:
+        self._pipeline, self._step, self._child, self._function = pipeline, step, child, function
+        self._name = pipeline.task_of(step.name, child)
+        one = item_function(self._name, function)
+        self._fields = _fields_of(self._name, one.__annotations__["item"])
+        self._signature = Signature(self._name, one)
+
+    def item(self, travel: Travel) -> Any:
+        """What the function gets of this job: the fields of the run, and those of the child, as its annotation says.
+        Raises BadArgument."""
+        fields = travel.fields | travel.given
+        if self._fields is not None:
+            fields = {each: fields[each] for each in self._fields if each in fields}
+        args, kwargs = self._signature.decode_call(encode_foreign_call((fields,), {}, self._name))
+        return [*args, *kwargs.values()][0]
+
+    def function(self) -> Callable[[list[Travel]], Any]:
+        """The function of the batch task."""
+        if inspect.iscoroutinefunction(self._function):
+
+            async def run(travels: list[Travel]) -> list[Any]:
+                call = _Call(self, current_batch(), await self._arrived(travels, current_batch()))
+                return call.ends(await self._function(call.items) if call.items else [])
+
+            return run
+
+        def run_here(travels: list[Travel]) -> list[Any]:
+            arrived = self._pipeline.app.sync.call(self._arrived(travels, current_batch()))
+            call = _Call(self, current_batch(), arrived)
+            return call.ends(self._function(call.items) if call.items else [])
+
+        return run_here
+
+    async def _arrived(self, travels: Sequence[Travel], contexts: Sequence[Context]) -> list[Travel | BaseException]:
+        """What each job carries, with what the children of the step before came to; or why that cannot be read."""
+        if all(travel.from_step is None for travel in travels):
+            return [*travels]
+        return await asyncio.gather(
+            *(
+                arrived_after(self._pipeline, *each)
+                for each in zip(travels, [one.after for one in contexts], strict=True)
+            ),
+            return_exceptions=True,
+        )
+
+    def answered(self, found: object, count: int) -> list[Any]:
+        return answers(self._name, found, count)
+
+    def end(self, travel: Travel, answer: Any) -> Any:
+        """What becomes of one job; an exception fails it alone."""
+        if self._child or isinstance(answer, Exception):
+            return answer
+        try:
+            return goes_on(self._pipeline, self._step, travel, answer)
+        except Exception as error:
+            return error
+
+
+class _Call:
+    """The jobs of one call. `items` are those the function is called with; `current_batch()` names their jobs."""
+
+    def __init__(
+        self, handler: BatchHandler, contexts: Sequence[Context], arrived: Sequence[Travel | BaseException]
+    ) -> None:
+        self._handler, self.items = handler, list[Any]()
+        self._places: list[Travel | BaseException] = []  # of each job what it carries, or why it is not called
+        kept: list[Context] = []
+        for context, travel in zip(contexts, arrived, strict=True):
+            place = travel
+            if isinstance(travel, Travel):
+                try:
+                    self.items.append(handler.item(travel))
+                    kept.append(context)
+                except Exception as error:
+                    place = error
+            self._places.append(place)
+        enter_batch(tuple(kept))
+
+    def ends(self, found: object) -> list[Any]:
+        """What becomes of each job. Raises BadResult if the function returned another number of answers."""
+        rest = iter(self._handler.answered(found, len(self.items)))
+        return [self._handler.end(each, next(rest)) if isinstance(each, Travel) else each for each in self._places]
+
+
+def _fields_of(name: str, kind: Any) -> list[str] | None:
+    """The fields an item of this type names; None: it takes all. Raises BadOption for a type without fields."""
+    origin = typing.get_origin(kind) or kind
+    if origin is Any or origin in (dict, Mapping):
+        return None
+    if dataclasses.is_dataclass(origin):
+        return [each.name for each in dataclasses.fields(origin)]
+    if isinstance(origin, type) and issubclass(origin, msgspec.Struct):
+        return list(origin.__struct_fields__)
+    if typing.is_typeddict(origin):
+        return list(typing.get_type_hints(origin))
+    raise BadOption(
+        "batch_handler", f"{name}: expected a list of dict, TypedDict, dataclass or Struct, one for each run, found a "
+        f"list of {kind!r}"
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""A store in one SQLite file: keys and values that survive the process, beside a queue that does so too.
+
+Calls made while a commit is under way share the next one, so a thousand waiting callers cost one sync of the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from treadle import clock as clocks
+from treadle import forks
+from treadle.errors import StorageUnavailable
+from treadle.private import make_file
+from treadle.started import started
+
+T = TypeVar("T")
+Change = Callable[[sqlite3.Connection, float], Any]
+
+WAIT: Final = 10.0  # s to wait for another process that writes
+TABLE: Final = "CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL, ends REAL) WITHOUT ROWID"
+INDEX: Final = "CREATE INDEX IF NOT EXISTS kv_ends ON kv (ends) WHERE ends IS NOT NULL"
+EXPIRE: Final = "DELETE FROM kv WHERE ends <= ?"
+GET: Final = "SELECT value FROM kv WHERE key = ?"
+SET: Final = "REPLACE INTO kv VALUES (?, ?, ?)"
+ADD: Final = "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
+DELETE: Final = "DELETE FROM kv WHERE key = ?"
+
+
+class FileStore:
+    """Keys in one file; see `file_store`."""
+
+    def __init__(self, file: str | Path, *, clock: clocks.Clock = clocks.wall) -> None:
+        self._path, self._now = Path(file), clock
+        self._db: sqlite3.Connection | None = None
+        self._made: sqlite3.Connection | None = None  # the same, from its first moment on
+        self._asked: list[tuple[Change, asyncio.Future[Any]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def get(self, key: str) -> str | None:
+        return await self._do(lambda db, now: _read(db, key))
+
+    async def set(self, key: str, value: str, ttl: float | None = None) -> None:
+        await self._do(lambda db, now: db.execute(SET, (key, value, _end(now, ttl))))
+
+    async def delete(self, key: str) -> None:
+        await self._do(lambda db, now: db.execute(DELETE, (key,)))
+
+    async def set_if_absent(self, key: str, value: str, ttl: float | None = None) -> bool:
+        return await self._do(lambda db, now: db.execute(ADD, (key, value, _end(now, ttl))).rowcount == 1)
+
+    async def increment(self, key: str, by: int = 1, ttl: float | None = None) -> int:
+        def change(db: sqlite3.Connection, now: float) -> int:
+            total = int(_read(db, key) or 0) + by
+            db.execute(SET, (key, str(total), _end(now, ttl)))
+            return total
+
+        return await self._do(change)
+
+    async def now(self) -> float:
+        return self._now()
+
+    async def close(self) -> None:
+        """Close the file. The next call opens it again."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+        self._let_go()
+
+    # --- one transaction after the other, in a thread
+
+    async def _do(self, change: Callable[[sqlite3.Connection, float], T]) -> T:
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._asked.append((change, answer))
+        if self._running is None:
+            self._running = started(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, []
+                try:
+                    answers = await asyncio.to_thread(self._commit, [change for change, _ in asked])
+                except BaseException as error:
+                    _fail(asked, error)
+                    if not isinstance(error, Exception):
+                        raise
+                    continue
+                for (_, future), answer in zip(asked, answers, strict=True):
+                    if not future.done():
+                        future.set_result(answer)
+        finally:
+            self._running = None
+
+    def _commit(self, changes: list[Change]) -> list[Any]:
+        try:
+            db = self._opened()
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                now = self._now()
+                db.execute(EXPIRE, (now,))
+                answers = [change(db, now) for change in changes]
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            self._let_go()
+            raise StorageUnavailable(f"the store {self._path.absolute()}: {error}") from error
+        return answers
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_file(self._path)
+            with forks.opening:
+                db = self._made = sqlite3.connect(
+                    self._path, timeout=WAIT, isolation_level=None, check_same_thread=False
+                )
+                forks.register(self)
+            db.execute("PRAGMA journal_mode = wal")
+            db.execute("PRAGMA synchronous = full")
+            db.execute(TABLE)
+            db.execute(INDEX)
+            self._db = db
+        return self._db
+
+    def forked(self) -> None:
+        """A child that closed the connection would undo what the parent is writing; it opens one of its own."""
+        if self._made is not None:
+            forks.leave(self._made)
+        self._db = self._made = None
+        self._asked, self._running = [], None
+
+    def _let_go(self) -> None:
+        self._db = None
+        if self._made is not None:  # also where the file could be opened and not read
+            self._made.close()
+            self._made = None
+
+
+def _fail(asked: list[tuple[Change, asyncio.Future[Any]]], error: BaseException) -> None:
+    for _, future in asked:
+        if future.done():
+            continue
+        if isinstance(error, Exception):
+            future.set_exception(error)
+            future.exception()  # the caller may be gone
+        else:
+            future.cancel()
+
+
+def _read(db: sqlite3.Connection, key: str) -> str | None:
+    found = db.execute(GET, (key,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def _end(now: float, ttl: float | None) -> float | None:
+    return None if ttl is None else now + ttl
+
+
+def file_store(file: str | Path, *, clock: clocks.Clock = clocks.wall) -> FileStore:
+    """Keys and values in the SQLite file `file`, which is made if it is not there. Several processes of one machine may
+    have it open. What a call changed is on the disk when it returns. Raises StorageUnavailable if the file cannot be
+    opened or written. Not for network file systems."""
+    return FileStore(file, clock=clock)

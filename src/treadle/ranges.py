@@ -1,0 +1,336 @@
+"""What rows and calls may hold: names, numbers and sizes. Pure; each check raises BadOption, or TooLarge for a size.
+
+The server checks what arrives by its protocols (`validation.py`), and every storage what it is given
+(`storage/checks.py`).
+Rows that are stored already are never checked: an outcome or a hold may name one with an odd id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from treadle import defaults, ids
+from treadle.errors import BadOption, TooLarge
+from treadle.model import (
+    Claim,
+    Declare,
+    Hold,
+    Limit,
+    LimitChange,
+    NewJob,
+    Outcome,
+    Pairs,
+    Pause,
+    Presence,
+    Query,
+    Resume,
+)
+
+MOST_AFTER: Final = 100_000  # jobs one job waits for
+MOST_LABELS: Final = defaults.MAX_LABELS + 1  # a tick has one beside those of its job
+MOST_HEADERS: Final = 8 * defaults.MAX_HEADERS  # bytes; a child has those of its ancestors beside its own
+MOST_CALL: Final = 10_000  # jobs of a claim, ids of a call, tasks of a worker
+MOST_QUEUES: Final = 1_000  # of one claim or worker
+MOST_KEY: Final = 2 * defaults.MAX_NAME + 1  # a task, a space and a key
+MOST_WORKER: Final = 2 * defaults.MAX_NAME  # a worker's name and what makes a ticket of it
+MOST_TEXT: Final = 2**20  # characters of a note or an error
+MOST_MEMO: Final = 16 * 2**20  # characters of all steps of one outcome
+LONGEST_TTL: Final = 86_400.0  # s a worker that fell silent is still listed
+STRIDES: Final = (0.001, 1000.0)  # 1 / the weight of a lane
+COUNT: Final = 2**31 - 2  # with one more what 32 bits hold
+OWN: Final = "treadle."  # what tasks and limits of our own begin with
+CONTROL: Final = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # a tab may stand in a header
+FAR: Final = 1e12  # s since 1970: 30,000 years
+LONGEST: Final = 31 * 86_400.0  # s; every start of an exact window is kept as long
+
+
+# --- the parts
+
+
+def a_name(option: str, value: str, most: int = defaults.MAX_NAME) -> None:
+    """1-255 printable characters."""
+    if not 0 < len(value) <= most or not value.isprintable():
+        raise BadOption(option, f"expected 1-{most} printable characters, found {shown(value)}")
+
+
+def an_id(option: str, value: str) -> None:
+    if not ids.VALID.fullmatch(value):
+        raise BadOption(option, f"expected 1-255 of A-Z a-z 0-9 . _ : @ -, found {shown(value)}")
+
+
+def a_span(option: str, value: float | None, least: float = 0.0, most: float = defaults.MAX_DELAY) -> None:
+    if value is not None and not least <= value <= most:
+        raise BadOption(option, f"expected {least:g} to {most:,.0f} seconds, found {value!r:.60}")
+
+
+def a_count(option: str, value: int | None, least: int = 0, most: int = defaults.MAX_COUNT) -> None:
+    if value is not None and not least <= value <= most:
+        raise BadOption(option, f"expected {least:,} to {most:,}, found {value!r:.60}")
+
+
+def a_text(option: str, value: str | None, most: int) -> None:
+    """A text of so many characters that UTF-8 can hold."""
+    if value is None:
+        return
+    if len(value) > most:
+        raise TooLarge(option, len(value), most)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            problem = f"expected a text that UTF-8 can hold, found half of a character ({value[error.start]!r})"
+            raise BadOption(option, problem) from None
+
+
+def _a_stored_id(value: str) -> None:
+    """An id that a row of an earlier version may have."""
+    a_text("id", value, defaults.MAX_NAME)
+    if "\0" in value:
+        raise BadOption("id", f"expected a text without U+0000, found {shown(value)}")
+
+
+def at_most(option: str, values: Any, most: int) -> None:
+    if len(values) > most:
+        raise BadOption(option, f"expected at most {most:,}, found {len(values):,}")
+
+
+def shown(value: str) -> str:
+    return repr(value if len(value) <= 60 else value[:57] + "...")
+
+
+# --- jobs
+
+
+def check_job(job: NewJob) -> None:  # noqa: C901 - one look at each field, in place: a call for each is twice the time
+    """Raise BadOption or TooLarge for a job that no part of Treadle would store so."""
+    if not _is_id(job.id):
+        an_id("id", job.id)
+    if not 0 < len(job.queue) <= defaults.MAX_NAME or not job.queue.isprintable():
+        a_name("queue", job.queue)
+    if job.task:
+        _check_task(job.task)
+    if len(job.payload) > defaults.MAX_PAYLOAD or not job.payload.isascii():
+        a_text("payload", job.payload, defaults.MAX_PAYLOAD)
+    if job.priority:
+        a_count("priority", job.priority, *defaults.PRIORITY_RANGE)
+    if not (0 <= job.delay <= _MOST and 0 <= job.keep <= _MOST and 0 <= job.keep_failed <= _MOST):
+        for option, span in (("delay", job.delay), ("keep", job.keep), ("keep_failed", job.keep_failed)):
+            a_span(option, span)
+    if job.key is not None:
+        a_name("key", job.key, MOST_KEY)
+    if job.aging or job.lease is not None or job.deadline is not None or job.key_window is not None:
+        _check_spans(job)
+    if job.after or job.need is not None or job.slack or job.wait_timeout is not None:
+        _check_waiting(job)
+    if job.limits or job.lane is not None or job.stride != 1.0:
+        _check_admission(job)
+    if job.labels or job.headers:
+        _check_words(job)
+    if job.root is not None and not _is_id(job.root):
+        an_id("root", job.root)
+    if job.parent is not None and not _is_id(job.parent):
+        an_id("parent", job.parent)
+    if job.nonce is not None or job.retry is not None:
+        if job.nonce is not None:
+            a_name("nonce", job.nonce)
+        a_text("retry", job.retry, MOST_TEXT)
+
+
+_is_id = ids.VALID.fullmatch
+_MOST: Final = defaults.MAX_DELAY
+
+
+def _check_task(name: str) -> None:
+    if len(name) > defaults.MAX_NAME or not name.isprintable():
+        a_name("task", name)
+    if " " in name:
+        raise BadOption("task", f"expected a name without spaces, found {shown(name)}")
+
+
+def _check_words(job: NewJob) -> None:
+    at_most("labels", job.labels, MOST_LABELS)
+    for label in job.labels:
+        a_name("labels", label)
+    if job.headers:
+        _check_headers(job.headers)
+
+
+def _check_spans(job: NewJob) -> None:
+    a_span("aging", job.aging)
+    a_span("key_window", job.key_window)
+    a_span("deadline", job.deadline)
+    if job.lease is not None and not 0 < job.lease <= defaults.MAX_DELAY:
+        raise BadOption("lease", f"expected more than 0 s, found {job.lease!r:.60}")
+
+
+def _check_waiting(job: NewJob) -> None:
+    at_most("after", job.after, MOST_AFTER)
+    for up in job.after:
+        if not _is_id(up):
+            an_id("after", up)
+    a_count("need", job.need)
+    a_count("slack", job.slack)
+    a_span("wait_timeout", job.wait_timeout)
+
+
+def _check_admission(job: NewJob) -> None:
+    at_most("limits", job.limits, defaults.MAX_LIMITS)
+    for name, cost in job.limits:
+        a_name("limits", name)
+        if name.startswith(OWN):
+            raise BadOption("limits", f"{shown(name)}: names beginning with {OWN!r} are Treadle's own")
+        a_count("cost", cost, 1)
+    if job.lane is not None:
+        a_name("lane", job.lane)
+    a_span("stride", job.stride, *STRIDES)
+
+
+def _check_headers(headers: Pairs) -> None:
+    size = 0
+    for name, value in headers:
+        a_name("headers", name)
+        if CONTROL.search(value) is not None:
+            problem = f"{shown(name)}: expected a text without control characters, found {value!r:.60}"
+            raise BadOption("headers", problem)
+        size += len(name.encode()) + len(value.encode())
+    if size > MOST_HEADERS:
+        raise TooLarge("headers", size, MOST_HEADERS)
+
+
+# --- what becomes of jobs
+
+
+def check_outcome(out: Outcome) -> None:
+    """Raise BadOption or TooLarge for an outcome that no run has. Its `then` are checked as jobs."""
+    _a_stored_id(out.id)
+    a_count("version", out.version, -COUNT, COUNT)
+    a_count("attempt", out.attempt, 0, COUNT)
+    a_span("delay", out.delay)
+    a_span("keep", out.keep)
+    a_count("need", out.need)
+    a_count("slack", out.slack)
+    a_text("result", out.result, defaults.MAX_RESULT)
+    a_text("value", out.value, defaults.MAX_RESULT)
+    a_text("error", out.error, MOST_TEXT)
+    a_text("reason", out.reason, MOST_WORKER)
+    a_text("note", out.note, MOST_TEXT)
+    check_memo(out.memo)
+    at_most("after", out.after, MOST_AFTER)
+    for up in out.after:
+        an_id("after", up)
+    at_most("then", out.then, MOST_AFTER)
+    for job in out.then:
+        check_job(job)
+
+
+def check_memo(memo: Pairs) -> None:
+    at_most("memo", memo, 2 * defaults.MAX_STEPS)
+    if memo:
+        a_text("memo", "".join([each for pair in memo for each in pair]), MOST_MEMO)
+        for name, _ in memo:
+            if "\0" in name:
+                raise BadOption("memo", f"expected a name without U+0000, found {shown(name)}")
+
+
+def check_hold(hold: Hold) -> None:
+    """Raise BadOption or TooLarge for a hold that no worker sends."""
+    _a_stored_id(hold.id)
+    a_count("version", hold.version, -COUNT, COUNT)
+    a_text("note", hold.note, MOST_TEXT)
+    check_memo(hold.memo)
+
+
+# --- calls
+
+
+def check_claim(ask: Claim, most: int = MOST_CALL) -> None:
+    """Raise BadOption for a claim that no worker makes. `most`: the jobs of one claim."""
+    a_name("worker", ask.worker, MOST_WORKER)
+    at_most("queues", ask.queues, MOST_QUEUES)
+    for queue, share in ask.queues:
+        if not 0 <= share <= COUNT or not 0 < len(queue) <= defaults.MAX_NAME or not queue.isprintable():
+            a_name("queues", queue)
+            a_count("queues", share, 0, COUNT)
+    tasks = ask.tasks or {}
+    at_most("tasks", tasks, MOST_CALL)
+    for task, (room, lease) in tasks.items():
+        if len(task) > defaults.MAX_NAME or not task.isprintable():  # "": a promise, which nobody runs
+            a_name("tasks", task)
+        if room is not None and not 0 <= room <= COUNT:
+            a_count("tasks", room, 0, COUNT)
+        if lease is not None:
+            a_span("lease", lease)
+    a_count("limit", ask.limit, 0, most)
+    a_span("lease", ask.lease)
+    if ask.hand is not None:
+        a_span("hand", ask.hand[1])
+    if ask.ids:
+        check_ids("ids", ask.ids, max(most, MOST_CALL))
+    if ask.holds:
+        check_ids("holds", ask.holds, MOST_AFTER)
+
+
+def check_change(change: LimitChange) -> None:
+    """Raise BadOption for a change with a name or a number that not every storage can keep."""
+    rule = change.rule if isinstance(change, Declare) else change
+    name = rule.name
+    if not 0 < len(name) <= 2 * defaults.MAX_NAME or not name.isprintable():
+        raise BadOption("limit name", f"expected 1-{2 * defaults.MAX_NAME} printable characters, found {name!r:.60}")
+    if isinstance(rule, Pause | Resume) and rule.until is not None and not abs(rule.until) <= FAR:
+        raise BadOption(f"limit {name!r}", f"until: expected a moment in seconds since 1970, found {rule.until!r:.60}")
+    if isinstance(rule, Limit):
+        if not 0 < rule.per <= LONGEST:
+            raise BadOption(f"limit {rule.name!r}", f"per: expected seconds, at most 31 days, found {rule.per!r:.60}")
+        for name, value in (("slots", rule.slots), ("rate", rule.rate), ("burst", rule.burst)):
+            if value is not None and not 0 <= value <= defaults.MAX_COUNT:
+                raise BadOption(
+                    f"limit {rule.name!r}", f"{name}: expected 0 to {defaults.MAX_COUNT:,}, found {value!r}"
+                )
+
+
+def check_presence(worker: Presence) -> None:
+    """Raise BadOption for a worker that describes itself in more words than one does, or stays for ever."""
+    a_name("worker", worker.worker)
+    if worker.host:
+        a_name("host", worker.host)
+    at_most("queues", worker.queues, MOST_QUEUES)
+    at_most("tasks", worker.tasks, MOST_CALL)
+    at_most("gathering", worker.gathering, MOST_CALL)
+    for option, names in (("queues", worker.queues), ("tasks", worker.tasks)):
+        for name in names:
+            a_name(option, name)
+    for task, since, until in worker.gathering:
+        a_name("gathering", task)
+        a_span("gathering", since, -defaults.MAX_DELAY)
+        a_span("gathering", until, -defaults.MAX_DELAY)
+    for option, count in (("pid", worker.pid), ("slots", worker.slots), ("running", worker.running)):
+        a_count(option, count, 0, COUNT)
+    for option, span in (("uptime", worker.uptime), ("paused", worker.paused), ("age", worker.age)):
+        a_span(option, span)
+    if not 0 < worker.ttl <= LONGEST_TTL:
+        raise BadOption("ttl", f"expected more than 0 and at most {LONGEST_TTL:,.0f} seconds, found {worker.ttl!r:.60}")
+
+
+def check_query(query: Query) -> None:
+    """Raise BadOption for a look that asks for more than one page, or for names that no row has."""
+    check_ids("ids", query.ids)
+    for option, name in (("task", query.task), ("queue", query.queue), ("root", query.root), ("parent", query.parent),
+                         ("label", query.label), ("ahead_of", query.ahead_of)):  # fmt: skip
+        a_text(option, name, MOST_KEY)
+        if name is not None and "\0" in name:
+            raise BadOption(option, f"expected a text without U+0000, found {shown(name)}")
+    a_text("cursor", query.cursor, MOST_TEXT)
+    a_count("limit", query.limit, 0, MOST_CALL)
+    a_span("before", query.before, -defaults.MAX_DELAY, 100 * defaults.MAX_DELAY)
+
+
+def check_ids(option: str, found: Iterable[str], most: int = MOST_CALL) -> None:
+    """Raise BadOption for more ids than one call takes, or longer ones than any job has."""
+    named = list(found)
+    at_most(option, named, most)
+    joined = "".join(named)
+    if not joined.isascii() or len(joined) > defaults.MAX_NAME:
+        for id in named:
+            a_text(option, id, defaults.MAX_NAME)

@@ -1,0 +1,108 @@
+"""URLs without their secrets and texts without their control characters: what messages, logs and terminals may show.
+
+Every place that prints a URL or a text of a sender uses these functions. A rule of its own in one place is a leak.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit
+
+SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
+NAME: Final = re.compile(r"[A-Za-z_]{1,40}")  # of an option; a password may have an unquoted `&`
+PATH: Final = re.compile(r"[\w./\\ -]{0,255}")  # a file somebody gave instead of a URL
+HOSTS: Final = re.compile(r"((\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)(,(\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)*")
+FILES: Final = ("sqlite", "memory", "file")  # no passwords; any character is part of the file's name
+WEB: Final = ("http", "https")  # the user may be the token
+
+# Options whose values tell one storage from another, or say how it behaves. All other values may be secrets.
+HARMLESS: Final = frozenset({
+    "ns", "shards", "schema", "pool", "timeout", "prepare", "synchronous", "shared", "db", "user", "host", "port",
+    "dbname", "sslmode", "connect_timeout", "region", "ca", "max_answer",
+})  # fmt: skip
+
+# Control characters, those that turn the direction of the text, and halves of surrogate pairs; not line ends and tabs.
+_CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_UNSEEN: Final = re.compile(f"[{_CONTROLS}]")
+_UNSEEN_IN_LINE: Final = re.compile(f"[{_CONTROLS}\t\n]")
+
+
+def visible(text: str) -> str:
+    """The text with each control character as its escape, such as `\\x1b`; line ends and tabs stay."""
+    return _UNSEEN.sub(_escape, text)
+
+
+def in_line(text: str) -> str:
+    """As `visible`, with line ends and tabs escaped too: one line stays one line."""
+    return _UNSEEN_IN_LINE.sub(_escape, text)
+
+
+def in_json(document: str) -> str:
+    """A JSON document with the control characters escaped that JSON leaves alone; it means the same."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def shown(url: str) -> str:
+    """A URL for messages: without password, fragment and the values of options that may be secrets.
+
+    The user stays, except in http and https. Of a text that cannot be read for certain only the scheme stays.
+    """
+    scheme, colons, rest = url.partition("://")
+    if not colons:
+        named = url.partition(":")[0]
+        return in_line(url) if PATH.fullmatch(url) else f"{named}:..." if SCHEME.fullmatch(named) else "..."
+    if not SCHEME.fullmatch(scheme):
+        return "..."
+    place, mark, query = rest.partition("#")[0].partition("?")
+    authority, slash, path = place.partition("/")
+    if scheme.lower() in FILES and not authority:
+        return in_line(f"{scheme}://{place}{_options(mark, query)}")
+    who, at, hosts = authority.rpartition("@")
+    # A raw `/`, `#` or `?` of a password ends the authority early: what looks like a path may belong to the password.
+    if "@" in rest[len(authority) :] or not HOSTS.fullmatch(hosts):
+        return f"{scheme}://..."
+    return in_line(f"{scheme}://{_user(scheme, who)}{at}{hosts}{slash}{path}{_options(mark, query)}")
+
+
+def _user(scheme: str, who: str) -> str:
+    user, colon, _ = who.partition(":")
+    return "***" if scheme.lower() in WEB and who else f"{user}:***" if colon else user
+
+
+def _options(mark: str, query: str) -> str:
+    words = [
+        (name if NAME.fullmatch(name) else "***", value if name in HARMLESS else "***")
+        for name, value in parse_qsl(query, keep_blank_values=True)
+    ]
+    return mark + urlencode(words, quote_via=quote, safe="*/:@") if words else ""
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of an http or https URL; the default port is left out. Raises ValueError."""
+    parts = urlsplit(url)
+    scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
+    if scheme not in WEB or not host:
+        raise ValueError("expected a URL such as http://host:7373")
+    named = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{named}" + ("" if port in (None, 443 if scheme == "https" else 80) else f":{port}")
+
+
+def target(base: str, location: str | None) -> str:
+    """Where a redirect points, for messages."""
+    try:
+        return shown(urljoin(base, location)) if location else "nowhere"
+    except ValueError:
+        return "an address that cannot be read"
+
+
+def without(text: str, *secrets: str | None) -> str:
+    """The text of another library, without these secrets in plain and percent-coded form."""
+    for secret in filter(None, secrets):
+        for form in sorted({secret, quote(secret, safe=""), quote(secret), unquote(secret)}, key=len, reverse=True):
+            text = text.replace(form, "***")
+    return text

@@ -1,0 +1,163 @@
+"""Takes connections in, as many as there may be, and ends those that are overdue.
+
+Not asyncio's own server: that counts no connection whose TLS handshake is under way, and accepts without a bound until
+the process has no descriptor left, its storage's included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import socket
+from contextlib import suppress
+from typing import Final, cast
+
+import uvicorn
+
+from treadle.server.bounds import Bounds
+from treadle.server.protocol import Bounded, refusal_bytes
+
+log = logging.getLogger("treadle.server")
+
+LOOK: Final = 1.0  # s between two looks at all connections: 1,000 of them take 0.3 ms
+TURNED_AWAY: Final = 16  # connections at once that are told that the server is full; more of them are only closed
+TELLING: Final = 1.0  # s a connection that is turned away has to read why
+FULL: Final = refusal_bytes(
+    503, "too_many", "the server has all the connections it may have; try again", b"retry-after: 1"
+)
+NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Door:
+    """The listening socket of a server, from `open` to `close`."""
+
+    def __init__(self, listening: socket.socket, server: uvicorn.Server, bounds: Bounds) -> None:
+        self._socket, self._server, self._bounds = listening, server, bounds
+        self._most = bounds.most_connections()
+        self._state = server.server_state
+        self._coming: dict[asyncio.Task[None], float] = {}  # at their TLS handshake, and since when
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+
+    def open(self) -> None:
+        self._loops = [asyncio.create_task(self._accept()), asyncio.create_task(self._look())]
+
+    async def close(self) -> None:
+        """Take nobody in any more. Those that are in stay."""
+        ending = [*self._loops, *self._coming, *self._leaving]
+        for each in ending:
+            each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        self._socket.close()
+
+    @property
+    def connections(self) -> int:
+        """How many are in, or at their handshake."""
+        return len(self._state.connections) + len(self._coming)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                found, _ = await loop.sock_accept(self._socket)
+            except OSError as error:
+                if error.errno in NO_ROOM:  # somebody else in this process took them
+                    log.warning("no connection can be accepted: %s", error.strerror)
+                    self._make_room()
+                    await asyncio.sleep(LOOK)
+                await asyncio.sleep(0.01)  # else it went away before it was accepted
+                continue
+            if self.connections >= self._most and not await self._has_room():
+                self._turn_away(found)
+                continue
+            task = loop.create_task(self._enter(found))
+            self._coming[task] = loop.time()
+            task.add_done_callback(functools.partial(self._entered, found))
+
+    async def _has_room(self) -> bool:
+        """Whether one of those who are in has made room. It takes two turns of the loop until it is out."""
+        made = self._make_room()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return made or self.connections < self._most
+
+    async def _enter(self, found: socket.socket) -> None:
+        """The handshake, if there is one, and then its protocol."""
+        loop, config, task = asyncio.get_running_loop(), self._server.config, asyncio.current_task()
+        handshake = self._bounds.head_time if config.ssl is not None else None
+
+        def protocol() -> Bounded:
+            return Bounded(config, self._state, self._server.lifespan.state, loop, self._bounds, made)
+
+        def made() -> None:  # it is among the connections now; counted twice, it would turn away the next one
+            self._coming.pop(cast("asyncio.Task[None]", task), None)
+
+        try:
+            await loop.connect_accepted_socket(
+                protocol, found, ssl=config.ssl, ssl_handshake_timeout=handshake,
+                ssl_shutdown_timeout=None if handshake is None else self._bounds.late_time,
+            )  # fmt: skip
+        except (OSError, TimeoutError):  # no TLS, or not in time
+            found.close()
+
+    def _entered(self, found: socket.socket, task: asyncio.Task[None]) -> None:
+        self._coming.pop(task, None)
+        if task.cancelled():
+            found.close()
+
+    def _make_room(self) -> bool:
+        """End what has been without a request for longest: a handshake, half a head, silence."""
+        oldest: Bounded | asyncio.Task[None] | None = None
+        since = float("inf")
+        for task, begun in self._coming.items():
+            if begun < since and self._server.config.ssl is not None:
+                oldest, since = task, begun
+        for each in self._state.connections:
+            assert isinstance(each, Bounded)
+            idle = each.without_request
+            if idle is not None and idle < since:
+                oldest, since = each, idle
+        if oldest is None:
+            return False
+        if isinstance(oldest, Bounded):
+            oldest.leave()
+        else:
+            oldest.cancel()
+        return True
+
+    def _turn_away(self, found: socket.socket) -> None:
+        if len(self._leaving) >= TURNED_AWAY or self._server.config.ssl is not None:
+            found.close()
+            return
+        task = asyncio.get_running_loop().create_task(_tell(found))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = min(LOOK, self._bounds.shortest / 4)
+        while True:
+            await asyncio.sleep(pause)
+            now = loop.time()
+            for each in list(self._state.connections):
+                assert isinstance(each, Bounded)
+                try:
+                    each.end_if_overdue(now)
+                except Exception:  # of one connection; the others are looked at all the same
+                    log.exception("a connection could not be ended")
+
+
+async def _tell(found: socket.socket) -> None:
+    """That the server is full. What was sent is read first: closing would take the answer with it."""
+    loop = asyncio.get_running_loop()
+    try:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(TELLING):
+                await loop.sock_sendall(found, FULL)
+                found.shutdown(socket.SHUT_WR)
+                while await loop.sock_recv(found, 65_536):
+                    pass
+    finally:
+        found.close()

@@ -1,0 +1,143 @@
+"""The gate: every row and call from outside passes it, by whichever door it comes, before anything is stored.
+
+It holds names, numbers and sizes (`validation.py`), and rows of Treadle's own to what their makers send (`own.py`).
+Which queues a token reaches is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from treadle.errors import TreadleError
+from treadle.model import Claim, Hold, NewJob, Outcome, Presence, Record, Settled
+from treadle.operate import own
+from treadle.ranges import a_name, a_span, check_presence
+from treadle.server.faults import Refused
+from treadle.server.tokens import Token
+from treadle.server.turns import Turns
+from treadle.storage.contract import Storage
+from treadle.validation import (
+    MOST_CALL,
+    MOST_ROWS,
+    at_most_in_call,
+    check_claim,
+    check_hold,
+    check_job,
+    check_outcome,
+    check_together,
+)
+
+LONGEST_TOPIC = 1_024  # characters
+
+
+def users_row(job: NewJob, derived: bool = False) -> NewJob:
+    """A job that a door makes of a user's words. Raises BadOption for one that is out of range, or Treadle's own.
+    `derived`: the door gives it an id of its own."""
+    check_job(job)
+    own.refuse_own(own.plain_of(job) if derived else job)
+    return job
+
+
+class Gate:
+    """What the worker protocol asks of rows, with a look at the jobs that rows of Treadle's own belong to."""
+
+    def __init__(self, storage: Callable[[], Storage]) -> None:
+        self._storage = storage
+
+    # --- jobs
+
+    async def jobs(self, token: Token, jobs: Sequence[NewJob]) -> None:
+        """Jobs that are sent by themselves. Raises BadOption, TooLarge; Refused (403) for a scope that lacks."""
+        check_together([len(job.after) for job in jobs])
+        ours: list[NewJob] = []
+        turns = Turns()
+        for job in jobs:
+            await turns.step()
+            check_job(job)
+            if own.is_own(job):
+                ours.append(job)
+        if not ours:
+            return
+        call = {job.id for job in jobs}
+        found = [(job, *own.sent(job, call)) for job in ours]
+        for job, scope, _ in found:
+            if scope and not token.may(scope):
+                words = f"the token {token.name!r} has no scope {scope!r}, which job {job.id!r} of Treadle's own needs"
+                raise Refused(403, "forbidden", words, scope=scope)
+        await self._belong(token, [(job, parent) for job, _, parent in found if parent is not None])
+
+    async def _belong(self, token: Token, pairs: Sequence[tuple[NewJob, str]]) -> None:
+        """Raises Refused (409) for a row of a job that is not there, has ended, or is of another queue."""
+        if not pairs:
+            return
+        rows = await self._storage().get([parent for _, parent in pairs])
+        for (job, parent), row in zip(pairs, rows, strict=True):
+            wrong = None if row is None else _stranger(job, row)
+            if row is None or row.state.final or not token.sees(row.job.queue):
+                wrong = "is not there, or has ended"
+            if wrong is not None:
+                raise Refused(
+                    409, "stale", f"job {job.id} belongs to job {parent}, which {wrong}", id=parent, found=wrong
+                )
+
+    # --- outcomes
+
+    async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
+        """The outcomes that are refused, by their place in the call; each fails alone."""
+        asked = [out.id for out in outcomes if out.then and own.needs_row(out)]
+        found = await self._storage().get(asked) if asked else ()
+        rows = {row.id: row for row in found if row is not None and token.sees(row.job.queue)}
+        refused: dict[int, Settled] = {}
+        turns = Turns()
+        for number, out in enumerate(outcomes):
+            await turns.step()
+            try:
+                check_outcome(out)
+                scopes = [
+                    own.ended(out),
+                    *(own.born(job, out, rows.get(out.id)) for job in out.then if own.is_own(job)),
+                ]
+            except TreadleError as error:
+                refused[number] = Settled("refused", str(error))
+            else:
+                lacks = next((scope for scope in scopes if scope and not token.may(scope)), None)
+                if lacks is not None:
+                    words = f"the token {token.name!r} has no scope {lacks!r}, which this outcome of {out.id} needs"
+                    refused[number] = Settled("refused", words)
+        return refused
+
+    # --- calls
+
+    @staticmethod
+    def claim(ask: Claim) -> None:
+        """Raises BadOption."""
+        check_claim(ask)
+
+    @staticmethod
+    async def beat(token: Token, worker: Presence, holds: Sequence[Hold], lease: float) -> None:
+        """Raises BadOption; Refused (403) for a change of a schedule by a token without the scope for it."""
+        check_presence(worker)
+        a_span("lease", lease)
+        at_most_in_call("holds", len(holds), MOST_ROWS)
+        turns = Turns()
+        for hold in holds:
+            await turns.step()
+            check_hold(hold)
+            scope = own.remembered(hold.id, hold.memo)
+            if scope and not token.may(scope):
+                words = f"the token {token.name!r} has no scope {scope!r}, which a change of {hold.id} needs"
+                raise Refused(403, "forbidden", words, scope=scope)
+
+    @staticmethod
+    def topics(found: Sequence[str]) -> None:
+        """Raises BadOption."""
+        at_most_in_call("topics", len(found), MOST_CALL)
+        for topic in found:
+            a_name("topics", topic, LONGEST_TOPIC)
+
+
+def _stranger(job: NewJob, row: Record) -> str | None:
+    """What is wrong with a row that says it belongs to that one."""
+    if job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
+        return f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
+    return None

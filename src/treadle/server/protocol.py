@@ -1,0 +1,305 @@
+"""HTTP/1.1 on one connection, within bounds: heads and bodies that end, answers that are read.
+
+No timer per request: the door looks at all connections once in a while and asks each whether it is overdue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Any, Final, cast
+
+import httptools
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from treadle import wire
+from treadle.server.bounds import Bounds
+
+access = logging.getLogger("treadle.access")
+SAFE: Final = (
+    b"x-content-type-options: nosniff\r\ncontent-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
+)
+
+
+class Phase(Enum):
+    """What the connection reads."""
+
+    HEAD = 1
+    BODY = 2
+    BETWEEN = 3  # nothing: the request is complete, and no byte of the next has come
+    CLOSING = 4  # what it throws away: it has refused the connection
+
+
+def refusal_bytes(status: int, error: str, message: str, *headers: bytes) -> bytes:
+    """A whole answer that ends its connection, in the shape of all errors."""
+    body = msgspec.json.encode(wire.Problem(error, message))
+    line = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-length: {len(body)}\r\n"
+    named = b"".join(each + b"\r\n" for each in headers)
+    return line.encode() + b"content-type: application/json\r\nconnection: close\r\n" + named + SAFE + b"\r\n" + body
+
+
+class Bounded(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(
+        self, config: Config, state: ServerState, app_state: dict[str, Any], loop: asyncio.AbstractEventLoop,
+        bounds: Bounds, made: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(config, state, app_state, loop)
+        self._bounds, self._made = bounds, made
+        self._phase = Phase.HEAD
+        self._since = loop.time()  # the phase began; of a body: its last piece came
+        self._size = 0  # of the head, as far as it is read; or bytes thrown away
+        self._length, self._count = 0, 0  # of the headers, and how many
+        self._heads = 0  # of requests: whole, and let in
+        self._late_since: float | None = None  # its answer is out, and its body still comes
+        self._earlier: list[RequestResponseCycle] = []  # requests without a whole answer, before the last one
+        self._unread: tuple[float, int] | None = None  # since when so many bytes wait for their reader
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._made()
+        self._late = cast("asyncio.Transport", _Late(self))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell every request that its client is gone, also those that others were pipelined behind."""
+        for each in self._earlier:
+            if not each.response_complete:
+                each.disconnected = True
+                each.message_event.set()
+        super().connection_lost(exc)
+
+    # --- what comes
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._phase is Phase.CLOSING:
+            self._size += len(data)
+            if self._size > self._bounds.late_size:
+                self.transport.abort()
+            return
+        now = self.loop.time()
+        if self._phase is not Phase.HEAD:
+            if self._phase is Phase.BETWEEN:
+                self._phase, self._size = Phase.HEAD, 0
+            self._since = now
+        before = self._heads
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            if self._phase is not Phase.CLOSING:
+                self._refuse(400, "malformed", f"this is not HTTP: {type(error).__name__}")
+            return
+        if self._phase is Phase.HEAD and before == self._heads:  # all of it belongs to a head that has not ended
+            self._size += len(data)
+            if self._size > self._bounds.head:
+                self._refuse_head()
+
+    def _feed(self, data: bytes) -> None:
+        """Raises HttpParserError. No path takes another protocol. Clients that offer one (Java's, `curl --http2`) send
+        an ordinary request, but its body would be left to that protocol: the head is read again, without the offer."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                if self._phase is not Phase.HEAD:  # refused; or a CONNECT, whose answer says that there is none
+                    return
+                data = self._head_again() + data[offer.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                with suppress(AttributeError):  # httptools before 0.6.3
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+
+    def _head_again(self) -> bytes:
+        """The head that was just read, without its Upgrade."""
+        line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        named = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        return line + b"".join(named) + b"\r\n"
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > self._bounds.head:
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._phase is not Phase.CLOSING:
+            self._phase = Phase.HEAD
+            self._size = self._length = self._count = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count += 1
+        self._length += len(name) + len(value) + 4
+        if self._count > self._bounds.headers or self._length > self._bounds.head:
+            self._refuse_head()
+        elif self._phase is Phase.HEAD:  # what follows a body is no header: nothing of it was looked at before
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._phase is Phase.CLOSING:
+            return
+        if len(self.url) + self._length > self._bounds.head:
+            self._refuse_head()
+        elif len(self.pipeline) >= self._bounds.pipelined:
+            self._refuse(429, "too_many", "too many requests wait on this connection for the answer of the first")
+        elif not self.parser.should_upgrade() or self.parser.get_method() == b"CONNECT":  # else it comes again
+            self._phase = Phase.BODY
+            self._late_since = None
+            before = self.cycle
+            super().on_headers_complete()
+            self._heads += 1
+            self.cycle.transport = self._late
+            if self.pipeline:
+                self._earlier = [each for each in (*self._earlier, before) if not each.response_complete]
+                if len(self.pipeline) <= self._bounds.pipelined // 2:
+                    self.flow.resume_reading()  # else nobody would notice that the client is gone
+
+    def on_body(self, body: bytes) -> None:
+        if self._phase is not Phase.BODY:
+            return
+        if self._late_since is not None:
+            self._size += len(body)
+            if self._size > self._bounds.late_size:
+                self.transport.abort()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._phase is not Phase.BODY:
+            return
+        self._phase, self._late_since = Phase.BETWEEN, None
+        self._since = self.loop.time()
+        super().on_message_complete()
+
+    # --- what goes
+
+    def on_response_complete(self) -> None:
+        now = self.loop.time()
+        if self._phase is Phase.BETWEEN:
+            self._since = now
+        elif self._phase is Phase.BODY and self.cycle.response_complete:
+            self._late_since, self._size = now, 0
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = (self.loop.time(), self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread = None
+
+    # --- what does not come
+
+    @property
+    def without_request(self) -> float | None:
+        """Since when it has no request; None: it has one."""
+        if self._is_answering or self._phase in (Phase.BODY, Phase.CLOSING):
+            return None
+        return self._since
+
+    @property
+    def _is_answering(self) -> bool:
+        return bool(self.pipeline) or (self._heads > 0 and not self.cycle.response_complete)
+
+    def end_if_overdue(self, now: float) -> None:
+        """Called once in a while."""
+        bounds, transport = self._bounds, self.transport
+        if self._is_unread(now):
+            transport.abort()
+        elif self._phase is Phase.CLOSING or self._late_since is not None:
+            since = self._since if self._late_since is None else self._late_since
+            if now - since > bounds.late_time:
+                transport.abort()
+        elif self.flow.read_paused:
+            self._since = now  # it is not the client that we wait for
+        elif self._phase is Phase.BODY:
+            if now - self._since > bounds.body_time:
+                words = f"no byte of the body came for {bounds.body_time:g} s"
+                self._refuse(408, "too_slow", words)
+        elif self._is_answering:
+            pass
+        elif self._phase is Phase.HEAD:
+            if now - self._since > bounds.head_time:
+                self._refuse(408, "too_slow", f"expected a whole request head within {bounds.head_time:g} s")
+        elif now - self._since > bounds.idle_time:
+            transport.close()
+
+    def _is_unread(self, now: float) -> bool:
+        """Whether the other side takes too little of its answer."""
+        if self._unread is None:
+            return False
+        since, waiting = self._unread
+        left = self.transport.get_write_buffer_size()
+        if left <= waiting - self._bounds.read_step:
+            self._unread = (now, left)
+            return False
+        if left > waiting:
+            self._unread = (since, left)
+        return now - since > self._bounds.read_time
+
+    def leave(self) -> None:
+        """Make room for another connection."""
+        self._refuse(503, "too_many", "the server is out of connections and closes those without a request")
+        self.transport.close()
+
+    # --- ending it
+
+    def close(self) -> None:
+        """The answer is out, and it was the last one."""
+        if self._phase is Phase.BODY:
+            self._throw_away()
+        else:
+            self.transport.close()
+
+    def _throw_away(self) -> None:
+        """What still comes, for a moment: closing would take the answer with it."""
+        self._phase, self._since, self._size, self._late_since = Phase.CLOSING, self.loop.time(), 0, None
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            cast("asyncio.WriteTransport", self.transport).write_eof()
+
+    def _refuse_head(self) -> None:
+        bounds = self._bounds
+        words = f"expected a request head of at most {bounds.head:,} bytes and {bounds.headers} headers"
+        self._refuse(431, "too_large", words)
+
+    def _refuse(self, status: int, error: str, message: str) -> None:
+        """Answer, and read no further."""
+        if self._phase is Phase.CLOSING:
+            return
+        self._phase = Phase.CLOSING
+        access.info("refused a connection of %s: %d %s", self.client[0] if self.client else "-", status, error)
+        begun = bool(self.pipeline)
+        if self._heads and not self.cycle.response_complete:
+            begun = begun or self.cycle.response_started
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if begun or self.transport.is_closing():  # an answer is under way: another would be taken for its end
+            self.pipeline.clear()
+            self.transport.abort()
+            return
+        self.transport.write(refusal_bytes(status, error, message))
+        self._throw_away()
+
+
+class _Late:
+    """The transport as the last answer of a connection sees it: closed when the body of its request has been read."""
+
+    def __init__(self, connection: Bounded) -> None:
+        self._connection = connection
+        self.is_closing = connection.transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Nothing once the connection is ended: uvloop would raise, and a pipelined request is not told of the end."""
+        if not self.is_closing():
+            self._connection.transport.write(data)
+
+    def close(self) -> None:
+        self._connection.close()

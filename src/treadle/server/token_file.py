@@ -1,0 +1,151 @@
+"""The file of tokens, read strictly: a slip in a file that is edited by hand must not give more rights than was meant.
+
+Every word that is not known is an error, and nothing has a default that grants something: `scopes` must be written.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Any, Final
+
+from treadle import defaults
+from treadle.errors import BadOption
+from treadle.options import name_of
+from treadle.server.tokens import SCOPES, Token
+
+WORDS: Final = ("name", "digest", "scopes", "queues", "expires")
+DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+NAME: Final = re.compile(r"[A-Za-z0-9._:@-]{1,64}")  # it stands in the names of its workers, behind which comes a "/"
+
+
+class BadTokens(Exception):
+    """A file of tokens that is not used: it says which line or word, what was expected, and the nearest known word."""
+
+
+def read(text: str) -> tuple[Token, ...]:
+    """The tokens of a file. Raises BadTokens."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadTokens(str(error)) from None
+    _known(found, ("token",), "the file")
+    tables = found.get("token", [])
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise BadTokens("expected tables headed [[token]], found another kind of value under `token`")
+    tokens = tuple(_token(each, number) for number, each in enumerate(tables, 1))
+    names, digests = dict[str, int](), dict[str, str]()
+    for token in tokens:
+        names[token.name] = names.get(token.name, 0) + 1
+        other = digests.setdefault(token.digest, token.name)
+        if names[token.name] > 1:
+            raise BadTokens(f"there are two tokens named {token.name!r}: they would share a rate and idempotency keys")
+        if other != token.name:
+            raise BadTokens(
+                f"tokens {other!r} and {token.name!r} have the same digest: make a new token for one of them"
+            )
+    return tokens
+
+
+def _token(table: Mapping[str, Any], number: int) -> Token:
+    name = table.get("name")
+    who = f"token {name!r}" if isinstance(name, str) else f"token number {number}"
+    _known(table, WORDS, who)
+    for word in ("name", "digest", "scopes"):
+        if word not in table:
+            raise BadTokens(f"{who}: `{word}` is missing")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise BadTokens(f"{who}: name: expected 1-64 of A-Z a-z 0-9 . _ : @ -, found {name!r}")
+    digest = table["digest"]
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise BadTokens(f"{who}: digest: expected SHA-256 as 64 of 0-9 a-f in lower case, found {_short(digest)}")
+    scopes = _texts(table["scopes"], f"{who}: scopes")
+    for scope in scopes:
+        if scope not in SCOPES:
+            raise BadTokens(f"{who}: there is no scope {scope!r}{meant(scope, SCOPES)}; there are {', '.join(SCOPES)}")
+    return Token(name=name, digest=digest, scopes=scopes, queues=_queues(table, who), expires=_expires(table, who))
+
+
+def _queues(table: Mapping[str, Any], who: str) -> tuple[str, ...]:
+    if "queues" not in table:
+        return ()
+    queues = _texts(table["queues"], f"{who}: queues")
+    if not queues:
+        raise BadTokens(f"{who}: queues = [] names none: name them, or leave the line out for a token of every queue")
+    for queue in queues:
+        try:
+            name_of(queue, "queues")
+        except BadOption as error:
+            raise BadTokens(f"{who}: {error}") from None
+        if queue == defaults.OWN_QUEUE:
+            raise BadTokens(f"{who}: queues: {queue!r} is Treadle's own queue, which no token is bound to")
+    return queues
+
+
+def _expires(table: Mapping[str, Any], who: str) -> float | None:
+    """A moment; one without a zone is in UTC, and a day ends the token where it begins."""
+    found = table.get("expires")
+    if found is None:
+        return None
+    if isinstance(found, datetime):
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    if isinstance(found, date):
+        return datetime.combine(found, time(), UTC).timestamp()
+    raise BadTokens(
+        f"{who}: expires: expected a day or a moment such as 2027-01-31T12:00:00Z without quotes, found {found!r}"
+    )
+
+
+def _texts(value: object, what: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise BadTokens(f'{what}: expected a list such as ["read"], found {value!r}')
+    return tuple(dict.fromkeys(value))
+
+
+def _known(table: Mapping[str, Any], words: Iterable[str], where: str) -> None:
+    for word in table:
+        if word not in words:
+            raise BadTokens(f"{where}: there is no word {word!r}{meant(word, words)}; there are {', '.join(words)}")
+
+
+def meant(word: str, words: Iterable[str]) -> str:
+    """`; did you mean ...?` for the nearest known word, or "" """
+    close = difflib.get_close_matches(word, list(words), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:40]}... of {len(text) - 2} characters"
+
+
+def exposed(file: Path) -> str | None:
+    """What is wrong with the rights of the file, in words; None: it is its owner's alone."""
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & 0o022:
+        return f"{file} can be written by others (mode {mode:04o}), who can give themselves any token: chmod 600 {file}"
+    if mode & 0o044:
+        return f"{file} can be read by others (mode {mode:04o}): chmod 600 {file}"
+    return None
+
+
+def as_toml(token: Token) -> str:
+    """One token as it stands in the file."""
+    lines = ["[[token]]", f"name = {_text(token.name)}", f"digest = {_text(token.digest)}"]
+    lines.append(f"scopes = [{', '.join(map(_text, token.scopes))}]")
+    if token.queues:
+        lines.append(f"queues = [{', '.join(map(_text, token.queues))}]")
+    if token.expires is not None:
+        lines.append(f"expires = {datetime.fromtimestamp(token.expires, UTC):%Y-%m-%dT%H:%M:%SZ}")
+    return "\n".join(lines) + "\n\n"
+
+
+def _text(value: str) -> str:
+    """A TOML basic string: what JSON escapes, TOML reads."""
+    return json.dumps(value)

@@ -1,0 +1,161 @@
+"""What no storage takes: names, texts and numbers out of range (`ranges.py`). Every storage checks them itself, whoever
+calls it, and stores nothing of what it refuses.
+
+A quick look at what many jobs share comes first. Only where that shows something unusual, each job is checked.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+from treadle import defaults
+from treadle.errors import BadOption, TooLarge
+from treadle.model import Claim, Claimed, Hold, LimitChange, NewJob, Outcome, Presence, Settled
+from treadle.ranges import (
+    COUNT,
+    a_span,
+    check_change,
+    check_claim,
+    check_hold,
+    check_job,
+    check_outcome,
+    check_presence,
+)
+
+FAR: Final = defaults.MAX_DELAY
+SHORT: Final = 65_536  # characters: a text up to this long has no size to be refused for
+FEW: Final = 4  # so many jobs are looked at together
+OF_IDS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._:@-"
+
+T = TypeVar("T")
+S = TypeVar("S")
+Settles: TypeAlias = Callable[[S, Sequence[Outcome]], Coroutine[Any, Any, list[Settled]]]
+SettlesAndClaims: TypeAlias = Callable[
+    [S, Sequence[Outcome], Claim], Coroutine[Any, Any, tuple[list[Settled], Claimed]]
+]
+
+
+def guarded_settle(settle: Settles[S]) -> Settles[S]:
+    """A storage's `settle`, which is given only the outcomes that can be stored; the others are refused alone."""
+
+    async def rest(self: S, outcomes: Sequence[Outcome], odd: Mapping[int, Settled]) -> list[Settled]:
+        return among(odd, await settle(self, _without(odd, outcomes)))
+
+    @functools.wraps(settle)
+    def guarded(self: S, outcomes: Sequence[Outcome]) -> Coroutine[Any, Any, list[Settled]]:
+        odd = odd_outcomes(outcomes)
+        return rest(self, outcomes, odd) if odd else settle(self, outcomes)
+
+    return guarded
+
+
+def guarded_settle_claim(both: SettlesAndClaims[S]) -> SettlesAndClaims[S]:
+    """A storage's `settle_claim`, guarded as `guarded_settle` does."""
+
+    async def rest(
+        self: S, outcomes: Sequence[Outcome], ask: Claim, odd: Mapping[int, Settled]
+    ) -> tuple[list[Settled], Claimed]:
+        settled, claimed = await both(self, _without(odd, outcomes), ask)
+        return among(odd, settled), claimed
+
+    @functools.wraps(both)
+    def guarded(self: S, outcomes: Sequence[Outcome], ask: Claim) -> Coroutine[Any, Any, tuple[list[Settled], Claimed]]:
+        check_ask(ask)
+        odd = odd_outcomes(outcomes)
+        return rest(self, outcomes, ask, odd) if odd else both(self, outcomes, ask)
+
+    return guarded
+
+
+def check_jobs(jobs: Sequence[NewJob], plain: bool = False) -> None:
+    """Raise BadOption or TooLarge for a job with a value out of range. `plain`: the storage knows that none of the jobs
+    has a key, a lane, labels, a parent, a lease, a deadline or jobs it waits for."""
+    if len(jobs) < FEW or not _have_usual_names(jobs):
+        for job in jobs:
+            check_job(job)
+        return
+    for job in jobs:
+        if (
+            not job.payload.isascii() or len(job.payload) > SHORT or job.priority or job.delay
+            or job.limits or job.headers or job.stride != 1.0 or not 0.0 <= job.keep <= FAR
+            or not 0.0 <= job.keep_failed <= FAR or job.need is not None or job.wait_timeout is not None
+            or job.key_window is not None or job.retry is not None or (not plain and _is_rich(job))
+        ):  # fmt: skip
+            check_job(job)
+
+
+def _have_usual_names(jobs: Sequence[NewJob]) -> bool:
+    """Whether ids, tasks and queues are in range: they are looked at together, those that are equal once."""
+    ids = [job.id for job in jobs]
+    tasks = {job.task for job in jobs}
+    names = {job.queue for job in jobs} | tasks
+    joined, words = "".join(ids), "".join(names)
+    return (
+        joined.isascii()
+        and not joined.encode().translate(None, OF_IDS)
+        and words.isprintable()
+        and not any(" " in task for task in tasks)
+        and "" not in ids
+        and "" not in names
+        and max(map(len, ids)) <= defaults.MAX_NAME
+        and max(map(len, names)) <= defaults.MAX_NAME
+    )
+
+
+def _is_rich(job: NewJob) -> bool:
+    return bool(
+        job.key is not None or job.after or job.labels or job.lane is not None or job.parent is not None
+        or job.root is not None or job.slack or job.slack is None or job.aging or job.lease is not None
+        or job.deadline is not None or job.nonce is not None
+    )  # fmt: skip
+
+
+def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
+    """The outcomes that cannot be stored, by their place in the call. Each fails alone (law 14)."""
+    found: dict[int, Settled] = {}
+    for number, out in enumerate(outcomes):
+        if (
+            not (out.then or out.memo or out.after)
+            and out.error is None and out.value is None and out.note is None and out.reason is None
+            and (out.result is None or (out.result.isascii() and len(out.result) <= SHORT))
+            and 0 <= out.version <= COUNT and 0 <= out.attempt <= COUNT and 0.0 <= out.delay <= FAR
+            and out.keep is None and out.need is None and not out.slack and out.id.isascii() and len(out.id) <= 255
+        ):  # fmt: skip
+            continue
+        try:
+            check_outcome(out)
+        except (BadOption, TooLarge) as error:
+            found[number] = Settled("refused", str(error))
+    return found
+
+
+def check_beat(worker: Presence, holds: Iterable[Hold], lease: float) -> None:
+    """Raise BadOption or TooLarge for a presence or a hold with a value out of range."""
+    check_presence(worker)
+    a_span("lease", lease)
+    for hold in holds:
+        check_hold(hold)
+
+
+def check_ask(ask: Claim) -> None:
+    """Raise BadOption for a claim with a value out of range."""
+    check_claim(ask, COUNT)
+
+
+def check_changes(changes: Iterable[LimitChange]) -> None:
+    """Raise BadOption for a change of limits with a value out of range."""
+    for change in changes:
+        check_change(change)
+
+
+def _without(odd: Mapping[int, Settled], items: Sequence[T]) -> list[T]:
+    """The others of a call."""
+    return [item for number, item in enumerate(items) if number not in odd]
+
+
+def among(odd: Mapping[int, Settled], others: Sequence[Settled]) -> list[Settled]:
+    """What became of all outcomes of a call: the odd ones are refused in their places."""
+    rest = iter(others)
+    return [odd[number] if number in odd else next(rest) for number in range(len(odd) + len(others))]

@@ -1,0 +1,96 @@
+"""What a change makes of the facts of a limit, and which rule acts then. Pure, shared by storages that run Python.
+
+The facts are independent: a change never depends on what its caller has read. The rule that acts is derived from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from treadle.model import Declare, Limit, LimitChange, LimitFacts, Pause, Resume, Why
+
+WHYS: Final[tuple[Why, ...]] = ("paused", "held")
+
+
+def named(change: LimitChange) -> str:
+    """The limit that a change is about."""
+    return change.rule.name if isinstance(change, Declare) else change.name
+
+
+def changed(facts: LimitFacts, change: LimitChange) -> LimitFacts:
+    match change:
+        case Limit():
+            removes = change.slots is None and change.rate is None
+            return replace(facts, set=None, declared=None) if removes else replace(facts, set=change)
+        case Declare(rule):
+            return replace(facts, declared=rule)
+        case Pause():
+            return replace(facts, pauses=_in_order([*_others(facts, change.why), change]))
+        case Resume():
+            left = tuple(each for each in facts.pauses if each.why != change.why or _outlasts(each, change))
+            if change.why == "paused":
+                facts = replace(facts, set=_with_slots(facts.set), declared=_with_slots(facts.declared))
+            return replace(facts, pauses=left)
+
+
+def acting(facts: LimitFacts) -> Limit | None:
+    """The rule that jobs obey. Paused, it keeps its rate: what it let through before counts afterwards."""
+    rule = facts.set or facts.declared
+    if facts.pauses:
+        return replace(rule, slots=0) if rule is not None else Limit(facts.name, slots=0)
+    return rule
+
+
+def is_empty(facts: LimitFacts) -> bool:
+    return facts.set is None and facts.declared is None and not facts.pauses
+
+
+def _others(facts: LimitFacts, why: Why) -> list[Pause]:
+    return [each for each in facts.pauses if each.why != why]
+
+
+def _in_order(pauses: Iterable[Pause]) -> tuple[Pause, ...]:
+    return tuple(sorted(pauses, key=lambda each: WHYS.index(each.why)))
+
+
+def _outlasts(pause: Pause, resume: Resume) -> bool:
+    return resume.until is not None and (pause.until is None or pause.until > resume.until)
+
+
+def _with_slots(rule: Limit | None) -> Limit | None:
+    return None if rule is None or rule.slots == 0 else rule
+
+
+# --- as rows: one fact each
+
+Fact = tuple[str, str, Limit | None, float | None]
+"""The limit's name, the kind ("set", "declared" or the reason of a pause), its rule or until when it lasts."""
+
+
+def rows(facts: LimitFacts) -> list[Fact]:
+    found: list[Fact] = []
+    if facts.set is not None:
+        found.append((facts.name, "set", facts.set, None))
+    if facts.declared is not None:
+        found.append((facts.name, "declared", facts.declared, None))
+    return found + [(facts.name, each.why, None, each.until) for each in facts.pauses]
+
+
+def gathered(found: Iterable[Fact]) -> dict[str, LimitFacts]:
+    """The facts of each limit, from their rows in any order."""
+    facts: dict[str, LimitFacts] = {}
+    for name, kind, rule, until in found:
+        old = facts.get(name, LimitFacts(name=name))
+        if rule is not None:
+            rule = replace(rule, name=name)
+        if kind == "set":
+            facts[name] = replace(old, set=rule)
+        elif kind == "declared":
+            facts[name] = replace(old, declared=rule)
+        else:
+            why: Why = "held" if kind == "held" else "paused"
+            facts[name] = changed(old, Pause(name, why, until))
+    return facts

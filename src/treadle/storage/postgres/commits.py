@@ -1,0 +1,126 @@
+"""Publishes the topics of users' transactions, once these have committed.
+
+The user commits, in any thread and with any driver, so a thread of ours asks the server which of them have. It has a
+connection of its own only while a transaction is pending and for a short time after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from typing import Any, Final
+
+import psycopg
+from psycopg import RawCursor
+
+from treadle.storage.postgres.address import Address
+from treadle.storage.postgres.topics import NOTIFY, Noted, payloads
+
+FIRST: Final = 0.003  # s between two questions: at least
+SHARE, SLOWEST = 0.2, 0.5  # of a transaction's age, and s at most: so much later than the commit a hint comes
+LONGEST: Final = 30.0  # s a transaction is followed; later the polls of workers find its jobs as soon
+IDLE: Final = 1.0  # s without a transaction to follow, until the connection is closed: DROP DATABASE waits for five
+LAST: Final = 0.5  # s that `close` waits for the last question
+STATUS: Final = "SELECT value, pg_xact_status(value::xid8) FROM json_array_elements_text($1::json)"
+
+
+class _Pending:
+    __slots__ = ("since", "topics")
+
+    def __init__(self) -> None:
+        self.since = time.monotonic()
+        self.topics: dict[str, None] = {}
+
+
+class Commits:
+    """Hints: when anything goes wrong, the topics are dropped."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._change = threading.Condition()
+        self._pending: dict[str, _Pending] = {}
+        self._thread: threading.Thread | None = None
+        self._asked = 0.0
+        self._closing = False
+
+    def follow(self, noted: Noted) -> None:
+        """Publish these when the transaction has committed. Never waits; any thread may call it."""
+        if self._address.ear is None or noted.transaction is None:
+            return
+        if self._process != os.getpid():  # a fork has our transactions, and not our thread
+            self._reset()
+        with self._change:
+            self._closing = False
+            pending = self._pending.setdefault(noted.transaction, _Pending())
+            pending.topics.update(dict.fromkeys(noted.topics))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="treadle commits", daemon=True)
+                self._thread.start()
+            self._change.notify()
+
+    async def close(self) -> None:
+        """Ask once more, and end. Waits for a short time at most."""
+        with self._change:
+            self._closing = True
+            thread = self._thread
+            self._change.notify()
+        if thread is not None and self._process == os.getpid():
+            await asyncio.to_thread(thread.join, LAST)
+
+    def _run(self) -> None:
+        connection: psycopg.Connection[Any] | None = None
+        try:
+            while self._wait():
+                try:
+                    connection = connection or self._connect()
+                    self._publish(RawCursor(connection))
+                except Exception:  # the server is away, or another one answers: polls find the jobs
+                    with self._change:
+                        self._pending.clear()
+                    if connection is not None:
+                        connection.close()
+                    connection = None
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self._address.conninfo, autocommit=True, prepare_threshold=None)
+
+    def _wait(self) -> bool:
+        """Until it is time to ask; False: the thread ends."""
+        with self._change:
+            if not self._pending and not self._closing:
+                self._change.wait(IDLE)
+            while self._pending and not self._closing:
+                now = time.monotonic()
+                youngest = now - max(each.since for each in self._pending.values())
+                rest = self._asked + max(FIRST, min(youngest * SHARE, SLOWEST)) - now
+                if rest <= 0:
+                    break
+                self._change.wait(rest)
+            if not self._pending:
+                self._thread = None
+            self._asked = time.monotonic()
+            return bool(self._pending)
+
+    def _publish(self, cursor: RawCursor[Any]) -> None:
+        """Ask about all that are pending, in one statement; send the topics of those that have committed."""
+        with self._change:
+            pending, last = dict(self._pending), self._closing
+        asked = "[" + ",".join(f'"{transaction}"' for transaction in pending) + "]"
+        found = dict(cursor.execute(STATUS, [asked]).fetchall())
+        committed = {topic for each, status in found.items() if status == "committed" for topic in pending[each].topics}
+        if committed:
+            cursor.execute(NOTIFY, [payloads(self._address.schema, committed)])
+        late = time.monotonic() - LONGEST
+        with self._change:
+            for each, status in found.items():
+                if last or status != "in progress" or pending[each].since < late:
+                    self._pending.pop(each, None)

@@ -1,0 +1,162 @@
+-- Locks of limits. A transaction that counts what a limit has left holds the limit's gate until it commits, so the count still
+-- holds then. The order of all locks: docs/internals/postgres.md.
+--
+-- A transaction that holds a gate waits for no lock at all. One that holds none may wait for several, all at once and in
+-- the order of their names (`lock_gates`); one that holds some takes what is free and leaves the rest (`try_gates`).
+--
+-- `treadle.gates` says what this transaction may do: unset, it holds none; 'held', some; 'never', it is a user's, may last
+-- for minutes, and must not hold any.
+
+CREATE FUNCTION may_wait_for_gates() RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(current_setting('treadle.gates', true), '') = ''
+$$;
+
+-- The advisory lock that guards the insertion of a missing gate: a uniqueness check waits, even under SKIP LOCKED. Of a
+-- fixed number, because the server's table of such locks is small.
+CREATE FUNCTION gate_guard(limited text) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT hashtextextended(current_schema() || ' gate ' || (hashtext(limited) & 1023), 0)
+$$;
+
+CREATE FUNCTION lock_gates(keys text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    wanted text[] := ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k);
+    missing text[];
+    held bigint;
+BEGIN
+    LOOP
+        missing := missing_gates(wanted);
+        IF cardinality(missing) > 0 THEN
+            PERFORM pg_advisory_xact_lock(guard)
+            FROM (SELECT DISTINCT gate_guard(k) AS guard FROM unnest(missing) AS k ORDER BY 1) AS guards;
+            INSERT INTO gate (key) SELECT k FROM unnest(missing) AS k ORDER BY k ON CONFLICT DO NOTHING;
+        END IF;
+        SELECT count(*) INTO held
+        FROM (SELECT 1 FROM gate WHERE key = ANY (wanted) ORDER BY key FOR NO KEY UPDATE) AS locked;
+        EXIT WHEN held = cardinality(wanted);   -- otherwise one was deleted while this call waited
+    END LOOP;
+    IF held > 0 THEN
+        PERFORM set_config('treadle.gates', 'held', true);
+    END IF;
+END $$;
+
+-- -> those of these gates that this transaction holds now. It waits for none.
+CREATE FUNCTION try_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    held text[] := ARRAY(SELECT key FROM gate WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE SKIP LOCKED);
+    missing text[];
+BEGIN
+    IF cardinality(held) < cardinality(keys) THEN
+        missing := missing_gates(keys);
+        IF cardinality(missing) > 0 THEN
+            BEGIN
+                WITH made AS (      -- no other transaction sees these, so they need no lock
+                    INSERT INTO gate (key) SELECT k FROM unnest(missing) AS k
+                    WHERE pg_try_advisory_xact_lock(gate_guard(k)) ON CONFLICT DO NOTHING RETURNING key
+                ) SELECT held || array_agg(key) INTO held FROM made;
+            EXCEPTION WHEN lock_not_available THEN
+                NULL;           -- inserted without the guard, by a transaction that is still open
+            END;
+        END IF;
+    END IF;
+    IF cardinality(held) > 0 THEN
+        PERFORM set_config('treadle.gates', 'held', true);
+    END IF;
+    RETURN held;
+END $$;
+
+-- Not by NOT EXISTS: where the planner believes the table empty, that reads all of it for each key (60 us of a key).
+CREATE FUNCTION missing_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(SELECT unnest(keys) COLLATE "C" EXCEPT SELECT key FROM gate WHERE key = ANY (keys));
+END $$;
+
+-- -> all of these gates, after a wait; or those that are free, if one of them is not to be had within a tenth of a second.
+CREATE FUNCTION wait_for_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    before constant text := current_setting('lock_timeout');
+BEGIN
+    BEGIN
+        PERFORM set_config('lock_timeout', '100ms', true);
+        PERFORM lock_gates(keys);
+        PERFORM set_config('lock_timeout', before, true);
+        RETURN keys;
+    EXCEPTION WHEN lock_not_available THEN
+        NULL;
+    END;
+    RETURN try_gates(keys);
+END $$;
+
+-- The gates of a page: that of its queue, if there is a rule for it, and those of the limits its jobs name.
+-- missing: those that other transactions hold; NULL: none. Without its queue's gate nothing of a page can start, and without
+-- any of the others nothing that names limits: `patient` then waits for it, if this transaction may. busy: in vain.
+CREATE FUNCTION gates_of(own text, keys text[], patient boolean, OUT held text[], OUT missing text[], OUT busy boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    first text[] := CASE WHEN own IS NOT NULL THEN ARRAY[own] ELSE coalesce(keys, '{}') END;
+BEGIN
+    busy := false;
+    held := '{}';
+    IF cardinality(first) = 0 THEN
+        RETURN;
+    END IF;
+    held := try_gates(first);
+    IF cardinality(held) = 0 AND patient AND may_wait_for_gates() THEN
+        BEGIN
+            PERFORM lock_gates(first);
+            held := first;
+        EXCEPTION WHEN lock_not_available THEN
+            busy := true;
+            RETURN;
+        END;
+    END IF;
+    IF own IS NOT NULL THEN
+        IF cardinality(held) > 0 AND cardinality(keys) > 0 THEN
+            held := held || try_gates(keys);
+        END IF;
+        first := first || keys;
+    END IF;
+    IF cardinality(held) < cardinality(first) THEN
+        missing := ARRAY(SELECT unnest(first) EXCEPT SELECT unnest(held));
+    END IF;
+END $$;
+
+-- Calls that count limits take turns, as long as the turn of each is brief: side by side they would meet at the head of one line,
+-- and read past the jobs whose gates the other holds (twice the work for a job, with two workers). Behind a slow commit a
+-- call goes on without the turn, for the gates alone keep the counts right.
+CREATE FUNCTION await_turn() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    turn constant bigint := hashtextextended(current_schema() || ' turn', 0);
+    before constant text := current_setting('lock_timeout');
+BEGIN
+    IF pg_try_advisory_xact_lock(turn) OR NOT may_wait_for_gates() THEN
+        RETURN;
+    END IF;
+    BEGIN
+        PERFORM set_config('lock_timeout', '20ms', true);
+        PERFORM pg_advisory_xact_lock(turn);
+        PERFORM set_config('lock_timeout', before, true);
+    EXCEPTION WHEN lock_not_available THEN
+        NULL;
+    END;
+END $$;
+
+-- The lock that claims share while they ask rules, and that a change of rules has to itself.
+CREATE FUNCTION rules_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT hashtextextended(current_schema() || ' rules', 0)
+$$;
+
+-- Until this transaction is over no rule changes. -> false: a change is under way.
+CREATE FUNCTION share_rules() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock_shared(rules_lock()) THEN
+        RETURN true;
+    ELSIF NOT may_wait_for_gates() THEN
+        RETURN false;
+    END IF;
+    BEGIN
+        PERFORM pg_advisory_xact_lock_shared(rules_lock());
+        RETURN true;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END;
+END $$;

@@ -1,0 +1,101 @@
+-- The verb: store jobs that are plain but for a key and a lease, where a held key answers with its holder. As `enqueue_plain`,
+-- with a key each and what a function must know of it later (`words`, as text, or ''); in the order of the call, because the
+-- first job of a key gets it.
+-- -> the moment, then of each that was not stored: its id and the row that answers it. Or, in `more` of the first row, 'general':
+-- one of these ids is known, and enqueue_any decides. It takes a third of the time of that one's JSON; and a session
+-- plans a fifth of the statements, which is most of what a single job costs the start of a worker.
+CREATE FUNCTION enqueue_keyed(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
+    keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], keys text[], words text[],
+    leases float8[]) RETURNS TABLE (
+    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
+    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+) LANGUAGE plpgsql
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    stored bigint;              -- keys that were new
+    winners int[];              -- by their numbers in the call
+    heirs int[];                -- those of them whose key had a row
+    losers text[];
+    holders text[];             -- of each of them: the row that answers it
+    general boolean := false;
+BEGIN
+    PERFORM enter(NULL);
+    BEGIN
+        -- as in lock_keys, in the same order; a key that is new gets its holder at once. ON CONFLICT costs half as much again,
+        -- so many keys of which none is known go without it; one that comes meanwhile is a unique_violation. Ten of them first:
+        -- to look for all of them sorts them
+        IF cardinality(ids) > 100 AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys[1:10]))
+            AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys))
+        THEN
+            INSERT INTO holder (key, id)
+            SELECT DISTINCT ON (keys[n]) keys[n] AS k, ids[n] FROM generate_series(1, cardinality(ids)) AS n ORDER BY k, n;
+        ELSE
+            INSERT INTO holder (key, id)
+            SELECT DISTINCT ON (keys[n]) keys[n] AS k, ids[n] FROM generate_series(1, cardinality(ids)) AS n ORDER BY k, n
+            ON CONFLICT (key) DO UPDATE SET id = holder.id WHERE false;
+        END IF;
+        GET DIAGNOSTICS stored = ROW_COUNT;
+        IF stored = cardinality(ids) THEN
+            winners := ARRAY(SELECT generate_series(1, cardinality(ids)));
+        ELSE
+            -- a row of `job` that names its key holds it; what has ended may still hold it, for its window
+            SELECT array_agg(x.n) FILTER (WHERE x.answer IS NULL),
+                array_agg(x.n) FILTER (WHERE x.answer IS NULL AND x.named IS DISTINCT FROM x.id),
+                array_agg(x.id) FILTER (WHERE x.answer IS NOT NULL),
+                array_agg(x.answer) FILTER (WHERE x.answer IS NOT NULL)
+            INTO winners, heirs, losers, holders
+            FROM (
+                SELECT y.n, y.id, y.named, coalesce(
+                    CASE WHEN y.named IS NULL OR y.named = y.first THEN NULL
+                        WHEN EXISTS (SELECT 1 FROM job j WHERE j.id = y.named AND j.key IS NOT NULL) THEN y.named
+                        ELSE holder_of(y.key, t) END,
+                    CASE WHEN y.nth > 1 THEN y.first END) AS answer
+                FROM (
+                    SELECT n, ids[n] AS id, keys[n] AS key, (SELECT h.id FROM holder h WHERE h.key = keys[n]) AS named,
+                        first_value(ids[n]) OVER same AS first, row_number() OVER same AS nth
+                    FROM generate_series(1, cardinality(ids)) AS n
+                    WINDOW same AS (PARTITION BY keys[n] COLLATE "C" ORDER BY n)
+                ) AS y
+            ) AS x;
+        END IF;
+        IF cardinality(winners) > 0 THEN
+            INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, key, words, lease, spec, state,
+                place, joined_at, created_at, updated_at)
+            SELECT ids[n], tasks[n], queues[n], coalesce(ranks[n], 0), coalesce(keeps[n], ${KEEP}),
+                coalesce(keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[], nullif(costs[n], '')::int[], keys[n],
+                nullif(words[n], '')::jsonb, leases[n], specs[n], 1, t, t, t, t
+            FROM unnest(winners) AS n ORDER BY ids[n] COLLATE "C";
+        END IF;
+        general := EXISTS (SELECT 1 FROM job j WHERE j.id = ANY (losers)) OR (
+            EXISTS (SELECT 1 FROM ended e
+                WHERE e.id BETWEEN (SELECT min(i COLLATE "C") FROM unnest(ids) AS i)
+                    AND (SELECT max(i COLLATE "C") FROM unnest(ids) AS i))
+            AND EXISTS (SELECT 1 FROM ended e WHERE e.id = ANY (ids)));
+        IF general THEN
+            RAISE unique_violation;     -- undoes all of the above
+        END IF;
+        IF heirs IS NOT NULL THEN
+            UPDATE holder SET id = ids[n] FROM unnest(heirs) AS n WHERE holder.key = keys[n];
+        END IF;
+    EXCEPTION WHEN unique_violation THEN
+        general := true;
+    END;
+    RETURN QUERY SELECT NULL::text, NULL::text, NULL::smallint, NULL::int, NULL::int, NULL::int, NULL::text,
+        NULL::float8, NULL::float8, NULL::float8, t, NULL::float8, NULL::float8, CASE WHEN general THEN 'general' END;
+    IF general THEN
+        RETURN;
+    END IF;
+    IF cardinality(losers) > 0 THEN
+        RETURN QUERY SELECT * FROM answering(losers, holders);
+    END IF;
+    IF labels IS NOT NULL AND cardinality(winners) > 0 THEN
+        INSERT INTO label (label, id)
+        SELECT unnest(nullif(labels[n], '')::text[]), ids[n] FROM unnest(winners) AS n ON CONFLICT DO NOTHING;
+    END IF;
+    IF cardinality(winners) > 0 THEN
+        PERFORM speak('queue:' || q) FROM (SELECT DISTINCT queues[n] FROM unnest(winners) AS n) AS found (q);
+    END IF;
+END $$;

@@ -1,0 +1,81 @@
+-- The limits as they are changed: storage/limiting.py once more. What is known of a limit stands in limit_fact, one fact a
+-- row, and each change touches its own; `rule` keeps the rule that acts, derived from them. One change at a time, because two
+-- that derive at once would each miss the other's fact.
+
+-- The verb. Each change is { do, name, the columns of a rule, why, until }. All who stand aside are looked at.
+CREATE FUNCTION set_limits(moment float8, changes json) RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
+SET enable_bitmapscan = off AS $$
+DECLARE
+    t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    line text;
+    change json;
+    anew boolean := false;
+BEGIN
+    PERFORM enter(NULL);
+    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' limits', 0));
+    FOR change IN SELECT value FROM json_array_elements(changes) LOOP
+        IF apply_change(change) THEN
+            anew := true;
+            PERFORM derive_rule(change ->> 'name');
+        END IF;
+    END LOOP;
+    IF NOT anew THEN
+        RETURN;
+    END IF;
+    -- no claim is under way that counts by the old rules, or its jobs would be blocked by a rule that is gone
+    PERFORM pg_advisory_xact_lock(rules_lock());
+    PERFORM call_in_everybody(t);
+    LOOP
+        SELECT queue INTO line FROM job WHERE place IS NOT NULL AND queue > coalesce(line, '')
+        ORDER BY queue LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        PERFORM speak('queue:' || line);
+    END LOOP;
+END $$;
+
+-- Whether it has changed anything.
+CREATE FUNCTION apply_change(change json) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    c limit_fact := json_populate_record(NULL::limit_fact, change);
+    paused text := change ->> 'why';
+    count_ int;
+    more int;
+BEGIN
+    CASE change ->> 'do'
+    WHEN 'remove' THEN
+        DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind IN ('set', 'declared');
+    WHEN 'resume' THEN
+        DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind = paused AND (c.until IS NULL OR f.until <= c.until);
+        GET DIAGNOSTICS more = ROW_COUNT;
+        IF paused = 'paused' THEN
+            DELETE FROM limit_fact f WHERE f.name = c.name AND f.kind IN ('set', 'declared') AND f.slots = 0;
+        END IF;
+    ELSE
+        c.kind := CASE change ->> 'do' WHEN 'pause' THEN paused WHEN 'declare' THEN 'declared' ELSE 'set' END;
+        INSERT INTO limit_fact AS f SELECT c.*
+        ON CONFLICT (name, kind) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
+            how = excluded.how, burst = excluded.burst, hold = excluded.hold, until = excluded.until
+        WHERE f IS DISTINCT FROM excluded;
+    END CASE;
+    GET DIAGNOSTICS count_ = ROW_COUNT;
+    RETURN count_ + coalesce(more, 0) > 0;
+END $$;
+
+-- The operator's rule, else the declared one; while there is a reason to pause it, with 0 slots. A rate goes on counting.
+CREATE FUNCTION derive_rule(limited text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    f limit_fact;
+BEGIN
+    SELECT * INTO f FROM limit_fact WHERE name = limited AND kind IN ('set', 'declared') ORDER BY kind DESC LIMIT 1;
+    IF EXISTS (SELECT FROM limit_fact WHERE name = limited AND kind IN ('paused', 'held')) THEN
+        f.slots := 0;
+    ELSIF f.name IS NULL THEN
+        DELETE FROM rule WHERE name = limited;
+        RETURN;
+    END IF;
+    INSERT INTO rule (name, slots, rate, per, how, burst, hold)
+    VALUES (limited, f.slots, f.rate, coalesce(f.per, 1), coalesce(f.how, 'window'), f.burst, coalesce(f.hold, 'running'))
+    ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, rate = excluded.rate, per = excluded.per,
+        how = excluded.how, burst = excluded.burst, hold = excluded.hold;
+END $$;

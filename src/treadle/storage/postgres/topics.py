@@ -1,0 +1,78 @@
+"""Topics that a function of ours noted, returned with its rows, and the payloads that carry them to other processes.
+
+Nothing is notified inside the transaction that wrote the rows: a commit that notifies holds a lock of the whole server
+until it is on disk, so such commits are flushed one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.line import Row, Value
+from treadle.storage.postgres.rows import heard, said
+from treadle.storage.postgres.statements import channel_of
+
+KINDS: Final = ("say", "ends")  # queues and workers; jobs
+MOST: Final = 7_900  # bytes of a payload; the server takes fewer than 8,000
+ALL: Final = {"say": ["queue:*", "worker:*"], "ends": ["job:*"]}
+
+# It writes no WAL before its commit, so that waits for no flush: it holds the lock for microseconds. The setting makes
+# that certain.
+NOTIFY: Final = (
+    "SELECT set_config('synchronous_commit', 'off', true) "
+    "UNION ALL SELECT pg_notify(key, value)::text FROM json_each_text($1::json)"
+)
+
+_noted = msgspec.json.Decoder(list[str | None]).decode
+_encode = msgspec.json.encode
+
+
+class Noted(NamedTuple):
+    """What a call has to publish once its transaction has committed. transaction: a user's; None: it has committed."""
+
+    transaction: str | None
+    topics: list[str]
+
+
+class Caller(Runner, Protocol):
+    """Statements of this folder; those that may note topics are called."""
+
+    async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
+        """The rows of a statement made by `noting`; its topics are published after the commit."""
+        ...
+
+
+def noting(statement: str, columns: int) -> str:
+    """The statement with one more row, the last. Its last column, a text, holds the topics, or NULL."""
+    topics = "{schema}.noted_topics({schema}.channel('say'), {schema}.channel('ends'))"
+    return f"{statement} UNION ALL SELECT {'NULL, ' * (columns - 1)}{topics}"
+
+
+def take_noted(rows: list[Row]) -> Noted | None:
+    """Remove the row of topics."""
+    [*_, found] = rows.pop()
+    if found is None:
+        return None
+    transaction, *topics = _noted(found)
+    return Noted(transaction, [heard(topic) for topic in topics if topic is not None])
+
+
+def kind_of(topic: str) -> str:
+    return "ends" if topic.startswith("job:") else "say"
+
+
+def payloads(schema: str, topics: Iterable[str]) -> str:
+    """For NOTIFY: channel and payload."""
+    each: dict[str, list[str]] = defaultdict(list)
+    for topic in topics:
+        each[kind_of(topic)].append(said(topic))
+    carried = {kind: _encode(names) for kind, names in each.items()}
+    return _encode({
+        channel_of(schema, kind): (words if len(words) <= MOST else _encode(ALL[kind])).decode()
+        for kind, words in carried.items()
+    }).decode()  # fmt: skip

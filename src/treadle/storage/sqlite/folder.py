@@ -1,0 +1,118 @@
+"""The folder in which the processes at a file have their sockets: made for those who may read the file, and for nobody
+else.
+
+A folder that another user prepared could hold sockets of that user, and what is sent there names queues and jobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from typing import Final
+
+from treadle.private import FOLDER, beside_mode, share
+
+log = logging.getLogger("treadle")
+
+LONGEST: Final = 102  # bytes of a unix socket's path (the kernel's limit is 108, or 104)
+NAME: Final = 20  # bytes of a socket's name, with the slash
+POSIX: Final = os.name == "posix"
+
+
+class Refused(OSError):
+    """The folder is not used; why is in the message."""
+
+
+class Folder:
+    """The folder for one database, which need not be there."""
+
+    def __init__(self, path: str) -> None:
+        self._file = path
+        self.path = folder_for(path)
+        self.beside = self.path == f"{path}-wake"  # those who read in it may read the file as well
+        self._judged: tuple[int, int, int] | None = None  # inode, owner and mode that were found to be good
+        self._is_told = False
+
+    def make(self) -> None:
+        """From now on it is there, or raises OSError."""
+        try:
+            if not self.beside:
+                _make_own(os.path.dirname(self.path))
+            try:
+                os.mkdir(self.path, FOLDER)
+            except FileExistsError:
+                self._tighten()
+            else:
+                if self.beside:
+                    share(self.path, self._file)
+            self.changed()
+        except Refused as refused:
+            if not self._is_told:
+                self._is_told = True
+                log.warning("%s", refused)
+            raise
+
+    def changed(self) -> int:
+        """When it was last changed, in nanoseconds. Raises OSError where there is none, Refused for another user's."""
+        found = os.lstat(self.path)
+        if (found.st_ino, found.st_uid, found.st_mode) != self._judged:
+            if POSIX:
+                _check(self.path, found, *self._allowed(found.st_gid))
+            self._judged = found.st_ino, found.st_uid, found.st_mode
+        return found.st_mtime_ns
+
+    def _allowed(self, group: int) -> tuple[int, bool, frozenset[int]]:
+        """What others than the owner may do there, whether any user may have made it, and which users otherwise."""
+        if not self.beside:
+            return 0, False, frozenset((os.geteuid(),))
+        file = os.stat(self._file)
+        any_user = bool(file.st_mode & 0o002) or bool(file.st_mode & 0o020 and file.st_gid == group)
+        return beside_mode(file.st_mode, True), any_user, frozenset((os.geteuid(), file.st_uid))
+
+    def _tighten(self) -> None:
+        """An older Treadle, or a loose umask, may have left it open."""
+        found = os.lstat(self.path)
+        if POSIX and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            allowed = self._allowed(found.st_gid)[0] | FOLDER
+            if stat.S_IMODE(found.st_mode) & ~allowed:
+                os.chmod(self.path, stat.S_IMODE(found.st_mode) & allowed)
+
+
+def folder_for(path: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Beside the file; where that is too long for a socket's path, a folder of this user's."""
+    beside = f"{path}-wake"
+    if not POSIX or len(os.fsencode(beside)) + NAME <= LONGEST:
+        return beside
+    name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest()
+    own = environment.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
+    if os.path.isabs(own) and os.path.isdir(own):
+        found = os.path.join(own, "treadle", name)
+        if len(os.fsencode(found)) + NAME <= LONGEST:
+            return found
+    return os.path.join(tempfile.gettempdir(), f"treadle-{os.geteuid()}", name)
+
+
+def _make_own(folder: str) -> None:
+    try:
+        os.mkdir(folder, FOLDER)
+    except FileExistsError:
+        _check(folder, os.lstat(folder), 0, False, frozenset((os.geteuid(),)))
+
+
+def _check(path: str, found: os.stat_result, allowed: int, any_user: bool, users: frozenset[int]) -> None:
+    """Raise Refused for what another user may have prepared."""
+    mode, expected = stat.S_IMODE(found.st_mode), FOLDER | allowed
+    if not stat.S_ISDIR(found.st_mode):
+        what = f"it is {'a symbolic link' if stat.S_ISLNK(found.st_mode) else 'no folder'}, expected a folder"
+    elif found.st_uid not in users and not any_user:
+        what = f"it belongs to user {found.st_uid}, expected user {' or '.join(map(str, sorted(users)))}"
+    elif mode & 0o777 & ~expected:
+        what = f"its mode is {mode & 0o777:04o}, expected {expected:04o} or less"
+    else:
+        return
+    raise Refused(f"{path} is not used to wake other processes: {what}. Delete it; until then processes look at the "
+                  "database five times a second")  # fmt: skip

@@ -1,0 +1,131 @@
+"""`app.sync.jobs`, `.dead`, `.queues`, `.limits` and `.schedules`: the calls of `app.jobs` etc. without await.
+
+Each line names the method it calls. Arguments, results, errors and documentation are those of that method.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+
+from treadle.awaiting import unchecked
+from treadle.model import Record
+from treadle.operate.dead import Dead
+from treadle.operate.jobs import Filter, Jobs
+from treadle.operate.limits import Limits
+from treadle.operate.queues import Queues
+from treadle.operate.schedules import Schedules
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Calls(Protocol):
+    """What runs coroutines of the app for a thread without an event loop."""
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T: ...
+    def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+
+
+class View(Generic[S]):
+    """One group of calls, such as `app.jobs`."""
+
+    def __init__(self, portal: Calls, calls: S) -> None:
+        self._portal, self._calls = portal, calls
+
+
+class Waits(Generic[S, P, T]):
+    """A method that calls a coroutine method and waits for its answer.
+
+    reads  it changes nothing, so it is made again where the event loop of the app ends in the middle
+    """
+
+    def __init__(self, method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]], reads: bool = False) -> None:
+        self._method, self._reads = unchecked(method), reads
+
+    @overload
+    def __get__(self, view: None, owner: type[View[S]]) -> Self: ...
+    @overload
+    def __get__(self, view: View[S], owner: type[View[S]]) -> Callable[P, T]: ...
+    def __get__(self, view: View[S] | None, owner: type[View[S]]) -> Self | Callable[P, T]:
+        if view is None:
+            return self
+        portal, make = view._portal, functools.partial(self._method, view._calls)
+
+        def wait(*args: P.args, **kwargs: P.kwargs) -> T:
+            if self._reads:
+                return portal._again(lambda: make(*args, **kwargs))
+            return portal.call(make(*args, **kwargs))
+
+        wait.__doc__, wait.__name__ = self._method.__doc__, getattr(self._method, "__name__", "wait")
+        return wait
+
+
+def _reads(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Waits[S, P, T]:
+    return Waits(method, reads=True)
+
+
+class SyncJobs(View[Jobs]):
+    """`app.jobs`."""
+
+    get = _reads(Jobs.get)
+    handle = _reads(Jobs.handle)
+    list = _reads(Jobs.list)
+    position = _reads(Jobs.position)
+    explain = _reads(Jobs.explain)
+    signals_of = _reads(Jobs.signals_of)
+    signal = Waits(Jobs.signal)
+    cancel = Waits(Jobs.cancel)
+    retry = Waits(Jobs.retry)
+    run_now = Waits(Jobs.run_now)
+    delete = Waits(Jobs.delete)
+
+    def iterate(self, **filters: Filter) -> Iterator[Record]:
+        """Every row that matches, page by page, oldest first."""
+        cursor: str | None = None
+        while True:
+            page = self.list(cursor=cursor, limit=500, order="oldest", **filters)
+            yield from page.records
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+
+class SyncDead(View[Dead]):
+    """`app.dead`."""
+
+    list = _reads(Dead.list)
+    retry = Waits(Dead.retry)
+    purge = Waits(Dead.purge)
+
+
+class SyncQueues(View[Queues]):
+    """`app.queues`."""
+
+    stats = _reads(Queues.stats)
+    pause = Waits(Queues.pause)
+    resume = Waits(Queues.resume)
+
+
+class SyncLimits(View[Limits]):
+    """`app.limits`."""
+
+    list = _reads(Limits.list)
+    set = Waits(Limits.set)
+    change = Waits(Limits.change)
+    pause = Waits(Limits.pause)
+    resume = Waits(Limits.resume)
+
+
+class SyncSchedules(View[Schedules]):
+    """`app.schedules`."""
+
+    list = _reads(Schedules.list)
+    get = _reads(Schedules.get)
+    upsert = Waits(Schedules.upsert)
+    trigger = Waits(Schedules.trigger)
+    pause = Waits(Schedules.pause)
+    resume = Waits(Schedules.resume)
+    delete = Waits(Schedules.delete)

@@ -1,0 +1,109 @@
+"""Tests in synchronous code: `app.sync.testing()`, whose `drain()` runs plain functions in the thread that calls it.
+
+They share what that thread has open, such as the database connection of a Django `TestCase`. Coroutines run on an event
+loop in a thread of its own, which the calling thread waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from treadle.testing.app import Call, Testing
+from treadle.testing.clock import HandClock
+from treadle.worker.threads import Answer, Item, answer
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.runner import AnyTask
+    from treadle.task import Stub
+    from treadle.testing.within import When
+
+T = TypeVar("T")
+
+
+class CallingThread:
+    """What a worker takes for its threads: functions are run by the thread that waits for the drain."""
+
+    def __init__(self) -> None:
+        self.items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+
+    def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        self.items.put((call, loop, future))
+        return future
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class SyncTesting:
+    """`Testing` for synchronous code; see there. Use it as `with app.sync.testing() as t:`."""
+
+    __test__ = False
+
+    def __init__(self, app: App, clock: HandClock | None, within: When) -> None:
+        self._threads = CallingThread()
+        self._testing = Testing(app, clock, within=within, threads=self._threads)
+        self.app, self.clock, self.storage = app, self._testing.clock, self._testing.storage
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="treadle-testing", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self.call(self._testing.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            self.call(self._testing.__aexit__(kind, error, tb))
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run any coroutine of the app; plain functions of tasks that it runs are called in this thread meanwhile."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future.add_done_callback(lambda done: self._threads.items.put(None))
+        try:
+            while (item := self._threads.items.get()) is not None:
+                answer(*item)
+        except BaseException:
+            future.cancel()
+            raise
+        return future.result()
+
+    def drain(
+        self, *, tasks: Iterable[str | AnyTask] | None = None, limit: int = 10_000, raise_errors: bool = False,
+        concurrency: int = 1,
+    ) -> int:  # fmt: skip
+        """As `Testing.drain`."""
+        return self.call(
+            self._testing.drain(tasks=tasks, limit=limit, raise_errors=raise_errors, concurrency=concurrency)
+        )
+
+    def advance(self, seconds: float | timedelta, *, raise_errors: bool = False) -> int:
+        """As `Testing.advance`."""
+        return self.call(self._testing.advance(seconds, raise_errors=raise_errors))
+
+    def finish(self, *, limit: int = 10_000, raise_errors: bool = False) -> int:
+        """As `Testing.finish`."""
+        return self.call(self._testing.finish(limit=limit, raise_errors=raise_errors))
+
+    def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
+        """As `Testing.enqueued`."""
+        return self._testing.enqueued(task)

@@ -1,0 +1,173 @@
+"""Rules, declared rules and pauses: independent facts, so that two callers never undo each other's change. Law 8."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from treadle.model import Declare, Limit, LimitChange, LimitUse, Pause, Resume
+from treadle.storage.contract import Storage
+from treadle.testing.clock import HandClock
+from treadle.testing.contract.kit import claim_ids, claim_one, done, job, jobs, settle
+from treadle.testing.contract.run import Connect
+
+API = (("api", 1),)
+
+
+async def only(storage: Storage) -> LimitUse:
+    """The one limit there is."""
+    [use] = await storage.limits()
+    assert (await storage.stats()).limits == (use,)
+    return use
+
+
+async def test_law08_a_pause_keeps_the_rule(storage: Storage) -> None:
+    """While it is paused its rule has 0 slots and keeps its rate; resumed, it is what it was."""
+    rule = Limit("api", slots=5, rate=100, per=60.0)
+    await storage.set_limits([rule])
+    await storage.set_limits([Pause("api")])
+    paused = LimitUse(key="api", rule=Limit("api", slots=0, rate=100, per=60.0), pauses=(Pause("api"),), behind=rule)
+    assert await only(storage) == paused
+    await storage.set_limits([Pause("api")])
+    assert await only(storage) == paused
+    await storage.enqueue([job("a", limits=API)])
+    assert await claim_ids(storage) == []
+    await storage.set_limits([Resume("api")])
+    assert await only(storage) == LimitUse(key="api", rule=rule)
+    assert await claim_ids(storage) == ["a"]
+
+
+async def test_law08_a_pause_of_a_limit_without_a_rule(storage: Storage) -> None:
+    """It holds its jobs up all the same, and leaves nothing behind."""
+    await storage.set_limits([Pause("api")])
+    assert await only(storage) == LimitUse(key="api", rule=Limit("api", slots=0), pauses=(Pause("api"),))
+    await storage.enqueue([job("a", limits=API)])
+    assert await claim_ids(storage) == []
+    await storage.set_limits([Resume("api")])
+    assert await storage.limits() == ()
+    assert await claim_ids(storage) == ["a"]
+
+
+async def test_law08_a_rule_set_during_a_pause_does_not_resume(storage: Storage) -> None:
+    """Nor does one removed; the next to resume it finds the rule of then."""
+    await storage.set_limits([Limit("api", slots=5), Pause("api"), Limit("api", slots=2)])
+    use = await only(storage)
+    assert (use.rule.slots, use.behind) == (0, Limit("api", slots=2))
+    await storage.set_limits([Limit("api")])
+    use = await only(storage)
+    assert (use.rule.slots, use.behind, use.pauses) == (0, None, (Pause("api"),))
+    await storage.set_limits([Limit("api", slots=3), Resume("api")])
+    assert await only(storage) == LimitUse(key="api", rule=Limit("api", slots=3))
+
+
+async def test_law08_a_rule_of_no_slots_is_removed_by_resuming(storage: Storage) -> None:
+    await storage.set_limits([Limit("api", slots=0)])
+    await storage.set_limits([Resume("api")])
+    assert await storage.limits() == ()
+
+
+async def test_law08_a_pause_and_a_rest_end_each_by_itself(storage: Storage) -> None:
+    """An operator's pause outlasts a rest that a job asked for, and the other way round."""
+    both = (Pause("api"), Pause("api", "held", 50.5))
+    await storage.set_limits([both[1], both[0]])
+    assert (await only(storage)).pauses == both
+    await storage.set_limits([Resume("api", "held", 50.5)])
+    assert (await only(storage)).pauses == both[:1]
+    await storage.set_limits([both[1], Resume("api")])
+    assert (await only(storage)).pauses == both[1:]
+    await storage.enqueue([job("a", limits=API)])
+    assert await claim_ids(storage) == []
+    await storage.set_limits([Resume("api", "held")])
+    assert await claim_ids(storage) == ["a"]
+
+
+async def test_law08_a_late_end_of_a_rest_does_not_end_a_later_one(storage: Storage) -> None:
+    """Whoever ends a rest says how long it was to last; one that was begun meanwhile and lasts longer stays."""
+    await storage.set_limits([Pause("api", "held", 10.0)])
+    await storage.set_limits([Pause("api", "held", 20.25)])
+    await storage.set_limits([Resume("api", "held", 10.0)])
+    assert (await only(storage)).pauses == (Pause("api", "held", 20.25),)
+    await storage.set_limits([Resume("api", "held", 20.25)])
+    assert await storage.limits() == ()
+
+
+async def test_law08_a_declared_rule_gives_way_to_an_operators(storage: Storage) -> None:
+    """Whichever came first, and whatever the code says later. Removing takes both away."""
+    await storage.set_limits([Declare(Limit("api", slots=2))])
+    assert await only(storage) == LimitUse(key="api", rule=Limit("api", slots=2), declared=True)
+    await storage.set_limits([Limit("api", slots=1)])
+    await storage.set_limits([Declare(Limit("api", slots=9))])
+    assert await only(storage) == LimitUse(key="api", rule=Limit("api", slots=1))
+    await storage.enqueue(jobs("a b", limits=API))
+    assert await claim_ids(storage, 9) == ["a"]
+    await storage.set_limits([Limit("api")])
+    assert await storage.limits() == ()
+    await storage.set_limits([Declare(Limit("api", slots=2)), Pause("api")])
+    use = await only(storage)
+    assert (use.rule.slots, use.behind, use.declared) == (0, Limit("api", slots=2), True)
+
+
+async def test_law08_changes_that_are_true_already_change_nothing(storage: Storage, clock: HandClock) -> None:
+    """As every start of a worker declares what is declared already: nobody who stands aside is looked at."""
+    changes: Sequence[LimitChange] = [Declare(Limit("api", slots=1, rate=3, per=60.0)), Pause("other", "held", 7.5)]
+    await storage.set_limits(changes)
+    before = await storage.limits()
+    await storage.enqueue(jobs("a b", limits=API))
+    first = await claim_one(storage)
+    assert await claim_ids(storage) == []
+    await storage.set_limits(changes)
+    assert await storage.limits(use=False) == tuple(
+        LimitUse(key=each.key, rule=each.rule, pauses=each.pauses, declared=each.declared) for each in before
+    )
+    await settle(storage, done(first))
+    assert await claim_ids(storage) == ["b"]
+
+
+async def test_law08_the_rules_alone_name_no_partition(storage: Storage) -> None:
+    """Without `use` only what is stored is read."""
+    await storage.set_limits([Limit("tenant", slots=1), Pause("tenant:b")])
+    await storage.enqueue([job(f"{n}{tenant}", limits=((f"tenant:{tenant}", 1),)) for n in "12" for tenant in "ab"])
+    assert await claim_ids(storage, 9) == ["1a"]
+    uses = {use.key: (use.rule.slots, use.used, use.parked) for use in await storage.limits()}
+    assert uses == {"tenant": (1, 0, 0), "tenant:a": (1, 1, 1), "tenant:b": (0, 0, 2)}
+    rules = {use.key: (use.rule.slots, use.used, use.parked) for use in await storage.limits(use=False)}
+    assert rules == {"tenant": (1, 0, 0), "tenant:b": (0, 0, 0)}
+
+
+CHANGES: tuple[LimitChange, ...] = (
+    Limit("api", slots=3),
+    Pause("api"),
+    Declare(Limit("api", slots=7)),
+    Pause("api", "held", 100.0),
+)
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(CHANGES, 2)), ids=repr)
+async def test_law08_changes_of_two_callers_at_once_are_both_kept(
+    storage: Storage, connect: Connect, one: LimitChange, other: LimitChange
+) -> None:
+    """A rule and a pause, a pause and a rest, a deploy and an operator: neither undoes the other, in any order."""
+    peer = await connect()
+    for number in range(6):
+        await storage.set_limits([Limit("api"), Resume("api"), Resume("api", "held")])
+        calls = [storage.set_limits([one]), peer.set_limits([other])]
+        await asyncio.gather(*(calls if number % 2 else reversed(calls)))
+        shown = await storage.limits(use=False)
+        assert shown == await peer.limits(use=False)
+        await storage.set_limits([Limit("api"), Resume("api"), Resume("api", "held")])
+        await storage.set_limits([one, other])
+        assert shown == await storage.limits(use=False)
+
+
+async def test_law08_many_changes_at_once_are_all_kept(storage: Storage, connect: Connect) -> None:
+    """Eight connections, each with a limit of its own and a pause of one that all share."""
+    storages = [storage, *[await connect() for _ in range(7)]]
+    calls = [each.set_limits([Limit(f"own{n}", slots=n + 1), Pause("all")]) for n, each in enumerate(storages)]
+    await asyncio.gather(*calls, storage.set_limits([Limit("all", slots=4)]), storages[1].set_limits([Pause("own3")]))
+    found = {use.key: (use.rule.slots, use.behind) for use in await storage.limits(use=False)}
+    assert found.pop("all") == (0, Limit("all", slots=4))
+    assert found.pop("own3") == (0, Limit("own3", slots=4))
+    assert found == {f"own{n}": (n + 1, None) for n in range(8) if n != 3}

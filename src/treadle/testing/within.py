@@ -1,0 +1,198 @@
+"""Transactions of users' own in tests: what they enqueue is stored in memory when they commit, and dropped otherwise.
+
+The storage in memory has no transactions, so the commit is taken from the session itself: SQLAlchemy has events for it,
+Django callbacks. A plain driver connection tells of no commit; for it there is `within="at_once"`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from treadle.errors import BadSession, Unsupported
+from treadle.model import NewJob, Outcome, Record, Settled, State
+from treadle.storage.contract import Bound, Storage
+from treadle.storage.sessions import DJANGO, SCOPED, class_names
+
+When = Literal["commit", "at_once"]
+SESSIONS = "sqlalchemy.orm.session Session", "sqlalchemy.ext.asyncio.session AsyncSession"
+CONNECTIONS = "sqlalchemy.engine.base Connection", "sqlalchemy.ext.asyncio.engine AsyncConnection"
+
+
+class Group:
+    """The jobs of one call in a transaction that is still open. `inside`: the savepoints it was made in."""
+
+    def __init__(self, jobs: Sequence[NewJob], inside: Sequence[object] = ()) -> None:
+        self.jobs, self.inside = tuple(jobs), tuple(inside)
+
+
+class Transactions:
+    """What `within=` means while a test lasts."""
+
+    def __init__(self, storage: Storage, when: When) -> None:
+        self._storage, self._when = storage, when
+        self._open: dict[object, list[Group]] = {}  # by session or connection
+        self.loop: asyncio.AbstractEventLoop | None = None  # where the app is open
+
+    def within(self, given: Any) -> Bound:
+        """As a storage has it."""
+        if self._when == "at_once":
+            return self._storage
+        names = class_names(given)
+        if not names.isdisjoint(SCOPED):
+            given = given()
+            names = class_names(given)
+        if not names.isdisjoint(DJANGO):
+            return Held(self, given, self._watch_django)
+        if not names.isdisjoint(SESSIONS):
+            return Held(self, getattr(given, "sync_session", given), self._watch_session)
+        if not names.isdisjoint(CONNECTIONS):
+            return Held(self, getattr(given, "sync_connection", given), self._watch_connection)
+        raise Unsupported(
+            "app.testing()", f"within= a {type(given).__name__}, whose commit it is not told of",
+            'use app.testing(within="at_once"), which stores jobs before the commit, or a session of SQLAlchemy or '
+            "Django's connection"
+        )  # fmt: skip
+
+    async def begin(self, sync: bool) -> Any:
+        raise Unsupported("app.testing()", "current().transaction()", "test it on SQLite or PostgreSQL")
+
+    # --- the groups of a session
+
+    def pending(self, session: object) -> list[NewJob]:
+        return [job for group in self._open.get(session, ()) for job in group.jobs]
+
+    def _add(self, session: object, group: Group) -> None:
+        self._open.setdefault(session, []).append(group)
+
+    def _commit(self, session: object) -> None:
+        for group in self._open.pop(session, ()):
+            self._store(group.jobs)
+
+    def _drop(self, session: object, savepoint: object = None) -> None:
+        """It was rolled back: all of it, or to a savepoint."""
+        left = [] if savepoint is None else [g for g in self._open.get(session, ()) if savepoint not in g.inside]
+        if left:
+            self._open[session] = left
+        else:
+            self._open.pop(session, None)
+
+    def _store(self, jobs: Sequence[NewJob]) -> None:
+        """Now, whatever thread the commit is made in."""
+        loop, here = self.loop, asyncio._get_running_loop()
+        if loop is None or here is loop or not loop.is_running():
+            at_once(self._storage.enqueue(jobs))
+        else:
+            asyncio.run_coroutine_threadsafe(_enqueue(self._storage, jobs), loop).result(30)
+
+    # --- how each tells of its commit
+
+    def _watch_django(self, connection: Any, jobs: Sequence[NewJob]) -> None:
+        if not connection.in_atomic_block:
+            raise BadSession("Django's connection", "it is not in a transaction: use transaction.atomic()")
+        group = Group(jobs)
+        self._add(connection, group)
+
+        def store() -> None:
+            groups = self._open.get(connection, [])
+            if group in groups:
+                groups.remove(group)
+            self._store(group.jobs)
+
+        connection.on_commit(store)
+
+    def _watch_session(self, session: Any, jobs: Sequence[NewJob]) -> None:
+        from sqlalchemy import event
+
+        if not session.in_transaction():
+            session.begin()
+        inside, nested = [], session.get_nested_transaction()
+        while nested is not None:
+            inside.append(nested)
+            nested = nested.parent
+        self._add(session, Group(jobs, inside))
+        if not event.contains(session, "after_commit", self._session_committed):  # they stay, and find nothing later
+            event.listen(session, "after_commit", self._session_committed)
+            event.listen(session, "after_soft_rollback", self._session_rolled_back)
+            event.listen(session, "after_transaction_end", self._session_ended)
+
+    def _session_committed(self, session: Any) -> None:
+        if session.get_nested_transaction() is None:  # not the release of a savepoint
+            self._commit(session)
+
+    def _session_rolled_back(self, session: Any, previous: Any) -> None:
+        self._drop(session, None if previous.parent is None else previous)
+
+    def _session_ended(self, session: Any, transaction: Any) -> None:
+        if transaction.parent is None:  # closed without a commit
+            self._drop(session)
+
+    def _watch_connection(self, connection: Any, jobs: Sequence[NewJob]) -> None:
+        from sqlalchemy import event
+
+        if not connection.in_transaction():
+            raise BadSession("a Connection of SQLAlchemy", "it is not in a transaction: use connection.begin()")
+        inside, nested = [], connection.get_nested_transaction()
+        while nested is not None:
+            inside.append(nested._savepoint)
+            nested = nested._previous_nested
+        self._add(connection, Group(jobs, inside))
+        if not event.contains(connection, "commit", self._commit):
+            event.listen(connection, "commit", self._commit)
+            event.listen(connection, "rollback", self._connection_rolled_back)
+            event.listen(connection, "rollback_savepoint", self._connection_rolled_back_to)
+
+    def _connection_rolled_back(self, connection: Any) -> None:
+        self._drop(connection)
+
+    def _connection_rolled_back_to(self, connection: Any, name: str, context: Any) -> None:
+        self._drop(connection, name)
+
+
+class Held:
+    """The verbs inside one transaction: its jobs wait for the commit."""
+
+    def __init__(
+        self, transactions: Transactions, session: Any, watch: Callable[[Any, Sequence[NewJob]], None]
+    ) -> None:
+        self._transactions, self._session, self._watch = transactions, session, watch
+        self._storage: Any = transactions._storage
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        """The rows as they will be. Raises what the storage would raise now."""
+        before, now = self._transactions.pending(self._session), self._storage._now()
+        answers = self._storage._answers([*before, *jobs], now)
+        known = {new.id: _row(new, now) for new in reversed([*before, *jobs])}
+        rows = [self._storage._jobs.get(answers[new.id]) or known[answers[new.id]] for new in jobs]
+        self._watch(self._session, jobs)
+        return rows
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        found: list[Settled] = await self._storage.settle(outcomes)
+        return found
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        now = self._storage._now()
+        held = {new.id: _row(new, now) for new in self._transactions.pending(self._session)}
+        found: list[Record | None] = await self._storage.get(ids)
+        return [row or held.get(id) for id, row in zip(ids, found, strict=True)]
+
+
+def _row(new: NewJob, now: float) -> Record:
+    state = State.WAITING if new.after or not new.task else State.READY
+    return Record(job=new, version=0, state=state, after=new.after, created_at=now, updated_at=now)
+
+
+async def _enqueue(storage: Storage, jobs: Sequence[NewJob]) -> None:
+    await storage.enqueue(jobs)
+
+
+def at_once(work: Any) -> Any:
+    """The answer of a coroutine that waits for nothing, as all of the memory storage's do."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise RuntimeError("the memory storage waited for something")

@@ -1,0 +1,101 @@
+"""What rows from outside may hold: the rules of `ranges.py`, and those for words that only the engine reads.
+
+Pure; each check raises BadOption or TooLarge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from treadle import ranges
+from treadle.errors import BadOption
+from treadle.model import Claim, Hold, NewJob, Outcome
+from treadle.ranges import MOST_CALL, MOST_QUEUES, at_most
+from treadle.retry import Policy
+
+MOST_ROWS: Final = 12_000  # jobs, outcomes or leases of one call: a flow of 10,000 jobs, with room for its own rows
+MOST_AFTER: Final = MOST_ROWS  # jobs one job waits for
+MOST_EDGES: Final = 2 * MOST_ROWS  # entries of `after` of all jobs of one call
+MOST_CLAIM: Final = 5_000  # jobs of a claim; a worker asks for 512
+MOST_CHANGES: Final = 2_000  # of limits, in one call
+
+__all__ = [
+    "MOST_AFTER",
+    "MOST_CALL",
+    "MOST_CHANGES",
+    "MOST_CLAIM",
+    "MOST_EDGES",
+    "MOST_QUEUES",
+    "MOST_ROWS",
+    "at_most_in_call",
+    "check_claim",
+    "check_hold",
+    "check_job",
+    "check_outcome",
+    "check_together",
+]
+
+
+def at_most_in_call(option: str, count: int, most: int) -> None:
+    """Raise BadOption for more than one call takes, of what may be sent in several."""
+    if count > most:
+        raise BadOption(option, f"expected at most {most:,} in one call, found {count:,}: send them in several calls")
+
+
+def check_together(edges: Sequence[int]) -> None:
+    """Raise BadOption for more jobs, or more entries of `after`, than one call stores. `edges`: those of each job."""
+    at_most_in_call("jobs", len(edges), MOST_ROWS)
+    if max(edges, default=0) > MOST_AFTER:
+        advice = "let it wait for jobs that wait for some of these each"
+        raise BadOption("after", f"expected at most {MOST_AFTER:,} of one job, found {max(edges):,}: {advice}")
+    at_most_in_call("after", sum(edges), MOST_EDGES)
+
+
+def check_job(job: NewJob) -> None:
+    """Raise BadOption or TooLarge for a job that no part of Treadle would store so."""
+    ranges.check_job(job)
+    if job.retry is not None:
+        _check_policy(job.retry)
+    if job.reach:
+        at_most("reach", job.reach, MOST_QUEUES)
+
+
+def check_outcome(out: Outcome) -> None:
+    """Raise BadOption or TooLarge for an outcome that no run has. Its `then` are checked as jobs."""
+    ranges.an_id("id", out.id)
+    at_most("then", out.then, MOST_ROWS)
+    edges = len(out.after) + sum(len(job.after) for job in out.then)
+    if edges > MOST_EDGES:
+        raise BadOption("after", f"expected at most {MOST_EDGES:,} of an outcome and its jobs, found {edges:,}")
+    at_most("after", out.after, MOST_AFTER)
+    at_most("reach", out.reach, MOST_QUEUES)
+    ranges.check_outcome(out)
+    for job in out.then:
+        if job.retry is not None:
+            _check_policy(job.retry)
+
+
+def check_hold(hold: Hold) -> None:
+    ranges.an_id("id", hold.id)
+    ranges.check_hold(hold)
+    at_most("reach", hold.reach, MOST_QUEUES)
+
+
+def check_claim(ask: Claim) -> None:
+    """Raise BadOption for a claim that no worker makes."""
+    ranges.check_claim(ask, MOST_CLAIM)
+    at_most("holds", ask.holds, MOST_ROWS)
+    at_most("reach", ask.reach, MOST_QUEUES)
+
+
+def _check_policy(text: str) -> None:
+    try:
+        _policy(text)
+    except msgspec.MsgspecError as error:
+        raise BadOption("retry", f"expected a policy, found {ranges.shown(text)}: {error}") from None
+
+
+_policy: Final = msgspec.json.Decoder(Policy).decode

@@ -1,0 +1,103 @@
+"""Wrong argument names of what users write: `Retry(max_retries=3)` raises BadOption with the name that is meant.
+
+Python's own TypeError names neither the right word nor those there are. Users bring the words of other job queues.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct, StructMeta
+
+from treadle.errors import BadOption
+
+T = TypeVar("T")
+
+FIRST_TOO: Final = "attempts=, which counts the first try too"
+ELSEWHERE: Final[dict[str, dict[str, str]]] = {
+    "Retry": {
+        "max_retries": FIRST_TOO, "retries": FIRST_TOO, "num_retries": FIRST_TOO, "retry": FIRST_TOO,
+        "max_attempts": "attempts=", "max_tries": "attempts=", "tries": "attempts=", "times": FIRST_TOO,
+        "countdown": "base=", "delay": "base=", "default_retry_delay": "base=", "retry_delay": "base=",
+        "min_backoff": "base=", "backoff": "base= and factor=", "retry_backoff": "base= and factor=",
+        "interval": "base=", "interval_start": "base=", "interval_step": "factor=", "multiplier": "factor=",
+        "exponent": "factor=", "backoff_factor": "factor=", "max_backoff": "max=", "retry_backoff_max": "max=",
+        "interval_max": "max=", "max_delay": "max=", "retry_jitter": "jitter=",
+    },
+    "Limit": {
+        "concurrency": "slots=", "max_concurrency": "slots=", "max_running": "slots=", "max_workers": "slots=",
+        "limit": "slots= or rate=", "max": "slots=", "key": "name=", "rate_limit": "rate= and per=",
+        "max_calls": "rate=", "calls": "rate=", "count": "rate=", "period": "per=", "interval": "per=",
+        "duration": "per=", "window": "per=", "seconds": "per=", "bucket": 'how="bucket"', "strategy": "how=",
+        "until": "hold=",
+    },
+    "Key": {
+        "name": "key=", "id": "key=", "ttl": "window=", "expires": "window=", "timeout": "window=", "period": "window=",
+        "unique_for": "window=", "on_conflict": "conflict=", "scope": "shared=", "unique_until": "until=",
+    },
+    "Defer": {
+        "seconds": "its first argument, as in Defer(30)", "delay": "its first argument, as in Defer(30)",
+        "countdown": "its first argument, as in Defer(30)", "eta": "until=", "run_at": "until=", "key": "limit=",
+        "max_retries": "Retry(attempts=...): a deferral counts no attempt", "queue": 'limit="queue:<name>"',
+    },
+    "Abort": {"reason": "message=", "error": "message=", "text": "message="},
+    "Redrive": {
+        "max_retries": "max_times=", "retries": "max_times=", "attempts": "max_times=", "interval": "every=",
+        "base": "backoff=", "delay": "backoff=", "max": "longest=", "max_backoff": "longest=", "count": "limit=",
+    },
+    "AIMD": {"delay": "base=", "max_delay": "max=", "multiplier": "factor=", "fail_rate": "max_fail_rate="},
+    "Sizes": {"args": "payload=", "arguments": "payload=", "results": "result=", "meta": "headers="},
+}  # fmt: skip
+
+
+def refuse_unknown(what: str, given: Collection[str], known: Collection[str]) -> None:
+    """Raise BadOption for the first name that `what`, a class, does not take."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = ELSEWHERE.get(what, {}).get(name) or (f"{close[0]}=" if close else "")
+            hint = f"; did you mean {meant}?" if meant else ""
+            raise BadOption(what, f"there is no {name}={hint}; there are {', '.join(f'{each}=' for each in known)}")
+
+
+class _Meta(StructMeta):
+    if not TYPE_CHECKING:  # type checkers read the fields
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError:
+                refuse_unknown(cls.__name__, kwargs, cls.__struct_fields__)
+                raise
+
+
+if TYPE_CHECKING:
+
+    class Spelled(Struct, frozen=True):
+        """A Struct whose wrong field names raise BadOption."""
+
+else:
+
+    class Spelled(Struct, frozen=True, metaclass=_Meta):
+        """A Struct whose wrong field names raise BadOption."""
+
+
+def spelled(kind: type[T]) -> type[T]:
+    """The same for a class with an `__init__` of its own."""
+    method: Callable[..., None] = kind.__init__
+    known = [name for name in list(inspect.signature(method).parameters)[1:] if not name.endswith("_")]
+
+    @functools.wraps(method)
+    def init(self: T, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except TypeError:
+            refuse_unknown(kind.__name__, kwargs, known)
+            raise
+
+    kind.__init__ = init  # type: ignore[assignment]
+    return kind

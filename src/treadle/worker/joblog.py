@@ -1,0 +1,83 @@
+"""Logs what becomes of a worker's jobs to the logger `treadle.jobs`, once the storage has confirmed it.
+
+A job that succeeds costs nothing unless the level is DEBUG: only other outcomes are noted in `Slots.troubles`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from treadle.errors import RemoteFailure, error_line, traceback_of
+from treadle.events import Emitter, Event
+from treadle.redaction import visible
+from treadle.retry import Abort
+
+log = logging.getLogger("treadle.jobs")
+
+OWN: Final = "treadle."  # task names of our own begin so: schedules, limits, leaders
+LEVELS: Final = {
+    "started": logging.DEBUG, "succeeded": logging.DEBUG, "deferred": logging.INFO, "cancelled": logging.INFO,
+    "retrying": logging.WARNING, "lost": logging.WARNING, "lease.expired": logging.WARNING,
+    "failed": logging.ERROR, "expired": logging.ERROR,
+}  # fmt: skip
+TEMPLATES: Final = {name: f"%s {name}" for name in LEVELS}
+RAISED: Final = frozenset({"retrying", "failed", "expired"})  # what an exception of the function leads to
+_LIBRARY: Final = __file__.removesuffix("worker/joblog.py").removesuffix("worker\\joblog.py")
+
+
+def wanted(name: str, task: str) -> bool:
+    """Whether this event of a job of this task is logged. Own tasks are logged only if they fail."""
+    level = LEVELS.get(name)
+    return level is not None and (level >= logging.ERROR or not task.startswith(OWN)) and log.isEnabledFor(level)
+
+
+def write(event: Event, error: BaseException | None = None) -> None:
+    """One record with `job`, `task` and `attempt`.
+
+    `exc_info` is the exception that the function raised, if it is known. `exc_text`, which standard formatters print
+    instead, is the stored traceback: without lines of Treadle, and for a process task as that process saw it.
+    """
+    level, text = LEVELS[event.name], TEMPLATES[event.name]
+    words, stored = [event.task], str(event.error or "")
+    if summary := error_line(stored):
+        text, words = f"{text}: %s", [*words, visible(summary)]
+    if event.delay is not None:
+        text, words = f"{text}; again in %s", [*words, f"{event.delay:.1f} s"]
+    record = log.makeRecord(
+        log.name, level, __file__, 0, text, tuple(words), _exc_info(error) if event.name in RAISED else None,
+        extra={"job": event.id, "task": event.task, "attempt": event.attempt, "worker": event.worker},
+    )  # fmt: skip
+    if event.name in RAISED and (trace := traceback_of(stored)) is not None:
+        record.exc_text = visible(trace)
+    log.handle(record)
+
+
+def _exc_info(error: BaseException | None) -> Any:
+    if error is None or (isinstance(error, Abort) and error.__cause__ is None):
+        return None  # whoever aborts with words of its own shows no traceback
+    trace: TracebackType | None = None if isinstance(error, RemoteFailure) else error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LIBRARY):
+        trace = trace.tb_next
+    return type(error), error, trace
+
+
+def follow(emitter: Emitter, worker: str) -> Callable[[], None]:
+    """Log starts and successes of this worker if the level is DEBUG now -> what ends that."""
+
+    def tell(event: Event) -> None:
+        if event.worker == worker and wanted(event.name, event.task):
+            write(event)
+
+    if not log.isEnabledFor(logging.DEBUG):
+        return lambda: None
+    for name in ("started", "succeeded"):
+        emitter.on(name, tell)
+
+    def end() -> None:
+        for name in ("started", "succeeded"):
+            emitter.off(name, tell)
+
+    return end

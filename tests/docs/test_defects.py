@@ -1,0 +1,60 @@
+"""The page of defects: each row names tests that exist, or says that it is open, and no number is left out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.test_coverage import ROOT, files
+
+PAGE = ROOT / "docs/internals/defects.md"
+ID = re.compile(r"\| [A-Z]-")
+COUNTS = {"E-A": 20, "S-": 17, "C-": 8, "O-": 5, "U-F": 14, "I-S": 11, "X-": 15, "L-": 1, "D-": 6, "H-": 1}
+
+
+def rows() -> list[str]:
+    return [line for line in PAGE.read_text().splitlines() if ID.match(line)]
+
+
+def first(row: str) -> str:
+    return row.split("|")[1].strip()
+
+
+def path_of(named: str) -> str:
+    return f"src/treadle/testing/contract/{named}.py" if named.startswith("laws_") else f"tests/{named}"
+
+
+@pytest.mark.parametrize("row", rows(), ids=first)
+def test_a_row_names_tests_that_exist_or_is_open(row: str) -> None:
+    shown = row.rstrip("| ").rpartition(" | ")[2] if not row.endswith("| |") else ""
+    named = re.findall(r"`((?:laws_\w+|[\w/]+\.py)(?:::test_\w+)?)`", shown)
+    assert named or "**Open**" in row
+    for each in named:
+        file, _, test = each.partition("::")
+        if file == "dev.py":
+            continue
+        assert path_of(file) in files(), each
+        assert not test or test in files()[path_of(file)], each
+
+
+def test_ids_are_given_once_and_no_number_is_left_out() -> None:
+    given = [id for row in rows() for id in ids(first(row))]
+    assert len(given) == len(set(given))
+    for letters, last in COUNTS.items():
+        for number in range(1, last + 1):
+            assert any(re.fullmatch(rf"{letters}{number}(\.\d+)?", id) for id in given), f"{letters}{number}"
+    assert {f"F-{letter}" for letter in "ABCDEFG"} <= set(given)
+
+
+def ids(cell: str) -> list[str]:
+    found: list[str] = []
+    for part in cell.split(", "):
+        begin, _, end = part.partition(" to ")
+        if end:
+            letters = begin.rstrip("0123456789")
+            low, high = int(begin[len(letters) :]), int(end[len(letters) :])
+            found += [f"{letters}{number}" for number in range(low, high + 1)]
+        else:
+            found.append(begin)
+    return found

@@ -1,0 +1,29 @@
+"""The table of errors in the guide names every error that a user may catch, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import treadle.context
+import treadle.errors
+import treadle.retry
+import treadle.testing
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/guides/troubleshooting.md"
+BASES = {"TreadleError", "StorageError", "JobNotDone"}  # nothing is raised as one of these alone; the page names them
+
+
+def test_every_error_has_a_row() -> None:
+    places = (treadle, treadle.errors, treadle.context, treadle.retry, treadle.testing)
+    raised = {
+        name
+        for place in places
+        for name, found in vars(place).items()
+        if isinstance(found, type) and issubclass(found, treadle.TreadleError | treadle.UnknownName)
+    }
+    table = PAGE.read_text().partition("## Errors\n")[2]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == raised - BASES
+    assert all(re.search(rf"`(treadle\.)?{name}`", table) for name in BASES)

@@ -1,0 +1,39 @@
+"""Numbers that a storage could not keep are refused where they come in, also by the worker protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.served import memory_url
+from treadle.errors import BadOption
+from treadle.model import Declare, Limit, LimitChange, NewJob
+from treadle.storage.http import HttpStorage
+
+TOO_MANY = 10**9 + 1
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        NewJob(id="a", task="t", limits=(("x", TOO_MANY),)), NewJob(id="a", task="t", priority=40_000),
+        NewJob(id="a", task="t", delay=1e12), NewJob(id="a", task="t", keep=-1.0), NewJob(id="a", task="t", need=2**40),
+    ],
+)  # fmt: skip
+async def test_jobs(job: NewJob) -> None:
+    storage = HttpStorage(memory_url(None))
+    await storage.open()
+    with pytest.raises(BadOption, match="expected"):
+        await storage.enqueue([job])
+    assert await storage.get(["a"]) == [None]
+    await storage.close()
+
+
+@pytest.mark.parametrize(
+    "change", [Limit("a", slots=TOO_MANY), Declare(Limit("a", rate=TOO_MANY)), Limit("a", rate=1, burst=-1)]
+)
+async def test_limits(change: LimitChange) -> None:
+    storage = HttpStorage(memory_url(None))
+    await storage.open()
+    with pytest.raises(BadOption, match="1,000,000,000"):
+        await storage.set_limits([change])
+    await storage.close()

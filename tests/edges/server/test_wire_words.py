@@ -1,0 +1,18 @@
+"""Messages and errors on the wire: what may be left out of a body, and the word of an error without one of its own."""
+
+from __future__ import annotations
+
+from treadle import AnswerTooLarge, StorageUnavailable, wire
+from treadle.model import Presence
+from treadle.server import parts
+
+
+async def test_a_list_that_may_be_left_out_of_a_body_is_empty() -> None:
+    found = await parts.decoded(b'{"worker":{"worker":"w"}}', wire.Beat)
+    assert found == wire.Beat(Presence(worker="w"))
+
+
+def test_an_error_without_a_word_has_that_of_its_base() -> None:
+    status, problem = wire.problem_of(AnswerTooLarge("there", 1))
+    assert status == 503
+    assert type(wire.error_of(problem)) is StorageUnavailable

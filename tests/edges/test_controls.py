@@ -1,0 +1,71 @@
+"""Control characters of a sender reach no terminal and begin no line of a log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from treadle import App, JobFailed, Retry, Worker, current
+from treadle.cli.logs import Json, Plain, Simple
+from treadle.cli.root import run
+from treadle.cli.say import complain, data, document, facts, note, table, verdict
+
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\nFAKE LINE"
+
+
+def harmless(text: str) -> None:
+    assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(text), ascii(text)
+
+
+async def test_what_a_job_says_is_shown_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "sqlite:///jobs.db"
+    app = App(url)
+
+    @app.task(name="fail", retry=Retry(attempts=1))
+    async def fail(text: str) -> None:
+        await current().progress(0.5, text)
+        raise ValueError(text)
+
+    async with app, Worker(app, poll=0.01):
+        job = await fail.enqueue(HOSTILE)
+        with pytest.raises(JobFailed):
+            await job.result(30)
+    id = job.id
+    for words in (["jobs", "list"], ["jobs", "show", id], ["jobs", "show", id, "--json"], ["jobs", "explain", id]):
+        assert await asyncio.to_thread(run, [*words, "--url", url]) == 0
+        found = capsys.readouterr()
+        harmless(found.out + found.err)
+        if words[1] == "show":
+            assert "u001b" in found.out or "x1b]0;owned" in found.out
+
+
+def test_every_way_to_a_terminal_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    complain(HOSTILE)
+    note(HOSTILE)
+    data(HOSTILE)
+    document({"a": HOSTILE})
+    facts([("a", HOSTILE)])
+    table(("a",), [(HOSTILE,)], "")
+    verdict("ok", "a", HOSTILE, HOSTILE)
+    found = capsys.readouterr()
+    harmless(found.out + found.err)
+    assert (found.out + found.err).count("\\x1b]0;owned") == 7
+
+
+def test_a_line_of_a_log_stays_one_line() -> None:
+    def record(name: str) -> logging.LogRecord:
+        made = logging.LogRecord(name, logging.INFO, "", 0, "%s", (HOSTILE,), None)
+        made.__dict__.update(job=HOSTILE, task="t", attempt=1)
+        return made
+
+    for formatter in (Simple("%(levelname)s %(message)s"), Plain(), Json()):
+        ours, theirs = formatter.format(record("treadle.access")), formatter.format(record("shop"))
+        harmless(ours + theirs)
+        assert "\n" not in ours
+    assert "\nFAKE LINE" in Plain().format(record("shop"))  # a message of the user's own code may have lines

@@ -1,0 +1,237 @@
+"""A mistyped name never succeeds silently: each kind of name, in each call, from Python, the command line and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.parse
+import urllib.request
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from tests.served import host
+from treadle import App, Limit, UnknownName, Worker, current
+from treadle.cli.root import run
+from treadle.server import Settings, Token
+from treadle.server.tokens import digest
+
+
+class Case(Struct):
+    """One call from each side. http: method, path and body."""
+
+    words: str
+    python: Callable[[App], Awaitable[object]]
+    cli: list[str]
+    http: tuple[str, str, Any] | None = None
+
+
+QUEUE = "nothing uses the queue 'fecth' yet; did you mean 'fetch'?"
+TASK = "nothing knows the task 'mail.sned'; did you mean 'mail.send'?"
+LABEL = "no job has the label 'tenant=acne'; did you mean 'tenant=acme'?"
+LIMIT = "nothing uses the limit 'stmp' yet; did you mean 'smtp'?"
+
+CASES: dict[str, Case] = {
+    "list queue": Case(
+        QUEUE, lambda app: app.jobs.list(queue="fecth"), ["jobs", "list", "--queue", "fecth"],
+        ("GET", "/v1/jobs?queue=fecth", None),
+    ),
+    "list task": Case(
+        TASK, lambda app: app.jobs.list(task="mail.sned"), ["jobs", "list", "--task", "mail.sned"],
+        ("GET", "/v1/jobs?task=mail.sned", None),
+    ),
+    "list label": Case(
+        LABEL, lambda app: app.jobs.list(label="tenant=acne"), ["jobs", "list", "--label", "tenant=acne"],
+        ("GET", "/v1/jobs?label=" + urllib.parse.quote("tenant=acne"), None),
+    ),
+    "count queue": Case(
+        QUEUE, lambda app: app.jobs.list(queue="fecth", limit=0, count=True), ["jobs", "list", "--queue", "fecth"],
+        ("GET", "/v1/jobs?queue=fecth&limit=0&count=true", None),
+    ),
+    "cancel queue": Case(
+        QUEUE, lambda app: app.jobs.cancel(queue="fecth"), ["jobs", "cancel", "--queue", "fecth", "--yes"]
+    ),
+    "retry task": Case(
+        TASK, lambda app: app.jobs.retry(task="mail.sned"), ["jobs", "retry", "--task", "mail.sned", "--yes"]
+    ),
+    "delete label": Case(
+        LABEL, lambda app: app.jobs.delete(label="tenant=acne"), ["jobs", "delete", "-l", "tenant=acne", "--yes"]
+    ),
+    "dead queue": Case(
+        QUEUE, lambda app: app.dead.retry(queue="fecth"), ["jobs", "retry", "--queue", "fecth", "--yes"]
+    ),
+    "enqueue queue": Case(
+        QUEUE, lambda app: app.stub("mail.send", queue="fecth").enqueue(),
+        ["enqueue", "mail.send", "--queue", "fecth"], ("POST", "/v1/jobs", {"task": "mail.send", "queue": "fecth"}),
+    ),
+    "enqueue task": Case(
+        TASK, lambda app: app.stub("mail.sned", queue="fetch").enqueue(),
+        ["enqueue", "mail.sned", "--queue", "fetch"], ("POST", "/v1/jobs", {"task": "mail.sned", "queue": "fetch"}),
+    ),
+    "enqueue limit": Case(
+        LIMIT, lambda app: app.stub("mail.send", queue="fetch", limits=["stmp"]).enqueue(),
+        ["enqueue", "mail.send", "--queue", "fetch", "--limit", "stmp"],
+        ("POST", "/v1/jobs/batch", {"jobs": [{"task": "mail.send", "queue": "fetch", "limits": ["stmp"]}]}),
+    ),
+    "pause queue": Case(
+        QUEUE, lambda app: app.queues.pause("fecth"), ["queues", "pause", "fecth"],
+        ("POST", "/v1/queues/fecth/pause", None),
+    ),
+    "resume queue": Case(
+        "the queue 'fetched' is not paused; did you mean 'fetch'?", lambda app: app.queues.resume("fetched"),
+        ["queues", "resume", "fetched"], ("POST", "/v1/queues/fetched/resume", None),
+    ),
+    "pause limit": Case(LIMIT, lambda app: app.limits.pause("stmp"), ["limits", "pause", "stmp"]),
+    "remove limit": Case(
+        "there is no limit 'stmp'; did you mean 'smtp'?", lambda app: app.limits.set(Limit("stmp")),
+        ["limits", "remove", "stmp"], ("DELETE", "/v1/limits/stmp", None),
+    ),
+    "signal": Case(
+        "job waiting waits for the signal 'approved', not for 'aproved'; did you mean 'approved'?",
+        lambda app: app.jobs.signal("waiting", "aproved"), ["jobs", "signal", "waiting", "aproved"],
+        ("POST", "/v1/jobs/waiting/signal", {"name": "aproved"}),
+    ),
+}  # fmt: skip
+
+
+async def seed(url: str) -> None:
+    """A queue, a task and a label of a job, a rule, a pause, and a job that waits for a signal."""
+    async with App(url) as app:
+        await app.stub("mail.send", queue="fetch", labels=["tenant=acme"]).enqueue()
+        await app.limits.set(Limit("smtp", slots=3))
+        await app.queues.pause("fetch")
+
+        @app.task(name="release")
+        async def release() -> object:
+            return await current().wait_for("approved")
+
+        await release.options(id="waiting").enqueue()
+        async with Worker(app, queues=["default"]):
+            while not await app.jobs.signals_of("waiting"):  # noqa: ASYNC110  # no event of this process says it
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal"
+    asyncio.run(seed(url))
+    return url
+
+
+@pytest.fixture
+def served(url: str) -> Iterator[str]:
+    app = App(url)
+    tokens = [
+        Token(name="all", digest=digest("all"), scopes=("read", "enqueue", "operate")),
+        Token(name="other", digest=digest("other"), scopes=("read", "enqueue", "operate"), queues=("fecth",)),
+    ]
+    yield host().add(app, Settings(tokens=tokens))
+    host().run(app.close())
+
+
+def ask(served: str, call: tuple[str, str, Any], token: str = "all") -> Any:
+    method, path, body = call
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(served + path, data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_python_warns(url: str, case: str) -> None:
+    async def act() -> None:
+        async with App(url) as app:
+            await CASES[case].python(app)
+
+    with pytest.warns(UnknownName) as caught:
+        asyncio.run(act())
+    told = [each for each in caught if each.category is UnknownName]
+    assert [str(each.message) for each in told] == [CASES[case].words]
+    assert told[0].filename == __file__, "the warning points at the caller"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_command_line_warns(url: str, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = case == "remove limit"
+    assert run([*CASES[case].cli, "--url", url]) == (1 if refused else 0)
+    said = capsys.readouterr().err
+    assert said.count(CASES[case].words) == 1
+    assert said.count("warning: ") == (0 if refused else 1)
+
+
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.http])
+def test_http_answers_the_warning(served: str, case: str) -> None:
+    call = CASES[case].http
+    assert call is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnknownName)  # it belongs into the answer, not into the server's log
+        assert ask(served, call)["warning"] == CASES[case].words
+
+
+RIGHT: list[tuple[str, str, Any]] = [
+    ("GET", "/v1/jobs?queue=fetch", None),
+    ("GET", "/v1/jobs?queue=fetch&state=failed", None),
+    ("GET", "/v1/jobs?task=mail.send&state=failed", None),
+    ("GET", "/v1/jobs?label=" + urllib.parse.quote("tenant=acme") + "&state=failed", None),
+    ("POST", "/v1/jobs", {"task": "mail.send", "queue": "fetch", "limits": ["smtp", "smtp:one"]}),
+    ("POST", "/v1/jobs", {"task": "entirely_new", "queue": "elsewhere", "limits": ["other"]}),
+    ("POST", "/v1/jobs", {"task": "mail.send", "queue": "fetch", "labels": ["tenant=acne"]}),
+    ("POST", "/v1/jobs/waiting/signal", {"name": "approved"}),
+]
+
+
+def test_a_name_that_is_used_or_like_no_other_has_no_warning(served: str) -> None:
+    for call in RIGHT:
+        assert "warning" not in ask(served, call), call
+
+
+def test_names_that_differ_in_a_number_only_are_no_mistake(served: str) -> None:
+    for number in (1, 2, 13):
+        assert "warning" not in ask(served, ("POST", "/v1/jobs", {"task": "mail.send", "queue": f"tenant-{number}"}))
+
+
+def test_a_bound_token_does_not_learn_names_of_other_queues(served: str) -> None:
+    for case in ("list queue", "list label", "enqueue queue", "pause queue"):
+        method, path, body = CASES[case].http or ("", "", None)
+        path = path + ("&queue=fecth" if "label" in path else "")
+        told = ask(served, (method, path, body), "other").get("warning", "")
+        assert not any(name in told for name in ("'fetch'", "acme", "mail.send")), told
+
+
+def test_doctor_names_a_pause_that_nothing_obeys(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["queues", "pause", "fecth"], ["limits", "pause", "stmp"], ["limits", "pause", "smtp"]):
+        run([*words, "--url", url])
+    capsys.readouterr()
+    run(["doctor", "--json", "--url", url])
+    found = [check["text"] for check in json.loads(capsys.readouterr().out) if check["name"] in ("paused", "limits")]
+    assert [text for text in found if "did you mean" in text] == [
+        "queue 'fecth' is paused, and nothing uses it; did you mean 'fetch'?",
+        "limit 'stmp' is paused, has no rule, and no job stands aside for it; did you mean 'smtp'?",
+    ]
+    assert not any("'smtp' is paused" in text for text in found), "its rule uses it"
+
+
+async def test_what_code_names_needs_no_look() -> None:
+    """An ordinary enqueue, and a list that finds rows, ask the storage nothing more; a new name asks once."""
+    async with App("memory://") as app:
+        asked = list[str]()
+        for verb in ("stats", "limits"):
+            inner = getattr(app.storage, verb)
+            setattr(app.storage, verb, lambda *a, v=verb, i=inner, **k: (asked.append(v), i(*a, **k))[1])
+
+        @app.task(name="send", queue="mail", limits=["smtp"])
+        async def send() -> None: ...
+
+        await send.enqueue()
+        await app.enqueue(send.job(), send.options(delay=5).job())
+        assert len((await app.jobs.list(queue="mail", task="send")).records) == 3
+        assert asked == []
+        far = app.stub("far", queue="away")
+        for _ in range(5):
+            await far.enqueue()
+        assert asked.count("stats") == 1

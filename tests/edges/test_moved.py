@@ -1,0 +1,140 @@
+"""What a person finds at the old place after a move: acts are refused, looks say that they are old."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.storage.moving_kit import url_of
+from treadle import App, Limit, StorageMoved
+from treadle.cli.root import run as treadle
+from treadle.operate.moving import Place, move
+from treadle.server import Serving, Settings, make_site
+from treadle.storage import connect
+
+KINDS = ("sqlite", "redis", "postgres")
+NEW = "sqlite:///the-new-one.db"
+
+
+async def left(kind: str, folder: Path) -> str:
+    """The URL of a storage whose jobs were moved: one each that is ready, was cancelled, and a schedule."""
+    url = url_of(kind, folder)
+    async with App(url) as app:
+        await app.enqueue(app.stub("t").options(id="ready").job(), app.stub("t").options(id="done").job())
+        await app.jobs.cancel("done")
+        await app.schedules.upsert("daily", app.stub("t").job(), every=86_400)
+    old, new = connect(url), connect(f"sqlite:///{folder}/new.db")
+    await old.open()
+    await new.open()
+    try:
+        await move(Place(old, "the old one"), Place(new, NEW), wait=0)
+    finally:
+        await old.close()
+        await new.close()
+    return url
+
+
+@asynccontextmanager
+async def seen_from(way: str, url: str) -> AsyncIterator[App]:
+    if way == "python":
+        async with App(url) as app:
+            yield app
+        return
+    async with Serving(make_site(App(url), Settings())) as serving, App(serving.url) as app:
+        yield app
+
+
+ACTS: dict[str, Callable[[App], Awaitable[Any]]] = {
+    "enqueue": lambda app: app.stub("t").enqueue(),
+    "cancel": lambda app: app.jobs.cancel("ready"),
+    "cancel an ended one": lambda app: app.jobs.cancel("done"),
+    "cancel by filter": lambda app: app.jobs.cancel(task="t"),
+    "cancel what is not there": lambda app: app.jobs.cancel(task="no.such"),
+    "retry": lambda app: app.jobs.retry("done"),
+    "retry by filter": lambda app: app.jobs.retry(task="t", state="cancelled"),
+    "run now": lambda app: app.jobs.run_now("ready"),
+    "delete": lambda app: app.jobs.delete("done"),
+    "delete by filter": lambda app: app.jobs.delete(task="t"),
+    "signal": lambda app: app.jobs.signal("ready", "go"),
+    "signal an ended one": lambda app: app.jobs.signal("done", "go"),
+    "get one enqueued since": lambda app: app.jobs.get("new"),
+    "explain one enqueued since": lambda app: app.jobs.explain("new"),
+    "pause a queue": lambda app: app.queues.pause("default"),
+    "resume a queue": lambda app: app.queues.resume("default"),
+    "pause a limit": lambda app: app.limits.pause("mail"),
+    "remove a limit": lambda app: app.limits.set(Limit("mail")),
+    "pause a schedule": lambda app: app.schedules.pause("daily"),
+    "resume a schedule": lambda app: app.schedules.resume("daily"),
+    "delete a schedule": lambda app: app.schedules.delete("daily"),
+    "trigger a schedule": lambda app: app.schedules.trigger("daily"),
+    "trigger a newer schedule": lambda app: app.schedules.trigger("hourly"),
+    "change a schedule": lambda app: app.schedules.upsert("daily", every=3600),
+}
+
+
+@pytest.mark.filterwarnings("ignore::treadle.UnknownName")
+@pytest.mark.parametrize("way", ["python", "http"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_acts_raise_and_looks_say_that_they_are_old(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, way: str
+) -> None:
+    url = await left(kind, tmp_path)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "treadle"):
+        async with seen_from(way, url) as app:
+            for name, act in ACTS.items():
+                with pytest.raises(StorageMoved) as told:
+                    pytest.fail(f"{name}: {await act(app)!r}")
+                assert told.value.target == NEW, name
+            for id in ("ready", "done"):
+                assert f"was moved to {NEW}" in await app.jobs.explain(id)
+                assert (await app.jobs.get(id)).job.id == id
+            assert len((await app.jobs.list(task="t")).records) == 2
+    assert f"was moved to {NEW}" in caplog.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_over_it_is_not_ready_and_answers_acts_with_410(tmp_path: Path, kind: str) -> None:
+    url = await left(kind, tmp_path)
+    async with Serving(make_site(App(url), Settings())) as serving, aiohttp.ClientSession(serving.url) as web:
+        async with web.get("/readyz") as answer:
+            assert answer.status == 503
+            assert (await answer.json())["error"] == "storage_moved"
+            assert NEW in await answer.text()
+        async with web.get("/healthz") as answer:
+            assert answer.status == 200
+        for path, body in {"/v1/jobs": {"task": "t"}, "/v1/jobs/ready/cancel": {}, "/v1/jobs/done/retry": {}}.items():
+            async with web.post(path, json=body) as answer:
+                problem = await answer.json()
+                assert (path, answer.status, problem["error"]) == (path, 410, "storage_moved")
+                assert problem["details"]["target"] == NEW
+
+
+COMMANDS = (
+    "enqueue t", "jobs cancel ready", "jobs cancel --task t --yes", "jobs cancel --task no.such --yes",
+    "jobs retry done", "jobs run-now ready", "jobs delete done", "jobs signal ready go", "jobs show new",
+    "jobs explain new", "queues pause default", "queues resume default", "limits pause mail", "limits remove mail",
+    "schedules pause daily", "schedules resume daily", "schedules delete daily", "schedules trigger daily", "doctor",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_no_command_that_acts_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    url = await left(kind, tmp_path)
+    for words in COMMANDS:
+        capsys.readouterr()
+        code = await asyncio.to_thread(treadle, [*words.split(), "--url", url])
+        out, err = capsys.readouterr()
+        assert code != 0, words
+        assert NEW in out + err, words
+    capsys.readouterr()
+    for words in ("jobs list", "jobs explain ready", "stats", "queues list"):
+        assert await asyncio.to_thread(treadle, [*words.split(), "--url", url]) == 0
+        assert f"was moved to {NEW}" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""A forgotten await in synchronous code is an error at once, which says what to write; so is a job given wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import App, Job, Worker, chain, flow
+from treadle.errors import BadOption, NotAwaited, UnknownJob
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[App]:
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.task(name="greet")
+    async def greet(name: str) -> str:
+        return name
+
+    @app.task(name="shout")
+    def shout(name: str) -> str:
+        return name
+
+    yield app
+    app.sync.close()
+
+
+FORGOTTEN: dict[str, Callable[[App], Any]] = {
+    "app.sync.enqueue(greet.job(...))": lambda app: app.tasks["greet"].enqueue("x"),
+    "app.sync.enqueue(greet.options(...).job(...))": lambda app: app.tasks["greet"].options(delay=1).enqueue("x"),
+    "app.sync.enqueue(app.stub('far').job(...))": lambda app: app.stub("far").enqueue("x"),
+    "app.sync.enqueue(...)": lambda app: app.enqueue([app.tasks["greet"].job("x")]),
+    "app.sync.enqueue(...) of the flow": lambda app: flow(app.tasks["greet"].job("x")).enqueue(),
+    "app.sync.enqueue(...) of the flow ": lambda app: chain(app.tasks["greet"].job("x")).enqueue(),
+    "asyncio.run(worker.run())": lambda app: Worker(app).run(),
+}
+
+
+@pytest.mark.parametrize("instead", FORGOTTEN)
+def test_it_says_what_to_write(shop: App, instead: str) -> None:
+    call = FORGOTTEN[instead]
+    with pytest.raises(NotAwaited) as found:
+        call(shop)
+    assert found.value.instead == instead.strip()
+    assert f"write {instead.strip()}, or `await` it" in str(found.value)
+
+
+def test_however_the_answer_is_used(shop: App) -> None:
+    greet = shop.tasks["greet"]
+    with pytest.raises(NotAwaited):
+        greet.enqueue("x")
+    with pytest.raises(NotAwaited):
+        _ = greet.enqueue("x")
+    with pytest.raises(NotAwaited):
+        _ = greet.enqueue("x").id  # type: ignore[attr-defined]
+    with pytest.raises(NotAwaited):
+        [greet.enqueue(name) for name in "ab"]
+    with ThreadPoolExecutor(1) as pool, pytest.raises(NotAwaited):
+        pool.submit(greet.enqueue, "x").result()
+
+
+GROUPS: dict[str, Callable[[App], Any]] = {
+    "app": lambda app: app,
+    "app.jobs": lambda app: app.jobs,
+    "app.dead": lambda app: app.dead,
+    "app.queues": lambda app: app.queues,
+    "app.limits": lambda app: app.limits,
+    "app.schedules": lambda app: app.schedules,
+    "job": lambda app: Job("x", "greet", app.client, None),
+    "job.workflow": lambda app: Job("x", "greet", app.client, None).workflow,
+}
+
+
+def methods() -> Iterator[tuple[str, str]]:
+    """Group and name of each public method that answers a coroutine."""
+    app = App("memory://")
+    for group, of in GROUPS.items():
+        for name in dir(of(app)):
+            method = None if name.startswith("_") else inspect.getattr_static(type(of(app)), name, None)
+            if method is not None and inspect.iscoroutinefunction(inspect.unwrap(method)):
+                yield group, name
+
+
+def test_the_groups_are_all_there_are(shop: App) -> None:
+    mine = {f"app.{name}" for name, value in vars(shop).items()
+            if not name.startswith("_") and type(value).__module__.startswith("treadle.operate")}  # fmt: skip
+    assert mine <= set(GROUPS)
+
+
+@pytest.mark.parametrize(("group", "name"), [*methods()])
+def test_each_method_that_must_be_awaited(shop: App, group: str, name: str) -> None:
+    method = getattr(GROUPS[group](shop), name)
+    with pytest.raises(NotAwaited) as found:
+        method()  # at once, before the arguments are looked at
+    assert found.value.call == f"{group}.{name}()"
+    view = getattr(shop.sync, group.removeprefix("app."), None) if group.startswith("app.") else shop.sync
+    has_view = hasattr(view, name) and group != "job.workflow"
+    assert found.value.instead.startswith("app.sync.call(") == (not has_view), found.value.instead
+    assert name in found.value.instead
+
+
+def test_the_methods_keep_their_signatures() -> None:
+    assert list(inspect.signature(App("memory://").jobs.cancel).parameters) == ["job", "tree", "progress", "filters"]
+
+
+def test_what_it_says_to_write_works(shop: App) -> None:
+    shop.sync.limits.pause("queue:a")
+    assert [use.key for use in shop.sync.limits.list()] == ["queue:a"]
+    shop.sync.call(shop.limits.shut("queue:a", False))
+    job = shop.sync.enqueue(shop.tasks["greet"].job("x"))
+    assert shop.sync.jobs.cancel(job) == 1
+    assert shop.sync.call(job.ended()).state == "cancelled"
+    with pytest.raises(UnknownJob):
+        shop.sync.result(Job("none", "greet", shop.client, None))
+
+
+async def test_in_a_coroutine_the_calls_are_as_ever(shop: App) -> None:
+    later = shop.jobs.list(limit=0, count=True)
+    assert (await later).total == 0
+    await shop.close()
+
+
+def test_asyncio_run_may_be_given_it(shop: App) -> None:
+    greet = shop.tasks["greet"]
+    asyncio.run(greet.enqueue("x"))
+    asyncio.run(asyncio.wait_for(greet.enqueue("x"), 10), debug=False)
+    shop.sync.call(greet.enqueue("x"))
+    page = shop.sync.call(shop.jobs.list(limit=0, count=True))
+    assert page.total == 3
+    assert shop.sync.call(shop.jobs.list(limit=0, count=True)).total == 3, "pytest rewrites this line"
+
+
+async def test_in_a_coroutine_it_is_as_ever(shop: App) -> None:
+    later = shop.tasks["greet"].enqueue("x")
+    assert (await later).id
+    await shop.close()
+
+
+def test_what_is_no_job(shop: App) -> None:
+    greet, shout = shop.tasks["greet"], shop.tasks["shout"]
+    with pytest.raises(BadOption, match=r"<task greet> is a task: give a job of it, with its arguments: greet.job"):
+        shop.sync.enqueue(greet, "x")  # type: ignore[call-overload]
+    with pytest.raises(BadOption, match=r"greet\(\.\.\.\) is a coroutine: give a job, greet.job"):
+        shop.sync.enqueue(greet("x"))
+    with pytest.raises(BadOption, match="found 'x'; a task that is called runs here"):
+        shop.sync.enqueue(shout("x"))
+    with pytest.raises(BadOption, match="found 5"):
+        shop.sync.enqueue(5)  # type: ignore[call-overload]
+
+
+def test_the_words_of_other_libraries(shop: App) -> None:
+    greet: Any = shop.tasks["greet"]
+    with pytest.raises(AttributeError, match=r"no attribute 'delay': use \.enqueue\("):
+        greet.delay("x")
+    with pytest.raises(AttributeError, match=r"'apply_async': use \.options\(\.\.\.\)\.enqueue\("):
+        greet.apply_async(("x",))
+    with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
+        _ = greet.other

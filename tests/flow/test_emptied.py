@@ -1,0 +1,117 @@
+"""A storage that is emptied under running workers: what code declares is stored again by them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.servers import postgres, valkey
+from treadle import App, Limit, Worker, defaults
+from treadle.ports import memory_backend
+
+
+async def _flushed(url: str, app: App) -> None:
+    storage = app.storage
+    await storage._pool.command("FLUSHALL")  # type: ignore[attr-defined]
+
+
+async def _dropped(url: str, app: App) -> None:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute("DROP SCHEMA treadle CASCADE")
+
+
+async def _deleted(url: str, app: App) -> None:
+    """By a shell: the file is the same."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        tables = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('migration', 'meta')")
+        for (table,) in tables.fetchall():
+            db.execute(f"DELETE FROM {table}")
+        db.execute("COMMIT")
+
+
+async def _forgotten(url: str, app: App) -> None:
+    store: Any = app.storage.ports.store  # type: ignore[attr-defined]
+    store._values.clear()
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres", "sqlite", "ports"])
+async def test_declared_limits_and_schedules_come_back(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(defaults, "DECLARED_EVERY", 0.1)
+    caplog.set_level(logging.WARNING, "treadle")
+    if kind == "redis":
+        with valkey.Valkey() as server:
+            await _empties(App(server.url), _flushed, caplog)
+    elif kind == "postgres":
+        await _empties(App(postgres.database()), _dropped, caplog)
+    elif kind == "sqlite":
+        await _empties(App(f"sqlite:///{tmp_path}/jobs.db"), _deleted, caplog)
+    else:
+        await _empties(App(ports=memory_backend()), _forgotten, caplog)
+
+
+def _declare(app: App) -> asyncio.Event:
+    """One limit, and a schedule whose ticks set the event."""
+    ticked = asyncio.Event()
+    app.limits.declare(Limit("one", slots=1))
+
+    @app.every(1)
+    @app.task(name="tick")
+    async def tick() -> None:
+        ticked.set()
+
+    return ticked
+
+
+async def _empties(app: App, empty: object, caplog: pytest.LogCaptureFixture) -> None:
+    ticked, url = _declare(app), app.url
+    async with app, Worker(app, poll=0.2):
+        await asyncio.wait_for(ticked.wait(), 60)
+        assert [use.key for use in await app.limits.list()] == ["one"]
+        await empty(url or "", app)  # type: ignore[operator]
+        ticked.clear()
+        await asyncio.wait_for(ticked.wait(), 60)
+        [use] = await app.limits.list()
+        assert (use.key, use.rule.slots, use.declared) == ("one", 1, True)
+    assert len([each for each in caplog.messages if "stored again" in each]) == 1
+
+
+async def test_a_file_that_was_replaced_gets_them_from_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of the old file reports the replacement, and stores nothing in either file."""
+    monkeypatch.setattr(defaults, "DECLARED_EVERY", 0.1)
+    monkeypatch.setattr("treadle.storage.sqlite.connection.LOOK", -1.0)
+    path, refused = tmp_path / "jobs.db", asyncio.Event()
+    app = App(f"sqlite:///{path}")
+    ticked = _declare(app)
+    app.on("worker.error")(lambda event: refused.set())
+    async with app, Worker(app, poll=0.2, grace=0.1):
+        await asyncio.wait_for(ticked.wait(), 60)
+        for name in ("jobs.db", "jobs.db-wal", "jobs.db-shm"):
+            (tmp_path / name).unlink()
+        await asyncio.wait_for(refused.wait(), 60)
+        again = App(f"sqlite:///{path}")
+        ticked = _declare(again)
+        async with again, Worker(again, poll=0.2):
+            await asyncio.wait_for(ticked.wait(), 60)
+            assert [use.key for use in await again.limits.list()] == ["one"]
+
+
+async def test_what_an_operator_removes_stays_removed(app: App) -> None:
+    """Only an emptied storage gets the declared rules again before the next worker starts."""
+    app.limits.declare(Limit("one", slots=1))
+    await app.prepare()
+    assert not await app.prepare_again()
+    await app.limits.set(Limit("one"))
+    assert not await app.prepare_again()
+    assert await app.limits.list() == []

@@ -1,0 +1,21 @@
+"""Transactions of the user's own, for the laws on `within`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ByHand:
+    """A connection of the user's own to the database of the storage."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    async def commit(self) -> None:
+        self.given.commit()
+
+    async def roll_back(self) -> None:
+        self.given.rollback()
+
+    async def close(self) -> None:
+        self.given.close()

@@ -1,0 +1,74 @@
+"""A claim that meets gates of limits held by another transaction starts the jobs of other limits meanwhile.
+
+Without this several workers would stand behind each other at the head of a line that has work for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from tests.servers import postgres
+from tests.storage.postgres.support import done, job
+from treadle.model import Claim, Limit, Record
+from treadle.storage.postgres import PostgresStorage
+
+TENANTS = [f"tenant:{n}" for n in range(12)]
+
+
+@asynccontextmanager
+async def held(storage: PostgresStorage, *keys: str) -> AsyncIterator[None]:
+    """As a claim or a settle of another worker holds them until it commits."""
+    [(schema,)] = await storage._runner.run("SELECT '{schema}'", [])
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as other:
+        for key in keys:
+            await other.execute(f"INSERT INTO {schema}.gate (key) VALUES (%s) ON CONFLICT DO NOTHING", [key])  # type: ignore[arg-type]
+        await other.commit()
+        await other.execute(f"SELECT FROM {schema}.gate WHERE key = ANY (%s) FOR NO KEY UPDATE", [list(keys)])  # type: ignore[arg-type]
+        yield
+        await other.rollback()
+
+
+async def claimed(storage: PostgresStorage, number: int, limit: int, *queues: str) -> list[Record]:
+    ask = Claim(worker=f"w#{number}", queues=tuple((queue, limit) for queue in queues or ("default",)), limit=limit)
+    return list((await storage.claim(ask)).records)
+
+
+def ids(rows: list[Record]) -> list[str]:
+    return [row.id for row in rows]
+
+
+@pytest.mark.parametrize("hold", ["run", "ended"])
+async def test_jobs_behind_a_page_whose_gates_are_held_start(storage: PostgresStorage, hold: str) -> None:
+    await storage.set_limits([Limit("tenant", slots=1 if hold == "ended" else 2, hold=hold)])  # type: ignore[arg-type]
+    await storage.enqueue([job(f"a{n:02}", limits=((tenant, 1),)) for n, tenant in enumerate(TENANTS)])
+    await storage.enqueue(
+        [job("b0", limits=((TENANTS[0], 1),)), job("free"), job("other", limits=(("tenant:other", 1),))]
+    )
+    async with held(storage, *TENANTS):
+        assert ids(await claimed(storage, 1, 2)) == ["free", "other"]
+    assert ids(await claimed(storage, 2, 12)) == [f"a{n:02}" for n in range(12)]
+
+
+async def test_a_queue_whose_gate_is_held_keeps_no_other_waiting(storage: PostgresStorage) -> None:
+    await storage.set_limits([Limit("queue", slots=10)])
+    await storage.enqueue([job(f"{queue}{n}", queue=queue) for queue in ("one", "two") for n in range(3)])
+    async with held(storage, "queue:one"):
+        assert ids(await claimed(storage, 1, 4, "one", "two")) == ["two0", "two1", "two2"]
+    assert ids(await claimed(storage, 2, 4, "one", "two")) == ["one0", "one1", "one2"]
+
+
+async def test_the_claim_of_a_trip_passes_by_what_others_hold(storage: PostgresStorage) -> None:
+    """It has settled, too, so it holds locks of its own: it waits for nobody."""
+    await storage.set_limits([Limit("tenant", slots=1)])
+    await storage.enqueue([job(f"a{n:02}", limits=((tenant, 1),)) for n, tenant in enumerate(TENANTS)])
+    [first] = await claimed(storage, 1, 1)
+    await storage.enqueue([job("other", limits=(("tenant:other", 1),))])
+    async with held(storage, *TENANTS[1:]):
+        ask = Claim(worker="w#2", queues=(("default", 5),), limit=5, holds=(first.id,))
+        settled, found = await storage.settle_claim([done(first)], ask)
+    assert [each.status for each in settled] == ["applied"]
+    assert ids(list(found.records)) == ["other"]

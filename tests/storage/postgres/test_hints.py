@@ -1,0 +1,193 @@
+"""Hints are sent after the commit: no transaction notifies, so commits do not wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+
+import psycopg
+import pytest
+from msgspec import structs
+
+from tests.servers.postgres import Postgres
+from tests.storage.postgres import support
+from tests.storage.postgres.support import done, job
+from treadle.model import Claim
+from treadle.storage.postgres import PostgresStorage
+from treadle.storage.postgres.wake import LATE
+from treadle.storage.sessions import at_once
+
+LONG = 10.0  # s; no test waits that long unless a hint is missing
+CALLS = 8
+WAITS = (
+    "SELECT wait_event_type, wait_event FROM pg_stat_activity "
+    "WHERE query LIKE '%enqueue_plain%' AND state = 'active' AND pid <> pg_backend_pid()"
+)
+LISTENED = (
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
+    "AND (classid::bigint << 32) | objid::bigint = hashtextextended(%s, 0)"
+)
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[PostgresStorage, PostgresStorage]]:
+    """Two storages of one schema share nothing but the server, as in two processes."""
+    with support.a_schema() as schema:
+        first, second = (PostgresStorage(support.url_of(schema)) for _ in range(2))
+        try:
+            await listening(first, second)
+            yield first, second
+        finally:
+            for each in first, second:
+                await each.close()
+
+
+async def listening(*storages: PostgresStorage) -> None:
+    """Open them, and outlast the moment at which each wakes all its waiters because it has only begun to listen."""
+    for each in storages:
+        await each.open()
+        assert each._ear is not None
+        each._ear._last = dict.fromkeys(each._ear._last, math.inf)  # nor does it leave a channel, and come back to it
+    await asyncio.sleep(LATE)  # its timers were set before this one
+
+
+def watched(storage: PostgresStorage, *topics: str) -> asyncio.Task[set[str]]:
+    return asyncio.create_task(storage.watch(topics, LONG))
+
+
+async def test_no_function_notifies(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+    """A commit that notifies holds a lock of the whole server until it is on disk."""
+    schema = pair[0]._address.schema
+    text = "SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace AND prosrc ~* 'notify\\s*\\('"
+    assert support.admin().execute(text, (schema,)).fetchall() == []
+
+
+async def test_follow_up_jobs_wake_another_process(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+    first, second = pair
+    await first.enqueue([job("a")])
+    [row] = (await first.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
+    watch = watched(second, "queue:next")
+    ended = watched(second, "job:a")
+    await first.settle([structs.replace(done(row), then=(job("b", queue="next"),))])
+    assert await watch == {"queue:next"}
+    assert await ended == {"job:a"}
+
+
+async def test_close_sends_what_is_left(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+    """Of calls that came while a hint was under way, too."""
+    first, second = pair
+    watches = [watched(second, f"queue:{name}") for name in "abc"]
+    await asyncio.sleep(0)
+    for name in "abc":
+        await first.enqueue([job(name, queue=name)])
+    await first.close()
+    assert [await watch for watch in watches] == [{f"queue:{name}"} for name in "abc"]
+    await first.open()
+
+
+async def test_a_hint_that_fails_does_not_fail_the_call(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+    """And the call wakes the waiters of its own process at once."""
+    first, _ = pair
+    assert first._ear is not None
+    assert first._ear._line is not None
+    pid = first._ear._line.made.info.backend_pid
+    watch = watched(first, "queue:default")
+    await asyncio.sleep(0)
+    support.admin().execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    await first.enqueue([job("a")])
+    assert await watch == {"queue:default"}
+
+
+async def test_nothing_is_sent_where_no_process_listens(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+    """A worker's endings cost no hint while no process waits for a result."""
+    first, second = pair
+    for each in first, second:
+        assert each._ear is not None
+        each._ear._last["ends"] = -1_000.0  # as if the time without a waiter were over
+        each._ear._change.set()
+    async with asyncio.timeout(LONG):
+        while support.admin().execute(LISTENED, (first._ear._channels["ends"],)).fetchone() != (0,):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    sent: list[object] = []
+    first._ear.publish = sent.append  # type: ignore[method-assign, assignment, union-attr]
+    await first.enqueue([job("a")])
+    [row] = (await first.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
+    await first.settle([done(row)])
+    assert sent == [["queue:default"]]
+
+
+# --- users' transactions
+
+
+async def test_a_hint_comes_after_the_users_commit(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
+    """Not before, and not after a rollback; from a thread without an event loop, by a storage that is not open."""
+    first, second = pair
+    closed = PostgresStorage(support.url_of(first._address.schema))
+    watch = watched(second, "queue:undone", "queue:default")
+    with psycopg.connect(support.postgres.url()) as undone, psycopg.connect(support.postgres.url()) as user:
+        await asyncio.to_thread(at_once, closed.within(undone).enqueue([job("b", queue="undone")]))
+        await asyncio.to_thread(at_once, closed.within(user).enqueue([job("a")]))
+        undone.rollback()
+        assert not (await asyncio.wait([watch], timeout=0.05))[0]
+        user.commit()
+        assert await watch == {"queue:default"}
+    await closed.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with Postgres(durable=True, settings=("max_prepared_transactions=4",)) as made:
+        yield made
+
+
+async def test_two_phase_commit(server: Postgres) -> None:
+    """The user's transaction may be prepared; the hint comes when that is committed."""
+    url = server.database()
+    storage = PostgresStorage(url)
+    await listening(storage)
+    watch = watched(storage, "queue:default")
+    with psycopg.connect(url) as user:
+        user.tpc_begin(user.xid(1, "shop", "jobs"))
+        await storage.within(user).enqueue([job("a")])
+        user.tpc_prepare()
+        assert await storage.get(["a"]) == [None]
+        assert not watch.done()
+        user.tpc_commit()
+    assert await watch == {"queue:default"}
+    await storage.close()
+
+
+async def test_slow_commits_wait_side_by_side(server: Postgres) -> None:
+    """Each for its own flush, here of a standby that is away; none for another one's."""
+    url = server.database()
+    storages = [PostgresStorage(f"{url}?pool=1") for _ in range(CALLS)]
+    released, numbers = asyncio.Event(), count()
+
+    async def until_released(storage: PostgresStorage) -> None:
+        """What commits before the server has heard of the standby does not wait."""
+        while not released.is_set():
+            await storage.enqueue([job(f"j{next(numbers)}", queue="slow")])
+
+    try:
+        await listening(*storages)
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+            admin.execute("SELECT pg_reload_conf()")
+            calls = [asyncio.create_task(until_released(each)) for each in storages]
+            try:
+                async with asyncio.timeout(LONG):
+                    while admin.execute(WAITS).fetchall() != [("IPC", "SyncRep")] * CALLS:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                watch = watched(storages[0], "queue:slow")
+            finally:
+                released.set()
+                admin.execute("SET synchronous_commit = off")
+                admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                admin.execute("SELECT pg_reload_conf()")
+                await asyncio.gather(*calls)
+        assert await watch == {"queue:slow"}
+    finally:
+        for each in storages:
+            await each.close()

@@ -1,0 +1,57 @@
+"""How much a claim reads behind many jobs of other tasks: a few rows beyond those it takes. Counted is what the server
+sees of the script."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import redis.asyncio
+
+from tests.servers import valkey
+from treadle.model import Claim, NewJob
+from treadle.storage.redis import RedisStorage
+
+SHARE = 10
+AHEAD = 2_000
+
+
+@contextlib.asynccontextmanager
+async def reads_of(found: list[int]) -> AsyncIterator[None]:
+    """Put the number of ids that each HMGET of a script asks for into `found`."""
+    client = redis.asyncio.Redis.from_url(valkey.url())
+    async with client.monitor() as monitor:
+        await client.get("begin")
+        yield
+        await client.get("end")
+        async for each in monitor.listen():
+            words = each["command"].split(" ")
+            if words[:2] == ["GET", "end"]:
+                break
+            if each["client_type"] == "lua" and words[0] == "HMGET":
+                found.append(len(words) - 2)
+    await client.aclose()
+
+
+def line(tasks: Sequence[str]) -> list[NewJob]:
+    return [NewJob(id=f"j{n:05}", task=task) for n, task in enumerate(tasks)]
+
+
+def ask(number: int) -> Claim:
+    return Claim(worker=f"w#{number}", queues=(("default", SHARE),), tasks={"mine": (None, 60.0)}, limit=SHARE)
+
+
+@pytest.mark.parametrize("kind", ["ahead", "between"])
+async def test_a_claim_reads_few_rows_of_other_tasks(storage: RedisStorage, kind: str) -> None:
+    """Ahead: the head of the line, and its own rows. Between: more, for each claim passes the foreign jobs of all
+    claims before it, until there are enough to remember."""
+    tasks = ["other"] * AHEAD + ["mine"] * 100 if kind == "ahead" else ["other", "mine"] * 100
+    await storage.enqueue(line(tasks))
+    assert len((await storage.claim(ask(0))).records) == SHARE
+    for number in range(1, 5):
+        found: list[int] = []
+        async with reads_of(found):
+            assert len((await storage.claim(ask(number))).records) == SHARE
+        most = 4 * SHARE if kind == "ahead" else 2 * SHARE * (number + 3)
+        assert sum(found) <= most, found

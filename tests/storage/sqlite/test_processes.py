@@ -1,0 +1,302 @@
+"""Several processes at one file: who waits for whom, and what is left of one that was killed or has forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.storage.sqlite.support import child, integrity, job, jobs, line, names, opened, played, sql, tell
+from treadle.errors import BadSession, StorageError, StorageUnavailable
+from treadle.storage.sqlite import SqliteStorage, connection, lockfile
+from treadle.storage.sqlite.lockfile import LockFile
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+FORKED = """
+    watching = asyncio.ensure_future(storage.watch(['queue:x'], 60))
+    await storage.enqueue([NewJob(id='mine', task='t')])
+    {before}
+    orphan = os.fork()
+    if not orphan:
+        say(os.getpid())
+    time.sleep(60)
+"""
+
+
+# --- forks
+
+
+@needs_fork
+async def test_an_orphan_does_not_hold_the_lock_of_its_killed_parent(tmp_path: Path) -> None:
+    """A task has forked, and its worker is killed in the middle of a transaction."""
+    path = tmp_path / "jobs.db"
+    body = FORKED.format(before="assert storage._file._lock.try_lock()")
+    with child(path, body) as worker:
+        orphan = int(line(worker))
+        try:
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+            lock = LockFile(f"{path}-lock")
+            assert lock.try_lock()
+            lock.close()
+            async with opened(path) as storage:
+                assert len(await storage.enqueue([job("a")])) == 1
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+
+
+@needs_fork
+async def test_the_parent_keeps_its_lock_when_a_child_ends(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    body = """
+        assert storage._file._lock.try_lock()
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        say('waited')
+        sys.stdin.readline()
+        storage._file._lock.unlock()
+    """
+    with child(path, body) as worker:
+        assert line(worker) == "waited"
+        lock = LockFile(f"{path}-lock")
+        assert not lock.try_lock()
+        tell(worker)
+        assert lockfile.patiently(lock)
+        lock.close()
+
+
+@needs_fork
+async def test_nothing_is_sent_to_the_orphan_of_a_killed_worker(tmp_path: Path) -> None:
+    """Its sockets would take what is sent to the worker, and a job be handed over to nobody."""
+    path = tmp_path / "jobs.db"
+    with child(path, FORKED.format(before="")) as worker:
+        orphan = int(line(worker))
+        try:
+            async with opened(path) as storage:
+                [name] = names(storage._bell._folder)
+                address = f"hand:{name}:0"
+                assert storage._bell.hears(address)
+                worker.send_signal(signal.SIGKILL)
+                worker.wait()
+                assert not storage._bell.hears(address)
+                await storage.enqueue([job("a")])
+                assert names(storage._bell._folder) == []
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+
+
+SPILLED = """
+from treadle.storage.sqlite.opening import new_connection
+db = new_connection(sys.argv[1])
+db.execute("PRAGMA cache_size = 1")  # pages of the transaction spill into the log
+db.execute("UPDATE job SET lost = 1")  # something is in the log before
+db.execute("BEGIN IMMEDIATE")
+db.execute("UPDATE job SET lost = 7")
+child = os.fork()
+if not child:
+    sys.exit(0)
+os.waitpid(child, 0)
+db.execute("COMMIT")
+say(db.execute("SELECT count(*) FROM job WHERE lost = 7").fetchone()[0])
+db.close()
+"""
+
+
+@needs_fork
+def test_a_child_that_ends_leaves_the_transaction_of_its_parent_alone(tmp_path: Path) -> None:
+    """The end of its interpreter must not close the connections: that rolls back in the shared index of the log."""
+    path = tmp_path / "jobs.db"
+    played(path, lambda storage: storage.enqueue(jobs(3_000)))
+    with child(path, "", SPILLED) as worker:
+        assert line(worker) == "3000"
+        assert worker.wait() == 0
+    assert integrity(path) == "ok"
+    assert sql(path, "SELECT count(*) FROM job WHERE lost = 7") == [(3000,)]
+
+
+# --- waiting
+
+
+async def test_a_lock_that_is_held_is_waited_for_ten_seconds_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a worker that is stopped in a transaction, say: opening, the calls, the checkpoints and closing."""
+    monkeypatch.setattr(lockfile, "WAIT", 0.05)
+    path = tmp_path / "jobs.db"
+    stopped = LockFile(f"{path}-lock")
+    assert stopped.try_lock()
+    with pytest.raises(StorageUnavailable, match=r"jobs.db-lock.*lsof"):
+        await SqliteStorage(str(path)).open()
+    stopped.unlock()
+    async with opened(path) as storage:
+        assert stopped.try_lock()
+        with pytest.raises(StorageUnavailable, match=r"jobs.db-lock.*lsof"):
+            await storage.enqueue([job("a")])
+        storage._file._checkpoints._since = 10_000
+        storage._file.count_commit()
+        await storage._file._checkpoints.finish()
+    stopped.close()
+
+
+async def test_a_file_that_is_made_is_opened_while_the_lock_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage:
+        await storage.enqueue([job("a")])
+        other = LockFile(f"{path}-lock")
+        assert other.try_lock()
+        second = SqliteStorage(str(path))
+        await second.open()
+        assert [row and row.id for row in await second.get(["a"])] == ["a"]
+        other.close()
+        await second.close()
+
+
+WAITS = """
+    asked = asyncio.ensure_future(storage.enqueue([NewJob(id='theirs', task='t')]))
+    while storage._file._lock.try_lock():  # until it has the lock, and waits for the database
+        storage._file._lock.unlock()
+        await asyncio.sleep(0.001)
+    say('waits')
+    await asked
+    say('stored')
+"""
+
+
+async def test_no_transaction_of_a_user_waits_for_a_process_that_waits_for_it(tmp_path: Path) -> None:
+    """Three processes: a view has begun to write; a worker, and another, have work to store and wait for it; the view
+    enqueues, for the first time in the life of its process, and commits."""
+    path = tmp_path / "jobs.db"
+    async with opened(path):
+        pass
+    probe = WAITS.replace("storage._file._lock.try_lock()", "(probe := LockFile(path + '-lock')).try_lock()").replace(
+        "storage._file._lock.unlock()", "probe.close()"
+    )
+    first = "from treadle.storage.sqlite.lockfile import LockFile"
+    with closing(sqlite3.connect(path, isolation_level=None)) as view:
+        view.execute("BEGIN IMMEDIATE")
+        with child(path, probe, first) as one, child(path, probe.replace("theirs", "others"), first) as two:
+            assert [line(one), line(two)] == ["waits", "waits"]
+            [row] = await SqliteStorage(str(path)).within(view).enqueue([job("ours")])
+            assert row.id == "ours"
+            view.execute("COMMIT")
+            assert [line(one), line(two)] == ["stored", "stored"]
+    assert sql(path, "SELECT id FROM job ORDER BY seq")[0] == ("ours",)
+    assert sql(path, "SELECT count(*) FROM job") == [(3,)]
+
+
+# --- a storage that is not open, within a transaction
+
+
+@pytest.mark.parametrize("made", ["no file of ours", "a file of ours", "an older one"])
+@pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE", None])
+async def test_without_open_the_schema_is_asked_over_the_connection(
+    tmp_path: Path, made: str, begin: str | None
+) -> None:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE orders (id INTEGER)")
+    storage = SqliteStorage(str(path), shared=True)
+    if made != "no file of ours":
+        await storage.open()
+        await storage.close()
+        storage = SqliteStorage(str(path), shared=True)
+    if made == "an older one":
+        sql(path, "DELETE FROM migration WHERE number = (SELECT max(number) FROM migration)")
+    with closing(sqlite3.connect(path, isolation_level="" if begin is None else None)) as db:
+        if begin is not None:
+            db.execute(begin)
+            db.execute("INSERT INTO orders VALUES (1)")
+        bound = storage.within(db)
+        if made == "a file of ours":
+            await bound.enqueue([job("a")])
+            assert [row and row.id for row in await bound.get(["a"])] == ["a"]
+        else:
+            for call in (lambda: bound.enqueue([job("a")]), lambda: bound.get(["a"])):
+                with pytest.raises(StorageError, match="treadle migrate"):
+                    await call()
+        db.commit()
+    stored = 0 if begin is None else 1
+    assert sql(path, "SELECT count(*) FROM orders") == [(stored,)], "the transaction was as good as before"
+
+
+async def test_a_stale_transaction_is_told_how_to_begin(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("BEGIN")
+            db.execute("SELECT count(*) FROM job").fetchone()
+            await storage.enqueue([job("a")])
+            with pytest.raises(BadSession, match="BEGIN IMMEDIATE"):
+                await storage.within(db).enqueue([job("b")])
+
+
+# --- the file, and its names
+
+
+async def test_a_link_and_its_target_share_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "data" / "jobs.db")
+    async with opened(tmp_path / "link.db") as one, opened(tmp_path / "data" / "jobs.db") as two:
+        assert one.path == two.path
+        await one.watch(["queue:x"], 0.001)
+        await two.enqueue([job("a")])
+        assert [row and row.id for row in await one.get(["a"])] == ["a"]
+    assert names(tmp_path) == ["data", "link.db"]
+
+
+async def refused(storage: SqliteStorage) -> None:
+    for call in (storage.enqueue([job("x")]), storage.get(["x"]), storage.stats(), storage.watch(["queue:x"], 0)):
+        with pytest.raises(StorageUnavailable, match="restart this process"):
+            await call
+
+
+async def test_a_file_that_is_gone_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LOOK", -1.0)  # at each call
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage:
+        await storage.enqueue([job("a")])
+        os.rename(path, tmp_path / "aside.db")
+        await refused(storage)
+        os.rename(tmp_path / "aside.db", path)
+        await storage.enqueue([job("b")])
+    assert sql(path, "SELECT count(*) FROM job") == [(2,)]
+
+
+async def test_a_file_that_was_replaced_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite deletes a log by its name when it closes a file, and that name is the new file's now."""
+    monkeypatch.setattr(connection, "LOOK", -1.0)
+    path = tmp_path / "jobs.db"
+    old = SqliteStorage(str(path))
+    await old.open()
+    await old.enqueue([job("a")])
+    for name in names(tmp_path):
+        os.unlink(tmp_path / name)
+    async with opened(path) as new:
+        await new.enqueue([job("b")])
+        await refused(old)
+        await old.close()
+        assert "jobs.db-wal" in names(tmp_path)
+        with child(path, "say(*[row.id for row in await storage.get(['a', 'b']) if row])") as other:
+            assert line(other) == "b"
+
+
+async def test_a_lock_file_that_is_gone_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "LOOK", -1.0)
+    path = tmp_path / "jobs.db"
+    async with opened(path) as storage:
+        os.unlink(f"{path}-lock")
+        await storage.enqueue([job("a")])
+        other = LockFile(f"{path}-lock")
+        assert os.path.samestat(os.fstat(other._fd), os.fstat(storage._file._lock._fd))  # type: ignore[union-attr]
+        other.close()
+    assert "made anew" in caplog.text
