@@ -7,7 +7,8 @@ plans` how PostgreSQL finds the next jobs, `bench churn` whether a database that
 new one, `bench fleet-limits` what limits cost a fleet of workers, `bench fleet-lines` what jobs of other tasks and
 batch tasks do, `bench acts` what a cancel or retry of many jobs takes, `bench starts` what the start of a worker
 costs beside a million jobs, `bench bulk` what many jobs in one call take, `bench singles` what hints cost, `bench
-readers` what a forgotten reader costs, `bench server-hostile` what ordinary callers notice of hostile connections.
+readers` what a forgotten reader costs, `bench waits` how long calls wait for each other on PostgreSQL, `bench
+server-hostile` what ordinary callers notice of hostile connections.
 `bench envs [NAME ...] [--python 3.13]` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
 compiles their pins anew.
 """
@@ -21,7 +22,7 @@ SMALLER = {
     "engine": "engine", "claim-cost": "claim_cost", "backlog": "backlog", "blocked": "blocked", "roads": "roads",
     "http": "over_http", "lateness": "lateness", "plans": "plans", "churn": "churn", "fleet-limits": "fleet_limits",
     "acts": "acts", "starts": "starts", "bulk": "bulk", "singles": "singles", "readers": "readers",
-    "fleet-lines": "fleet_lines", "server-hostile": "hostile",
+    "fleet-lines": "fleet_lines", "server-hostile": "hostile", "waits": "waits",
 }  # fmt: skip
 
 

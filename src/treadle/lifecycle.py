@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeVar
 from weakref import WeakSet
 
@@ -32,6 +33,7 @@ ENDING: Final = 500  # such repetitions: 10 s
 PATIENCE: Final = 1.0  # seconds a cancelled call gets to end
 
 _all: WeakSet[Lifecycle] = WeakSet()
+_host: ContextVar[Ownership | None] = ContextVar("treadle_host", default=None)  # of a call that another loop makes
 
 
 class Ownership:
@@ -59,6 +61,7 @@ class Ownership:
         task = asyncio.current_task()
         assert task is not None
         self.calls.add(task)
+        _host.set(self)
         try:
             return await work()
         finally:
@@ -208,6 +211,7 @@ class Lifecycle:
                 if found.loop is not here and is_own(found.thread):
                     raise stopped()
                 return found
+            _check_guest(here)
             left = found is not None  # its loop ended without closing it
             if left and self._make is not None:
                 self.storage, left = self._make(), False
@@ -218,21 +222,20 @@ class Lifecycle:
         return new
 
     async def _open(self, ownership: Ownership, left: bool) -> None:
-        storage = ownership.storage
+        storage, ownership.at_loop_end = ownership.storage, self._at_loop_end(ownership)
         try:
+            await anext(ownership.at_loop_end)  # before anything is open: the loop may be ending already
             if left:
                 with contextlib.suppress(Exception):
                     await storage.close()
             await storage.open()
             await warn_of_move(storage)
-            ownership.at_loop_end = self._at_loop_end(ownership)
-            await anext(ownership.at_loop_end)
         except BaseException:
             try:
                 with contextlib.suppress(Exception):
                     await storage.close()
             finally:
-                self._end(ownership, "ended")
+                await self._ended(ownership, "ended")
             raise
         with self._lock:
             ownership.state = "open"
@@ -348,10 +351,13 @@ class Lifecycle:
             finally:
                 await ownership.storage.close()
         finally:
-            self._end(ownership, why)
-            if ownership.at_loop_end is not None:
-                with contextlib.suppress(RuntimeError):  # it is what closes here
-                    await ownership.at_loop_end.aclose()
+            await self._ended(ownership, why)
+
+    async def _ended(self, ownership: Ownership, why: Why) -> None:
+        self._end(ownership, why)
+        if ownership.at_loop_end is not None:
+            with contextlib.suppress(RuntimeError):  # it is what closes here
+                await ownership.at_loop_end.aclose()
 
     def _end(self, ownership: Ownership, why: Why) -> None:
         with self._lock:
@@ -388,6 +394,14 @@ class Lifecycle:
                 ownership.check()
             await asyncio.sleep(AGAIN)
         raise StorageUnavailable("the event loop this app is open on cancels what it is asked to do")
+
+
+def _check_guest(here: Loop) -> None:
+    """Raise LoopEnded in another loop's call: it came to an app that was open here, and must not open one here, on a
+    loop that may be ending. Its caller makes it again, where the app is open by then."""
+    host = _host.get()
+    if host is not None and host.loop is here and (host.is_over or host.state == "closing"):
+        raise LoopEnded(True)
 
 
 def _seen(opening: asyncio.Task[None]) -> None:

@@ -5,6 +5,7 @@ A folder's conftest imports the fixtures it wants. `KINDS` is where a storage is
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -87,3 +88,12 @@ async def app(spy: Spy, clock: HandClock) -> AsyncIterator[App]:
 @pytest.fixture
 def told(app: App) -> Told:
     return Told(app)
+
+
+@pytest.fixture
+def swept(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What the test leaves behind is found here, and not in whichever test comes next."""
+    yield
+    gc.collect()
+    said = [each.getMessage() for when in ("setup", "call", "teardown") for each in caplog.get_records(when)]
+    assert not [each for each in said if "was destroyed but it is pending" in each]

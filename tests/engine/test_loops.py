@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ import pytest
 
 from tests.engine.fixtures import KINDS, a_url
 from tests.served import memory_url
-from treadle import App, StorageError, StorageUnavailable, Worker, loopcall
+from treadle import App, StorageError, StorageUnavailable, Worker, lifecycle, loopcall
 from treadle.errors import EventLoopError
 from treadle.model import Stats
 from treadle.ports.memory import memory_backend
 from treadle.storage.memory import MemoryStorage
 
 LONG = 30.0  # seconds after which a test counts as hung
+
+pytestmark = pytest.mark.usefixtures("swept")
 
 
 @pytest.fixture(params=[*KINDS, "http", "ports"])
@@ -188,13 +191,14 @@ def test_inline_jobs_of_another_loop(stored: App) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the drivers' own, of connections that a loop left open
-def test_a_loop_that_ends_without_closing_anything(stored: App) -> None:
+def test_a_loop_that_ends_without_closing_anything(stored: App, caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(_double(stored, 1))
     loop.close()
     asyncio.run(_double(stored, 2))
     assert _count(stored) == 2
     gc.collect()
+    caplog.clear()  # asyncio says what that program did not close
 
 
 def test_a_loop_of_the_same_thread_that_stands_still(stored: App) -> None:
@@ -436,6 +440,54 @@ def test_an_opening_that_is_cancelled_while_it_closes_what_a_loop_left_can_be_ma
         await app.close()
 
     asyncio.run(run())
+
+
+def test_a_call_of_another_loop_does_not_open_the_app_where_it_was_closed(
+    stored: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That loop may be ending, and would leave the opening in the middle."""
+    monkeypatch.setattr(lifecycle, "PATIENCE", 0.05)
+
+    async def slow() -> None:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(LONG)
+        await asyncio.sleep(0.2)  # it takes longer than closing waits
+        await _double(stored, 1)
+
+    async def run() -> None:
+        nonlocal call
+        await stored.open()
+        call = pool.submit(lambda: stored.sync.call(slow()))
+        await asyncio.to_thread(begun.wait, LONG)
+        await stored.close()
+        with pytest.raises(StorageUnavailable):
+            await asyncio.wrap_future(call)
+        assert stored.loop is None
+
+    begun, call = threading.Event(), Future[None]()
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(run())
+    assert _count(stored) == 0
+
+
+def test_an_opening_that_begins_while_the_loop_ends_is_ended_with_it(stored: App) -> None:
+    left: list[asyncio.Task[Any]] = []
+
+    async def late() -> None:
+        try:
+            await asyncio.sleep(LONG)
+        finally:  # the loop cancels what it has now, and not what comes
+            left.append(asyncio.create_task(_double(stored, 1)))
+
+    async def run() -> None:
+        left.append(asyncio.create_task(late()))
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert stored.loop is None
+    left[1]._log_destroy_pending = False  # type: ignore[attr-defined]  # it is the program's own
+    asyncio.run(_double(stored, 2))
 
 
 class _CancelAll:

@@ -15,6 +15,8 @@ from tests.engine.kit import work
 from treadle import App, IdTaken, UnknownJob
 from treadle.errors import EventLoopError, NestedTransaction, StorageUnavailable
 
+pytestmark = pytest.mark.usefixtures("swept")
+
 
 @pytest.fixture(params=["memory://", "sqlite:///{}/jobs.db?synchronous=normal"])
 def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:

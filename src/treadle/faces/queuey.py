@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from treadle import judge
 from treadle.blobs import BadAddress, Blobs, address_of
 from treadle.faces.blobs import blob_response
 from treadle.faces.queuey_jobs import (
@@ -130,8 +131,13 @@ class QueueFace:
             row, next_in = await self._claim(ticket)
             return row, row is not None, next_in
 
-        found = await self._waiting.until_found([QUEUE], wait, request, look)
+        found = await self._waiting.until_found([QUEUE], wait, request, look, self._hand_back)
         return self._claimed(found)
+
+    async def _hand_back(self, row: Record | None) -> None:
+        """Into its turn, uncounted: whoever claimed it is gone."""
+        if row is not None:
+            await self._app.storage.settle([judge.handed_back(row)])
 
     def _claimed(self, row: Record | None) -> Response:
         """The job, or that there is none; and how often its runner has to say that it lives."""

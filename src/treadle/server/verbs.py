@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from treadle import defaults, wire
+from treadle import defaults, judge, wire
 from treadle.client import Client
 from treadle.clock import Clock
 from treadle.compose.reduce import Reducer
@@ -123,7 +123,11 @@ class Verbs:
             found = await self._claim(token, ask, asked.max_lost, asked.most)
             return found, bool(found.records), found.next_in
 
-        return await self._waiting.until_found(queues, wait, call.request, look)
+        return await self._waiting.until_found(queues, wait, call.request, look, self._hand_back)
+
+    async def _hand_back(self, found: Claimed) -> None:
+        """Into the turn they had, uncounted: whoever claimed them is gone."""
+        await self._app.storage.settle([judge.handed_back(row) for row in found.records])
 
     async def _claim(self, token: Token, ask: Claim, max_lost: int | None, most: int | None) -> Claimed:
         """What was claimed. For a runner that leaves judging to the server, what is only to be ended is ended here."""

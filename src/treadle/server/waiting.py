@@ -89,27 +89,33 @@ class Waiting:
                 self._benches.pop(names, None)
                 bench.watcher.cancel()
 
-    async def until_found(self, queues: Sequence[str], wait: float, request: Request, look: Look[T]) -> T:
+    async def until_found(
+        self, queues: Sequence[str], wait: float, request: Request, look: Look[T], back: Callable[[T], Awaitable[None]]
+    ) -> T:  # fmt: skip
         """Look for work until some is found or `wait` seconds are over; what the last look found.
 
         look  answers what it found, whether that is something, and in how many seconds the next may be due
-        Raises Refused if whoever asks has gone away: work found for nobody would wait for a lease to run out.
+        back  gives what was found to somebody else
+        Raises Refused if whoever asks has gone away, before a look or during it: work found for nobody would wait for
+        a lease to run out.
         """
         if wait <= 0:
             return (await look())[0]
         loop = asyncio.get_running_loop()
         until = loop.time() + wait
         async with self.bench(queues) as bench:
-            while True:
+            while not await request.is_disconnected():
                 found, is_some, next_in = await look()
                 if is_some:
+                    if await request.is_disconnected():
+                        await back(found)
+                        break
                     bench.call_one()
                 if is_some or loop.time() >= until or self.home.is_set():
                     return found
                 await bench.rest(next_in, until)
-                if await request.is_disconnected():
-                    bench.call_one()
-                    raise Refused(400, "gone", "the runner went away while it waited")
+            bench.call_one()
+            raise Refused(400, "gone", "the runner went away while it waited")
 
     async def unless_stopped(self, hints: Awaitable[set[str]]) -> set[str]:
         """What was heard; nothing as soon as the server stops."""

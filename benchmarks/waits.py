@@ -1,0 +1,252 @@
+"""How long calls of Treadle wait for each other's locks on PostgreSQL, while several workers and an operator work.
+
+    python3 dev.py bench waits [--url URL] [--rounds 3]
+
+900 jobs of every kind: limits with and without partitions, rates, keys, lanes, joins and children. Six workers on
+connections of their own settle and claim 24 at a time; an operator sets limits, enqueues, replaces, cancels and prunes.
+A sampler asks the server every 2 ms which backend waits for which, and how long. The goal: none waits for more than
+100 ms, none for one that waits for it. The suite runs the same load and looks for circles; the seconds are this
+program's, for they are as long as the machine is busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import statistics
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+from msgspec.structs import replace
+
+from benchmarks.claim_cost import there
+from treadle.errors import StorageError
+from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
+from treadle.storage.postgres import PostgresStorage
+
+WORKERS = 6
+QUEUES = ("one", "two", "three")
+
+RULES = (
+    Limit("tenant", slots=2),
+    Limit("account", slots=1, hold="ended"),
+    Limit("user", rate=500, per=1.0),
+    Limit("bucket", rate=500, per=1.0, how="bucket"),
+    Limit("queue", slots=1_000),
+    Limit("all", slots=40),
+)
+WAITING = (
+    "SELECT l.pid, pg_blocking_pids(l.pid), extract(epoch FROM clock_timestamp() - l.waitstart)::float8,"
+    " l.waitstart::text,"
+    " concat_ws(' ', l.locktype, l.relation::regclass), substring(a.query FROM '\\.(\\w+)_'),"
+    " ARRAY(SELECT b.pid FROM pg_stat_activity b"
+    " WHERE b.pid = ANY (pg_blocking_pids(l.pid)) AND b.state LIKE 'idle in%')"
+    " FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database()"
+)
+DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+
+
+class Watcher:
+    """Samples which backends wait for which, on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._over = threading.Event()
+        self._circling = set[tuple[int, str]]()  # waits of the last look that led back to themselves
+        self.samples = 0
+        self.waits = dict[tuple[int, str], tuple[float, str]]()  # by process and beginning: its seconds, its words
+        self.cycles, self.idle = list[str](), set[str]()
+
+    def run(self) -> None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            while not self._over.wait(0.002):
+                self._look(connection)
+
+    def _look(self, connection: psycopg.Connection[Any]) -> None:
+        rows = connection.execute(WAITING).fetchall()
+        self.samples += 1
+        behind = {pid: set(others) - {pid} for pid, others, *_ in rows}
+        for pid, others, seconds, begun, lock, verb, idle in rows:
+            said = f"{pid} waits in {verb} for {lock}, behind {others}"
+            self.waits[pid, begun] = seconds or 0.0, said
+            if idle:
+                self.idle.add(f"{said}, of which {idle} wait for their clients")
+        circling = {pid for pid in behind if pid in _reached(behind, pid)}
+        waits = {(pid, begun) for pid, _, _, begun, *_ in rows if pid in circling}
+        if waits and waits == self._circling:
+            self.cycles.append(f"{sorted(circling)} wait for each other")
+        self._circling = waits
+
+    def longest(self) -> list[tuple[float, str]]:
+        """Seconds of all waits that were seen and what they were for, the longest first."""
+        return sorted(self.waits.values(), reverse=True)
+
+    def deadlocks(self) -> int:
+        """How many the server has broken up in this database."""
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            [(found,)] = connection.execute(DEADLOCKS).fetchall()
+        return int(found)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+
+def _reached(behind: dict[int, set[int]], start: int) -> set[int]:
+    found, left = set[int](), list(behind[start])
+    while left:
+        pid = left.pop()
+        if pid not in found:
+            found.add(pid)
+            left += behind.get(pid, ())
+    return found
+
+
+class Load:
+    """Jobs of every kind, worked off by several, until none is left."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.url, self.chance = url, random.Random(seed)
+        self.left = True
+        self.more = 40  # calls of the operator that enqueue, and replace jobs of the same keys
+        self.refused = list[str]()
+
+    def new(self, prefix: str, number: int) -> NewJob:
+        chance = self.chance
+        tenant = f"tenant:{min(chance.randrange(60), chance.randrange(60))}"  # some are far busier than others
+        account, user = f"account:{chance.randrange(40)}", chance.randrange(500)
+        names = chance.choice([
+            (), ("all",), (tenant,), (account,), (f"user:{user}",), (f"bucket:{user}", tenant), ("all", account)
+        ])  # fmt: skip
+        limits = tuple((name, 1) for name in names)
+        lane = chance.choice([None, None, "a", "b", "c"])
+        return NewJob(id=f"{prefix}{number:05}", task="t", queue=chance.choice(QUEUES), limits=limits, lane=lane)
+
+    def joined(self, number: int, ups: list[NewJob]) -> NewJob:
+        """Waits for some of these, under a key."""
+        after = tuple(sorted({up.id for up in self.chance.sample(ups, 4)}))
+        return NewJob(id=f"join{number:04}", task="t", queue="one", after=after, slack=None, key=f"k{number % 25}",
+                      key_conflict="keep", wait_timeout=60.0)  # fmt: skip
+
+    def outcome(self, row: Record) -> Outcome:
+        ended = Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=row.attempt + 1)
+        kind = self.chance.random()
+        if kind < 0.1 and row.attempt == 0:
+            return Outcome(id=row.job.id, version=row.version, state=State.READY, attempt=1, reason="error")
+        if kind < 0.15:
+            return Outcome(id=row.job.id, version=row.version, state=State.FAILED, attempt=1, error="e", reason="error")
+        if kind < 0.3 and not row.job.id.startswith("child"):
+            keys = self.chance.sample(range(200), 2)
+            born = [NewJob(id=f"child{row.job.id}-{key}", task="t", queue="two", key=f"c{key}") for key in keys]
+            return Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=1, then=tuple(born))
+        return ended
+
+    async def work(self, name: str) -> None:
+        async with opened(f"{self.url}?pool=2&listen=off") as storage:
+            await self._work(storage, name)
+
+    async def _work(self, storage: PostgresStorage, name: str) -> None:
+        outcomes: list[Outcome] = []
+        tickets, idle = 0, 0
+        while idle < 5 or self.more:
+            tickets += 1
+            ask = Claim(worker=f"{name}#{tickets}", queues=tuple((queue, 8) for queue in QUEUES), limit=24)
+            settled, found = await storage.settle_claim(outcomes, ask)
+            again = [out for out, each in zip(outcomes, settled, strict=True) if each.again]
+            self.refused += [out.id for out in again]
+            outcomes = again
+            if found.records:
+                holds = [Hold(row.job.id, row.version) for row in found.records]
+                assert not (await storage.heartbeat(Presence(worker=name), holds, 30.0)).lost
+            outcomes += [self.outcome(row) for row in found.records]
+            idle = 0 if outcomes else idle + 1
+            if not outcomes:
+                await asyncio.sleep(0.05)
+
+    async def operate(self) -> None:
+        """Rules are set, jobs cancelled, ended ones pruned, while the others work."""
+        async with opened(f"{self.url}?pool=2&listen=off") as storage:
+            while self.left:
+                await self._operate(storage)
+                await asyncio.sleep(0.02)
+
+    async def _operate(self, storage: PostgresStorage) -> None:
+        await storage.set_limits([Limit("tenant", slots=self.chance.choice([1, 2, 3])), Limit("all", slots=40)])
+        if self.more:
+            self.more -= 1
+            new = [replace(self.new(f"m{self.more}-", number), key=f"r{self.chance.randrange(9)}",
+                           key_conflict="replace") for number in range(5)]  # fmt: skip
+            await storage.enqueue(new)
+        rows = (await storage.find(Query(state=(State.READY, State.WAITING), limit=200))).records
+        some = self.chance.sample(list(rows), min(4, len(rows)))
+        await storage.settle([
+            Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason="asked") for row in some
+        ])  # fmt: skip
+        await storage.prune(100)
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStorage]:
+    storage = PostgresStorage(url)
+    await storage.open()
+    try:
+        yield storage
+    finally:
+        await storage.close()
+
+
+async def work_off(load: Load, watcher: Watcher) -> list[Record]:
+    """Run the load to its end; the jobs that are left, of which there should be none."""
+    async with opened(load.url) as storage:
+        await storage.set_limits(RULES)
+        new = [load.new("j", number) for number in range(900)]
+        await storage.enqueue(new)
+        for number in range(60):
+            with contextlib.suppress(StorageError):
+                await storage.enqueue([load.joined(number, new)])
+        with watcher.watching():
+            operator = asyncio.create_task(load.operate())
+            try:
+                async with asyncio.timeout(120), asyncio.TaskGroup() as workers:
+                    for number in range(WORKERS):
+                        workers.create_task(load.work(f"w{number}"))
+            finally:
+                load.left = False
+                await operator
+        return list((await storage.find(Query(state=(State.READY, State.WAITING, State.RUNNING), limit=100))).records)
+
+
+async def measure(url: str, rounds: int) -> None:
+    print(
+        "| round | waits seen | longest, ms | 99 of 100 below, ms | median, ms | circles |\n|---|---|---|---|---|---|"
+    )
+    for number in range(rounds):
+        async with there(url) as place:
+            watcher = Watcher(place)
+            await work_off(Load(place, number), watcher)
+        longest = watcher.longest()
+        spans = [seconds * 1000 for seconds, _ in longest] or [0.0]
+        cells = spans[0], spans[len(spans) // 100], statistics.median(spans)
+        print(f"| {number + 1} | {len(longest)} | " + " | ".join(f"{each:.0f}" for each in cells), end=" | ")
+        print(f"{len(watcher.cycles)} |", flush=True)
+        for seconds, said in longest[:3]:
+            print(f"  {seconds * 1000:.0f} ms: {said}", file=sys.stderr)
+
+
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="dev.py bench waits", description=__doc__)
+    parser.add_argument("--url", default="postgres")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args(words)
+    asyncio.run(measure(args.url, args.rounds))
