@@ -6,22 +6,28 @@
 Tenants are drawn so that some are far busier than others. `to plain` is the ratio to plain jobs of the same storage,
 workers and concurrency, measured just before; `to one worker` is the ratio to the same case with the first number of
 workers. The goals: two and four workers are at least as fast as one, and one reaches 0.6 of plain. In `children` each
-job returns four children with a key each, and all of them count. `postgres-server` is PostgreSQL behind
-`treadle server`. A case that has not ended after 20 s is cut, and its rate is that of the jobs done until then.
+job returns four children with a key each, and all of them count; its plain is `family`, the same without keys.
+`postgres-server` is PostgreSQL behind `treadle server`. A case that has not ended after 20 s is cut, and its rate is
+that of the jobs done until then. The last two columns are the CPU of the servers and of the workers for a job: a busy
+machine changes them less.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from benchmarks.claim_cost import there
 from benchmarks.draining import drained
+from benchmarks.harness import procs
 from benchmarks.over_http import serving
 from treadle import App, Flow, Limit, State, Worker, flow
 from treadle.model import NewJob
@@ -43,8 +49,12 @@ def _plain(number: int, _: random.Random) -> NewJob:
     return _job(number)
 
 
-def _parent(number: int, _: random.Random) -> NewJob:
-    return NewJob(id=f"j{number:07}", task="parent", payload=f"[{number}]", queue=QUEUES[0])
+def _family(number: int, _: random.Random) -> NewJob:
+    return NewJob(id=f"j{number:07}", task="parent", payload=f"[{number}, false]", queue=QUEUES[0])
+
+
+def _keyed(number: int, _: random.Random) -> NewJob:
+    return NewJob(id=f"j{number:07}", task="parent", payload=f"[{number}, true]", queue=QUEUES[0])
 
 
 def _tenant(chance: random.Random) -> int:
@@ -62,8 +72,11 @@ CASES: dict[str, tuple[tuple[Limit, ...], Make]] = {
         (Limit("smtp", slots=1_000), Limit("tenant", slots=20)),
         lambda n, chance: _job(n, "smtp", f"tenant:{_tenant(chance)}"),
     ),
-    "children": ((), _parent),
+    "children": ((), _keyed),
 }  # fmt: skip
+
+
+PLAIN: dict[str, tuple[str, Make]] = {"children": ("family", _family)}  # what a case is held against
 
 
 @asynccontextmanager
@@ -77,13 +90,26 @@ async def place(kind: str) -> AsyncIterator[str]:
             yield f"http://127.0.0.1:{server.port}"
 
 
-async def measure(kind: str, limits: tuple[Limit, ...], make: Make, workers: int, concurrency: int, jobs: int) -> float:
-    """Jobs a second from the first count that finds some ended."""
-    chance, parents = random.Random(1), jobs // (1 + CHILDREN) if make is _parent else jobs
+class Cost(NamedTuple):
+    rate: float  # jobs a second
+    server: float  # us of CPU a job
+    workers: float
+
+
+def _spent(workers: Iterable[int]) -> tuple[float, float]:
+    """Seconds of CPU of the servers, and of the workers, so far."""
+    ours = procs.cpu(workers)
+    return procs.cpu([os.getpid()]) - time.process_time() - ours, ours
+
+
+async def measure(kind: str, limits: tuple[Limit, ...], make: Make, workers: int, concurrency: int, jobs: int) -> Cost:
+    """From the first count that finds some jobs ended."""
+    chance, each = random.Random(1), 1 + CHILDREN if make in (_family, _keyed) else 1
+    sent = jobs // each
     async with place(kind) as url, App(url) as app:
         await app.limits.set(*limits)
-        for start in range(0, parents, 1_000):
-            await app.storage.enqueue([make(n, chance) for n in range(start, min(start + 1_000, parents))])
+        for start in range(0, sent, 1_000):
+            await app.storage.enqueue([make(n, chance) for n in range(start, min(start + 1_000, sent))])
         command = [sys.executable, "-m", "benchmarks.fleet_limits", url, str(concurrency)]
         pipe = subprocess.PIPE
         processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(workers)]  # noqa: ASYNC220 - nothing else runs here
@@ -95,7 +121,12 @@ async def measure(kind: str, limits: tuple[Limit, ...], make: Make, workers: int
                 assert process.stdin is not None
                 process.stdin.write(b"\n")
                 process.stdin.flush()
-            return await drained(lambda: _succeeded(app), jobs if parents == jobs else parents * (1 + CHILDREN), LOOK)
+            pids = [process.pid for process in processes]
+            before = _spent(pids)
+            rate = await drained(lambda: _succeeded(app), sent * each, LOOK)
+            done = max(await _succeeded(app), 1)
+            server, worked = (1e6 * (now - then) / done for now, then in zip(_spent(pids), before, strict=True))
+            return Cost(rate, server, worked)
         finally:
             for process in processes:
                 process.kill()
@@ -115,7 +146,8 @@ def main(words: list[str]) -> None:
     parser.add_argument("--jobs", type=int, default=6_000)
     args = parser.parse_args(words)
     print(
-        "| storage | concurrency | workers | case | jobs/s | to plain | to one worker |\n|---|---|---|---|---|---|---|",
+        "| storage | concurrency | workers | case | jobs/s | to plain | to one worker | server, us a job "
+        "| of the workers |\n|---|---|---|---|---|---|---|---|---|",
         flush=True,
     )
     for url in args.url:
@@ -123,19 +155,23 @@ def main(words: list[str]) -> None:
             firsts: dict[str, float] = {}
             for workers in args.workers:
                 size = workers, concurrency, args.jobs
-                plain = asyncio.run(measure(url, (), _plain, *size))
-                _print(url, concurrency, workers, "plain", plain, plain, firsts)
+                plain: dict[str, Cost] = {}
                 for case in args.cases:
-                    rate = asyncio.run(measure(url, *CASES[case], *size))
-                    _print(url, concurrency, workers, case, rate, plain, firsts)
+                    name, make = PLAIN.get(case, ("plain", _plain))
+                    if name not in plain:
+                        plain[name] = asyncio.run(measure(url, (), make, *size))
+                        _print(url, concurrency, workers, name, plain[name], plain[name], firsts)
+                    cost = asyncio.run(measure(url, *CASES[case], *size))
+                    _print(url, concurrency, workers, case, cost, plain[name], firsts)
 
 
 def _print(
-    url: str, concurrency: int, workers: int, case: str, rate: float, plain: float, firsts: dict[str, float]
+    url: str, concurrency: int, workers: int, case: str, cost: Cost, plain: Cost, firsts: dict[str, float]
 ) -> None:
-    first = firsts.setdefault(case, rate)
+    rate, first = cost.rate, firsts.setdefault(case, cost.rate)
     where = f"{url} | {concurrency} | {workers} | {case}"
-    print(f"| {where} | {rate:,.0f} | {rate / max(plain, 1):.2f} | {rate / max(first, 1):.2f} |", flush=True)
+    ratios = f"{rate / max(plain.rate, 1):.2f} | {rate / max(first, 1):.2f}"
+    print(f"| {where} | {rate:,.0f} | {ratios} | {cost.server:,.0f} | {cost.workers:,.0f} |", flush=True)
 
 
 def work(url: str, concurrency: int) -> None:
@@ -146,8 +182,9 @@ def work(url: str, concurrency: int) -> None:
     async def noop() -> None: ...
 
     @app.task(name="parent")
-    async def parent(number: int) -> Flow[list[None]]:
-        return flow(noop.options(key=f"{number}-{child}").job() for child in range(CHILDREN))
+    async def parent(number: int, keyed: bool) -> Flow[list[None]]:
+        keys = (f"{number}-{child}" if keyed else None for child in range(CHILDREN))
+        return flow(noop.options(key=key).job() for key in keys)
 
     print("ready", flush=True)
     sys.stdin.readline()
