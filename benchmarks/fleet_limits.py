@@ -76,7 +76,9 @@ CASES: dict[str, tuple[tuple[Limit, ...], Make]] = {
 }  # fmt: skip
 
 
-PLAIN: dict[str, tuple[str, Make]] = {"children": ("family", _family)}  # what a case is held against
+PLAIN: dict[str, tuple[str, Make]] = {  # what a case is held against; others: plain jobs of one queue
+    "children": ("family", _family), "queues": ("six queues", lambda n, _: _job(n, queue=QUEUES[n % len(QUEUES)])),
+}  # fmt: skip
 
 
 @asynccontextmanager
