@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from starlette.routing import Route
 
+from tests.edges.server.places import EVERY, a_place
 from tests.edges.server.test_api import Client, session
-from tests.engine.fixtures import KINDS, a_storage
 from tests.served import host, memory_url
 from treadle import App, defaults, ids
 from treadle.faces.delayed import delayed_face
@@ -277,9 +277,9 @@ class Sites:
         return json.dumps(found, indent=1)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY)
 async def sites(request: pytest.FixtureRequest, tmp_path: Path, session: aiohttp.ClientSession) -> AsyncIterator[Sites]:
-    with a_storage(request.param, tmp_path) as storage:
+    with a_place(request.param, tmp_path) as storage:
         app = App(storage=storage)
         yield Sites(app, session)
         host().run(app.close())
@@ -291,8 +291,8 @@ async def furnish(sites: Sites) -> None:
     limits = [[f"{SECRET}-limit", 1]]
     wanted = json.dumps({"job": WAITING, "signal": "approved"})
     await sites.admin("/v1/work/enqueue", {"jobs": [
-        *[{"id": id, "task": "t", **about} for id in (RUNNING, ENDED, FAILED, WAITING)],
-        {"id": READY, "task": "t", "key": "t order-8", "limits": limits, **about},
+        *[{"id": id, "task": f"{SECRET}.t", **about} for id in (RUNNING, ENDED, FAILED, WAITING)],
+        {"id": READY, "task": "t", "key": "t order-8", "limits": limits, "lane": SECRET, **about},
         {"id": "other-shared", "task": "t", "key": " shared", **about},
         {"id": WASI, "task": "wasi.run", "queue": QUEUE, "payload": json.dumps([SECRET, None])},
         {"id": DELAYED, "task": defaults.DELAYED_TASK, "queue": defaults.DELAYED_QUEUE, "payload": json.dumps([SECRET]),
