@@ -404,3 +404,21 @@ async def test_who_may_not_look_sees_nothing_of_the_job_that_answers(sites: Site
     for path, body in (("/v1/jobs", taken), ("/v1/work/enqueue", {"jobs": [new("m", task="other", nonce="1")]})):
         status, answer = await sites.native("POST", path, body, "enqueue")
         assert (status, answer["details"]["task"], answer["details"]["other"]) == (422, None, False)
+
+
+async def test_explain_says_nothing_of_what_others_do_with_a_limit(sites: Sites) -> None:
+    """A job of mine may name a limit of theirs; who stands aside for it, and how much of it is used, is theirs."""
+    await furnish(sites)
+    await sites.admin("/v1/limits/shared", {"slots": 1}, "PUT")
+    theirs = [{"id": f"o{n}", "task": "t", "queue": OTHER, "limits": [["shared", 1]]} for n in range(3)]
+    await sites.admin("/v1/work/enqueue", {"jobs": theirs})
+    claim = {"queues": [[OTHER, 9]], "ids": ["o0", "o1", "o2"], "limit": 9, "lease": 3600}
+    await sites.admin("/v1/work/claim", {"worker": "theirs#9", **claim})
+    await sites.native("POST", "/v1/jobs", {"task": "t", "queue": MINE, "id": "m", "limits": ["shared"]}, "all")
+    await sites.native(
+        "POST", "/v1/work/claim", {"worker": "w#1", "queues": [[MINE, 1]], "tasks": {"t": [9, 9]}}, "all"
+    )
+    said = {name: (await sites.native("GET", "/v1/jobs/m/explain", None, name))[1]["text"] for name in ("all", "admin")}
+    assert "shared" in said["all"]
+    assert not any(word.isdigit() for word in said["all"].split()), said
+    assert "1 of 1 slots" in said["admin"]
