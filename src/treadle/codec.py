@@ -31,7 +31,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from treadle import tagged
-from treadle.errors import BadArgument, BadResult, BadTask
+from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.job import returned
 from treadle.parameters import Envelope, Param, Parameters, param_of
 from treadle.probe import probe
@@ -299,7 +299,7 @@ class Signature:
         if has_mark(text):
             try:
                 return self._read_tree(plan, msgspec.json.decode(text), tags=True)
-            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            except UNREADABLE as error:
                 if isinstance(error, BadArgument):
                     raise
                 raise BadArgument(self.name, None, f"has a payload that is not JSON: {error}") from None

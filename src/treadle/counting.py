@@ -5,7 +5,7 @@ A decoder cannot be interrupted, and does not let other threads run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 PIECE: Final = 16 * 2**10  # bytes looked at in one go
@@ -38,3 +38,28 @@ def exact(content: Content) -> Iterator[Counts]:
 
 def _counts(piece: bytes) -> Counts:
     return piece.count(b"[") + piece.count(b"{"), piece.count(b",")
+
+
+async def beyond(
+    content: Content, containers: int, values: int, step: Callable[[], Awaitable[None]]
+) -> tuple[int, str] | None:
+    """The bound that a text passes, and what it counts; None: it holds at most so many arrays, objects and values.
+    `step` is awaited after each piece, so that others go on."""
+    if await _passed(rough(content), containers, values, step) is None:  # nearly always
+        return None
+    return await _passed(exact(content), containers, values, step)
+
+
+async def _passed(
+    pieces: Iterator[Counts], containers: int, values: int, step: Callable[[], Awaitable[None]]
+) -> tuple[int, str] | None:
+    found = every = 0
+    for some, more in pieces:
+        found += some
+        every += some + more
+        if found > containers:
+            return containers, "arrays and objects"
+        if every > values:
+            return values, "values"
+        await step()
+    return None

@@ -47,7 +47,12 @@ Without this file nobody could tell a job that failed from a storage that is awa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
+
+# What a decoder raises of a text that somebody else wrote: no JSON, of another shape, half of a character, too deep.
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class TreadleError(Exception):

@@ -6,6 +6,7 @@ both ask here.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from typing import Literal
@@ -15,11 +16,12 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle import defaults, ids
-from treadle.errors import BadArgument, RemoteFailure
+from treadle.errors import UNREADABLE, BadArgument, RemoteFailure
 from treadle.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
 
 SUMMARY = 300  # characters of the line that sums up an error
+FEW = re.compile("[0-9]{1,9}")  # a number of leases, as it is noted
 HOLD = "treadle.limit"  # the task of our own that shuts a limit for a while
 
 Verdict = RetryNow | Defer | Abort | None
@@ -118,7 +120,10 @@ def upstreams(record: Record) -> tuple[str, ...]:
     noted = dict(record.memo).get(AFTER)
     if noted is None:
         return record.after
-    answers = msgspec.json.decode(noted, type=dict[str, str])
+    try:
+        answers = msgspec.json.decode(noted, type=dict[str, str])
+    except UNREADABLE:  # another program has stored it: a bad row must not stop a worker
+        return record.after
     return tuple([answers.get(up, up) for up in asked])
 
 
@@ -139,7 +144,7 @@ def _forgiving(record: Record) -> Pairs:
 
 def _forgiven(record: Record) -> int:
     round, _, lost = dict(record.memo).get(FORGIVEN, "").partition(":")
-    return int(lost) if round == str(record.round) else 0
+    return int(lost) if round == str(record.round) and FEW.fullmatch(lost) else 0
 
 
 def lost_too_often(record: Record, rules: Rules) -> Outcome | None:

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from treadle import defaults
-from treadle.errors import BadStep, StepMismatch, TooLarge
+from treadle.errors import UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.model import Pairs
 from treadle.options import Sizes
 
@@ -89,7 +89,7 @@ class Memo:
             self._size += len(key.encode()) + len(text.encode())
             try:
                 self.entries[key] = read_entry(text)
-            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            except UNREADABLE as error:
                 raise BadStep(key, f"what is stored of it cannot be read: {error}") from None
         self._next = {entry.after: key for key, entry in self.entries.items() if not entry.after.endswith("&")}
         self._counts: dict[str, int] = {}

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle import defaults
-from treadle.errors import BadOption, ForeignRow, Signalled
+from treadle.errors import UNREADABLE, BadOption, ForeignRow, Signalled
 from treadle.model import EXPIRED, NewJob, Outcome, Record, State
 from treadle.storage.contract import Storage
 
@@ -26,7 +26,6 @@ SIGNAL = "treadle:signal:"  # ids of such rows begin so
 ONCE_KEY = "treadle.once "  # what the keys of marks begin with
 ONCE = "treadle:once:"  # ids of marks begin so
 SEEN_AT_ONCE = 8  # turns looked at in one trip
-UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)  # of a payload that another program has stored
 
 
 class Wanted(Struct, frozen=True, omit_defaults=True):

@@ -181,6 +181,9 @@ def _check_admission(job: NewJob) -> None:
         a_name("limits", name)
         if name.startswith(OWN):
             raise BadOption("limits", f"{shown(name)}: names beginning with {OWN!r} are Treadle's own")
+        if name.partition(":")[0] == "queue":
+            words = "a queue's own limit holds for all its jobs and is not named by them"
+            raise BadOption("limits", f"{shown(name)}: {words}")
         a_count("cost", cost, 1)
     if job.lane is not None:
         a_name("lane", job.lane)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from treadle import defaults
-from treadle.errors import BadOption, TreadleError
+from treadle.errors import UNREADABLE, BadOption, TreadleError
 from treadle.words import Spelled, spelled
 
 
@@ -22,7 +22,9 @@ def seconds(value: object, option: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= defaults.MAX_DELAY:
-        raise BadOption(option, f"expected seconds (0 to {defaults.MAX_DELAY:,.0f}) or a timedelta, found {value!r}")
+        raise BadOption(
+            option, f"expected seconds (0 to {defaults.MAX_DELAY:,.0f}) or a timedelta, found {value!r:.60}"
+        )
     return float(value)
 
 
@@ -38,6 +40,10 @@ def until(value: object, option: str, now: float) -> float:
 
 def _is_number(value: object, kind: Any = int | float) -> TypeGuard[float]:
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return _is_number(value, int) and 1 <= value <= defaults.MAX_COUNT
 
 
 class RetryNow(Struct, frozen=True):
@@ -62,14 +68,16 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         attempts: object = self.attempts
-        if attempts is not UNSET and attempts is not None and not (_is_number(attempts, int) and attempts >= 1):
-            raise BadOption("retry", f"attempts: expected 1 or more, or None, found {attempts!r}")
+        if attempts is not UNSET and attempts is not None and not _is_count(attempts):
+            raise BadOption(
+                "retry", f"attempts: expected 1 to {defaults.MAX_COUNT:,}, or None for no end, found {attempts!r:.60}"
+            )
         factor: object = self.factor
         if factor is not UNSET and not (_is_number(factor) and 1 <= factor < math.inf):
-            raise BadOption("retry", f"factor: expected 1 or more, found {factor!r}")
+            raise BadOption("retry", f"factor: expected 1 or more, found {factor!r:.60}")
         jitter: object = self.jitter
         if jitter is not UNSET and not (_is_number(jitter) and 0 <= jitter <= 1):
-            raise BadOption("retry", f"jitter: expected 0 to 1, found {jitter!r}")
+            raise BadOption("retry", f"jitter: expected 0 to 1, found {jitter!r:.60}")
         for name in ("base", "max"):
             value = self.base if name == "base" else self.max
             if value is not UNSET:
@@ -139,7 +147,7 @@ def read_policy(text: str | None) -> Policy:
         return Policy()
     try:
         return _read(text)
-    except (msgspec.MsgspecError, BadOption, RecursionError):
+    except UNREADABLE:
         return Policy()
 
 

@@ -37,7 +37,7 @@ from uuid import UUID
 
 import msgspec
 
-from treadle.errors import TreadleError
+from treadle.errors import UNREADABLE, TreadleError
 from treadle.job import Continuation
 
 TAG: Final = "$t"
@@ -124,7 +124,7 @@ def decode_any(text: str, classes: Mapping[str, type] | None = None) -> object:
     Nothing is imported and nothing but those classes is called. Raises Unstorable for any other text."""
     try:
         raw: object = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Unstorable(f"expected JSON: {error}") from None
     return untag(raw, classes) if has_mark(text) else raw
 

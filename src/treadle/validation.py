@@ -5,37 +5,42 @@ Pure; each check raises BadOption or TooLarge.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from treadle import ranges
-from treadle.errors import BadOption
+from treadle.errors import UNREADABLE, BadOption
 from treadle.model import Claim, Hold, NewJob, Outcome
 from treadle.ranges import MOST_CALL, MOST_QUEUES, at_most
 from treadle.retry import Policy
 
 MOST_ROWS: Final = 12_000  # jobs, outcomes or leases of one call: a flow of 10,000 jobs, with room for its own rows
-MOST_AFTER: Final = MOST_ROWS  # jobs one job waits for
+MOST_UPSTREAMS: Final = MOST_ROWS  # jobs one job waits for; a storage takes `ranges.MOST_AFTER` of them
 MOST_EDGES: Final = 2 * MOST_ROWS  # entries of `after` of all jobs of one call
 MOST_CLAIM: Final = 5_000  # jobs of a claim; a worker asks for 512
 MOST_CHANGES: Final = 2_000  # of limits, in one call
 
 __all__ = [
-    "MOST_AFTER",
     "MOST_CALL",
     "MOST_CHANGES",
     "MOST_CLAIM",
     "MOST_EDGES",
     "MOST_QUEUES",
     "MOST_ROWS",
+    "MOST_UPSTREAMS",
     "at_most_in_call",
     "check_claim",
     "check_hold",
     "check_job",
     "check_outcome",
     "check_together",
+    "given_in",
+    "misfit",
 ]
 
 
@@ -48,9 +53,9 @@ def at_most_in_call(option: str, count: int, most: int) -> None:
 def check_together(edges: Sequence[int]) -> None:
     """Raise BadOption for more jobs, or more entries of `after`, than one call stores. `edges`: those of each job."""
     at_most_in_call("jobs", len(edges), MOST_ROWS)
-    if max(edges, default=0) > MOST_AFTER:
+    if max(edges, default=0) > MOST_UPSTREAMS:
         advice = "let it wait for jobs that wait for some of these each"
-        raise BadOption("after", f"expected at most {MOST_AFTER:,} of one job, found {max(edges):,}: {advice}")
+        raise BadOption("after", f"expected at most {MOST_UPSTREAMS:,} of one job, found {max(edges):,}: {advice}")
     at_most_in_call("after", sum(edges), MOST_EDGES)
 
 
@@ -70,7 +75,7 @@ def check_outcome(out: Outcome) -> None:
     edges = len(out.after) + sum(len(job.after) for job in out.then)
     if edges > MOST_EDGES:
         raise BadOption("after", f"expected at most {MOST_EDGES:,} of an outcome and its jobs, found {edges:,}")
-    at_most("after", out.after, MOST_AFTER)
+    at_most("after", out.after, MOST_UPSTREAMS)
     at_most("reach", out.reach, MOST_QUEUES)
     ranges.check_outcome(out)
     for job in out.then:
@@ -94,8 +99,59 @@ def check_claim(ask: Claim) -> None:
 def _check_policy(text: str) -> None:
     try:
         _policy(text)
-    except msgspec.MsgspecError as error:
-        raise BadOption("retry", f"expected a policy, found {ranges.shown(text)}: {error}") from None
+    except UNREADABLE as error:
+        raise _misfit(error, text) from None
+
+
+def _misfit(error: Exception, text: str) -> BadOption:
+    """What is wrong with a policy: the field, what it expects, and what was found."""
+    if isinstance(own := error.__cause__, BadOption):
+        return BadOption(own.option, own.problem)
+    if not isinstance(error, msgspec.ValidationError):
+        return BadOption("retry", f"expected the JSON text of a policy, found {ranges.shown(text)}")
+    field, words = misfit(error, given_in(text))
+    return BadOption(field or "retry", words)
+
+
+def given_in(text: str | bytes | bytearray) -> object:
+    """The value behind a text that is not of the type it should be. UNSET: the rest of it cannot be read."""
+    try:
+        return msgspec.json.decode(text)
+    except UNREADABLE:
+        return UNSET
+
+
+def misfit(error: msgspec.ValidationError, given: object) -> tuple[str, str]:
+    """The field that does not fit, such as `jobs[3].queue`, and what was expected and found there. "": the whole.
+    `given`: what was read; UNSET: its kind is named alone."""
+    words, _, path = str(error).partition(" - at `$")
+    path = path.removesuffix("`").removeprefix(".")
+    expected, _, kind = words.partition(", got ")
+    words = f"{expected[:1].lower()}{expected[1:]}"
+    if not expected.startswith(("Expected", "Invalid ISO")):  # it says what was found
+        return path, words
+    found = kind
+    if given is not UNSET:
+        with suppress(LookupError, TypeError, ValueError):  # behind the name of a key, which the path leaves out
+            found = _shown(_at(given, path))
+    return path, f"{words}, found {found}" if found else words
+
+
+def _at(given: Any, path: str) -> Any:
+    for name, number in _STEP.findall(path):
+        given = given[int(number)] if number else given[name]
+    return given
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+_STEP: Final = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
+SHOWN: Final = 60  # characters of what was found
 
 
 _policy: Final = msgspec.json.Decoder(Policy).decode

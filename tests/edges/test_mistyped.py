@@ -7,8 +7,9 @@ import json
 import urllib.parse
 import urllib.request
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from msgspec import Struct
 from tests.served import host
 from treadle import App, Limit, UnknownName, Worker, current
 from treadle.cli.root import run
+from treadle.operate import names
 from treadle.server import Settings, Token
 from treadle.server.tokens import digest
 
@@ -201,6 +203,45 @@ def test_a_bound_token_does_not_learn_names_of_other_queues(served: str) -> None
         path = path + ("&queue=fecth" if "label" in path else "")
         told = ask(served, (method, path, body), "other").get("warning", "")
         assert not any(name in told for name in ("'fetch'", "acme", "mail.send")), told
+
+
+async def test_very_many_new_names_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To compare each with each took minutes, in which a server answered nobody."""
+    compared: list[int] = []
+    get_close_matches = names.difflib.get_close_matches
+
+    def counted(word: str, known: Collection[str], number: int) -> list[str]:
+        compared.append(len(known))
+        return get_close_matches(word, known, number)
+
+    monkeypatch.setattr(names.difflib, "get_close_matches", counted)
+    app = App("memory://")
+    site = host().add(app, Settings())
+    chance = Random(1)
+    for length in (12, 200):
+        for _ in range(3):
+            tasks = ["".join(chance.choices("abcdefgh", k=length)) for _ in range(1_000)]
+            limits = ["".join(chance.choices("abcdefgh", k=length)) for _ in range(64)]
+            jobs = [{"task": task, "queue": f"q{task}", "limits": limits} for task in tasks]
+            answer = await asyncio.to_thread(ask, site, ("POST", "/v1/jobs/batch", {"jobs": jobs}))
+            assert len(answer["jobs"]) == 1_000
+            assert sum(compared) <= 20 * 200
+            compared.clear()
+
+
+def test_a_bound_token_does_not_learn_tasks_of_a_worker_that_serves_other_queues_too() -> None:
+    app = App("memory://")
+    tokens = tuple(Token(name=name, digest=digest(name), scopes=("enqueue", "read", "work"), queues=queues)
+                   for name, queues in (("all", ()), ("mine", ("mine",)), ("both", ("mine", "other"))))  # fmt: skip
+    url = host().add(app, Settings(tokens=tokens))
+    worker = {"worker": "w", "queues": ["mine", "other"], "tasks": ["pay.refund"], "ttl": 60}
+    ask(url, ("POST", "/v1/work/heartbeat", {"worker": worker}))
+    told = {
+        name: ask(url, ("POST", "/v1/jobs", {"task": task, "queue": "mine"}), name)
+        for name, task in (("mine", "pay.refnud"), ("both", "pay.erfund"))
+    }
+    assert "warning" not in told["mine"]
+    assert "pay.refund" in told["both"]["warning"]
 
 
 def test_doctor_names_a_pause_that_nothing_obeys(url: str, capsys: pytest.CaptureFixture[str]) -> None:

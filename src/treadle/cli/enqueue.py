@@ -21,9 +21,11 @@ def value_of(text: str) -> Any:
     """A JSON value, or else the text itself. What begins as JSON does and is none is a mistake: raises Stop."""
     import msgspec
 
+    from treadle.errors import UNREADABLE
+
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         if text[:1] in ("{", "[", '"'):
             problem = f"{text!r} begins like JSON and is none ({error}); plain text that begins so is written in quotes"
             raise Stop(USAGE, problem) from None

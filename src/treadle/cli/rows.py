@@ -12,7 +12,7 @@ from msgspec import UnsetType
 
 from treadle.app import App
 from treadle.cli.say import age, iso, lasts, plural, stamp, stamp_of
-from treadle.errors import error_line
+from treadle.errors import UNREADABLE, error_line
 from treadle.memo import OURS, read_entry
 from treadle.model import Record, State
 from treadle.operate import stored
@@ -52,7 +52,7 @@ def steps(row: Record) -> list[tuple[str, str]]:
 def _became(text: str) -> str:
     try:
         entry = read_entry(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return text
     if not isinstance(entry.until, UnsetType):
         return f"sleeps until {stamp_of(entry.until)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from treadle import codec, judge
 from treadle.compose.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
 from treadle.compose.reduce import DEFAULT, Reducer
-from treadle.errors import BadResult, TooLarge, TreadleError, error_line
+from treadle.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
 from treadle.judge import upstreams
 from treadle.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.retry import read_policy
@@ -184,7 +185,8 @@ def encoding_of(row: Record, folded: bool = False) -> Encoding:
     """Whose text the own result of this row is, or (`folded`) the value of its workflow."""
     noted = dict(row.memo).get(OF)
     if noted is not None and (folded or row.result == row.value):
-        return msgspec.json.decode(noted)
+        with suppress(*UNREADABLE):  # else another program has stored it
+            return msgspec.json.decode(noted)
     return None if row.job.task == FLOW else row.job.task
 
 
@@ -198,9 +200,16 @@ def decode_of(row: Record, tasks: Mapping[str, Any], text: str, folded: bool = F
     return _decode(encoding_of(row, folded), tasks, text, folded)
 
 
+def _parts(text: str) -> list[msgspec.Raw]:
+    """Of a list; [] for what is none."""
+    try:
+        return msgspec.json.decode(text, type=list[msgspec.Raw])
+    except UNREADABLE:
+        return []
+
+
 def _decode(encoding: Encoding, tasks: Mapping[str, Any], text: str, folded: bool) -> Any:
-    if isinstance(encoding, list):
-        parts = msgspec.json.decode(text, type=list[msgspec.Raw])
+    if isinstance(encoding, list) and len(parts := _parts(text)) == len(encoding):
         return [_decode(each, tasks, bytes(raw).decode(), folded) for each, raw in zip(encoding, parts, strict=True)]
     task: Task | None = tasks.get(encoding) if isinstance(encoding, str) else None
     if task is None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle import ids
+from treadle.errors import UNREADABLE
 from treadle.judge import kept_upstreams, succeeded
 from treadle.model import NewJob, Outcome, Pairs, Record, State
 from treadle.options import When
@@ -71,12 +72,12 @@ def plan_of(row: Record) -> Plan:
             return plan_of_job(row.job)
         text = dict(row.memo).get(PLAN)
         return PLAIN if text is None else read_plan(text)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return PLAIN
 
 
 def plan_of_job(job: NewJob) -> Plan:
-    """How a row of `treadle.flow` is to end. Raises MsgspecError."""
+    """How a row of `treadle.flow` is to end. Raises one of UNREADABLE."""
     return PLAIN if job.payload == "[]" else _read_payload(job.payload).kwargs
 
 

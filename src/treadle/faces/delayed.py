@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from treadle import defaults
-from treadle.errors import StorageError, TreadleError
+from treadle.errors import UNREADABLE, StorageError, TreadleError
 from treadle.faces.names import id_of, shown
 from treadle.job import JobSpec
 from treadle.model import NewJob, Record, State
@@ -211,7 +211,7 @@ def _is_ours(row: Record) -> bool:
         return False
     try:
         return len(_payload(row.job.payload)) == 1 and math.isfinite(float(dict(row.job.headers)["dueTime"]))
-    except (msgspec.MsgspecError, ValueError, KeyError):
+    except (KeyError, *UNREADABLE):
         return False
 
 

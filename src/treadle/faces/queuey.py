@@ -35,7 +35,7 @@ from treadle.faces.queuey_jobs import (
 )  # fmt: skip
 from treadle.job import JobSpec
 from treadle.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
-from treadle.server.body import body
+from treadle.server.body import body, spelled
 from treadle.server.faults import Refused, json
 from treadle.server.gate import users_row
 from treadle.server.guard import allowed, caller
@@ -168,9 +168,9 @@ class QueueFace:
     async def list(self, request: Request) -> Response:
         allowed(caller(request, "read"), (QUEUE,))
         try:
-            asked = msgspec.convert(dict(request.query_params), Listing, strict=False)
+            asked = msgspec.convert(given := dict(request.query_params), Listing, strict=False)
         except msgspec.ValidationError as error:
-            raise Refused(422, "wrong_query", str(error)) from None
+            raise Refused(422, "wrong_query", spelled(error, given)) from None
         states: dict[str | None, Sequence[State]] = {
             None: (), "pending": (State.READY, State.WAITING), "active": (State.RUNNING,),
             "completed": (State.SUCCEEDED,), "failed": (State.FAILED, State.CANCELLED),

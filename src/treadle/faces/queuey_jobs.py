@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from treadle import defaults
+from treadle.errors import UNREADABLE
 from treadle.model import LOST, Record, State
 
 ABANDONED_AGE: Final = 300.0  # s without a sign of life after which a runner counts as gone
@@ -147,7 +148,7 @@ def is_ours(row: Record) -> bool:
     """Whether this protocol can show the row: a program may have stored another one of its task."""
     try:
         _addresses(row.job.payload)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return False
     return UUID.fullmatch(row.id) is not None
 
@@ -156,7 +157,7 @@ def _output(result: str | None) -> str | None:
     """The address a run gave; None where it gave something else."""
     try:
         return None if result is None else _address(result)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 
@@ -181,7 +182,7 @@ def ending_of(row: Record) -> Ending:
         return Ending()
     try:
         return msgspec.json.decode(row.note, type=Ending)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return Ending()
 
 

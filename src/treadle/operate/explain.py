@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from treadle import ids
 from treadle.clock import moment_text
 from treadle.errors import error_line
@@ -42,6 +44,16 @@ def explain(
     if parent is not None and not of_queue and _FULL in found:
         return f"{found[:-1]}, one of them by {_parent(parent)}."
     return found
+
+
+def limits_within(stats: Stats, reach: Sequence[str]) -> Stats:
+    """These statistics for a caller with a right to these queues; (): to all. Of a limit that other queues use too it
+    learns nothing, and of the rule for every queue the rule alone."""
+    if not reach:
+        return stats
+    own = {f"queue:{queue}" for queue in reach}
+    common = [replace(use, used=0, parked=0, starts=0, next_start=None) for use in stats.limits if use.key == "queue"]
+    return replace(stats, limits=(*[use for use in stats.limits if use.key in own], *common))
 
 
 def made_by(rows: Sequence[Record], id: str) -> Record | None:

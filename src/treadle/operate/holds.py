@@ -7,9 +7,9 @@ storage's clock, and opens it.
 
 from __future__ import annotations
 
-from msgspec import MsgspecError, json
+from msgspec import json
 
-from treadle.errors import BadOption
+from treadle.errors import UNREADABLE
 from treadle.judge import HOLD, Held
 from treadle.model import ABORTED, Outcome, Record, State
 from treadle.operate.limits import Limits
@@ -37,7 +37,7 @@ class Holds:
         """Shut, or open: as the storage's moment `now` says. Either may be repeated."""
         try:
             held = _read(record.job.payload)
-        except (MsgspecError, BadOption) as error:
+        except UNREADABLE as error:
             text = f"this row asks for no rest of a limit that could be given: {error}"
             return Outcome(
                 id=record.job.id, version=record.version, state=State.FAILED, attempt=1, reason=ABORTED, error=text

@@ -20,7 +20,7 @@ from treadle.job import Job
 from treadle.memo import check_name
 from treadle.model import Page, Query, Record, State, Stats
 from treadle.operate import acts, stored
-from treadle.operate.explain import explain, made_by
+from treadle.operate.explain import explain, limits_within, made_by
 from treadle.operate.names import Names, near, warn
 from treadle.options import HasId
 from treadle.retry import read_policy
@@ -153,6 +153,7 @@ class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             queue = row.job.queue if confined(storage) else None  # a bound token must name one
             running = await storage.find(Query(state=(State.RUNNING,), queue=queue, limit=RUNS_READ))
             parent = made_by([each for each in running.records if self._visible(each)], row.job.id)
+        stats = limits_within(stats, self._reach)
         return explain(row, dict(zip(row.after, ups, strict=False)), ahead, stats, self._now(), parent)
 
     async def _check_stays(self) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import heapq
+import itertools
 import re
 import sys
 import warnings
@@ -28,6 +30,10 @@ from treadle.storage.contract import Storage
 COUNTING: Final = 2.0  # s that a look may take; a warning is not worth more
 FRESH: Final = 10.0  # s for which the known names are kept for calls that send
 STALE: Final = 1.0  # s for which they are kept for lists that find nothing
+LONG: Final = 80  # characters of a name that is compared with others
+COMPARED: Final = 200  # names that one is compared with
+NEW: Final = 1_000  # names of one call that are looked up; more of them are no mistake of typing
+WARNED: Final = 20  # names of one call that are compared with others
 REMEMBERED: Final = 10_000  # names that need no second look
 LABELLED: Final = 200  # jobs, the newest ones, among whose labels the nearest is looked for
 HERE: Final = str(Path(__file__).parents[1])
@@ -46,8 +52,15 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one; None if none is like it."""
-    return next(iter(difflib.get_close_matches(name, sorted(set(known) - {name}), 1)), None)
+    """The known name that is most like this one; None if none is like it. To compare two names of 200 characters takes
+    40 us, so long ones are left out, and of very many those that begin otherwise."""
+    if len(name) > LONG:
+        return None
+    alike = {each for each in known if len(each) <= LONG and 2 * min(len(each), len(name)) >= 0.6 * len(each + name)}
+    if len(alike) > COMPARED:
+        alike = {each for each in alike if each[:1] == name[:1]}
+    found = difflib.get_close_matches(name, heapq.nsmallest(COMPARED, alike - {name}), 1)
+    return found[0] if found else None
 
 
 def has_rule(limit: str, rules: Iterable[str]) -> bool:
@@ -109,9 +122,10 @@ def warn(words: str | None) -> None:
 
 
 class Known(Struct, frozen=True):
-    """The names in use. tasks: each with its queues."""
+    """The names in use. tasks: each with the groups of queues that it is known from: that of a job, or those of a
+    worker, which does not say of which of them its tasks are."""
 
-    tasks: dict[str, set[str]]
+    tasks: dict[str, set[frozenset[str]]]
     queues: set[str]
     limits: set[str]
     at: float
@@ -123,12 +137,16 @@ class Known(Struct, frozen=True):
 
     def shown(self, kind: str, visible: Visible) -> Iterable[str]:
         if kind == "task":
-            return [task for task, queues in self.tasks.items() if any(map(visible, queues))]
+            return [
+                task
+                for task, known in self.tasks.items()
+                if any(queues and all(map(visible, queues)) for queues in known)
+            ]
         return filter(visible, self.queues if kind == "queue" else self.limits)
 
     def add(self, job: NewJob) -> None:
         """A job that is about to be stored."""
-        self.tasks.setdefault(job.task, set()).add(job.queue)
+        self.tasks.setdefault(job.task, set()).add(frozenset((job.queue,)))
         self.queues.add(job.queue)
 
     def unused(self, kind: str, name: str) -> str:
@@ -158,7 +176,8 @@ class Names:
     async def sending(self, jobs: Sequence[NewJob]) -> None:
         """Warn of names of these jobs that nothing uses and that are close to one that is used. Each name is looked at
         once, and the known ones are read once in ten seconds at most. Raises StorageError."""
-        strange = {name for job in jobs for name in _of(job) if name not in self._met}
+        new = (name for job in jobs for name in _of(job) if name not in self._met)
+        strange = set(itertools.islice(new, NEW))
         self.fresh -= strange
         if not strange:
             return
@@ -169,8 +188,10 @@ class Names:
         self._met |= strange
         if known is None:
             return
-        for kind, name in sorted(strange):
+        unknown = (each for each in sorted(strange) if not known.has(*each))
+        for kind, name in list(itertools.islice(unknown, WARNED)):
             warn(self._mistyped(known, kind, name))
+            await asyncio.sleep(0)
         for job in jobs:
             known.add(job)
 
@@ -265,17 +286,17 @@ def used(tasks: Mapping[str, Any], stats: Stats) -> Known:
     """The names that code and a storage use. A pause alone is a use: it is there to be resumed."""
     keys = {use.key for use in stats.limits if not use.key.startswith(OWN)}
     queues = {key.removeprefix("queue:") for key in keys if key.startswith("queue:")}
-    found = {name: {task.queue} for name, task in tasks.items()}
+    found = {name: {frozenset((task.queue,))} for name, task in tasks.items()}
     for count in stats.counts:
         if count.queue == defaults.OWN_QUEUE:
             continue
         if count.task:
-            found.setdefault(count.task, set()).add(count.queue)
+            found.setdefault(count.task, set()).add(frozenset((count.queue,)))
         queues.add(count.queue)
     for worker in stats.workers:
         queues.update(worker.queues)
         for name in worker.tasks:
-            found.setdefault(name, set()).update(worker.queues)
+            found.setdefault(name, set()).add(frozenset(worker.queues))
     queues |= {task.queue for task in tasks.values()}
     return Known(found, queues, keys | {limit for task in tasks.values() for limit in limits_of(task)}, monotonic())
 

@@ -16,7 +16,7 @@ import msgspec
 from treadle import cron, defaults, ids
 from treadle.compose.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
 from treadle.cron import Asked, Cron, Every, Timing
-from treadle.errors import BadOption
+from treadle.errors import UNREADABLE, BadOption
 from treadle.judge import HOLD, Held
 from treadle.model import NewJob, Outcome, Pairs, Record, State
 from treadle.operate import ticks
@@ -262,7 +262,7 @@ def read(decode: Any, option: str, text: str) -> Any:
     """The value behind a JSON text. Raises BadOption for what is none."""
     try:
         return decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadOption(option, f"cannot be read: {error}") from None
 
 

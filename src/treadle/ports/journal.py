@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from treadle.errors import UNREADABLE
 from treadle.ports.contract import CorruptQueue
 from treadle.ports.files import Files
 from treadle.ports.held import Held, Item
@@ -144,6 +145,6 @@ def _read(text: bytes) -> Item | int | None:
         if int(text[:8], 16) != zlib.crc32(text[9:]):
             return None
         entry: Item | int = _decode(text[9:])
-    except (ValueError, msgspec.MsgspecError):
+    except UNREADABLE:
         return None
     return entry

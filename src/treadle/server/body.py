@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
 from treadle.server.faults import Refused
-from treadle.server.parts import decoded
+from treadle.server.parts import Misfit, decoded
 from treadle.server.weight import CONTAINERS, ROWS, SMALL, weigh
+from treadle.validation import given_in, misfit
 
 T = TypeVar("T")
 Check = Callable[[bytes | bytearray], Awaitable[None]]
@@ -140,10 +142,19 @@ async def body(request: Request, kind: type[T], most: int, empty: bytes | None =
                 return in_parts
         found: T = _decoder(cast("Hashable", kind)).decode(content or empty or b"")
         return found
-    except msgspec.ValidationError as error:
+    except Misfit as error:
         raise Refused(422, "wrong_shape", f"the body does not fit: {error}") from None
+    except msgspec.ValidationError as error:
+        given = given_in(content) if len(content) <= SMALL else UNSET
+        raise Refused(422, "wrong_shape", f"the body does not fit: {spelled(error, given)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, "malformed", f"the body is not JSON: {error}") from None
+
+
+def spelled(error: msgspec.ValidationError, given: object) -> str:
+    """What is wrong with a body or a query: the field, what was expected, what was found."""
+    field, words = misfit(error, given)
+    return f"{field}: {words}" if field else words
 
 
 def _check_rest(content: bytes | bytearray, raw: msgspec.Struct) -> None:

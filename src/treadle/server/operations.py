@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from treadle import wire
 from treadle.operate.names import Heard, heard
-from treadle.server.body import BODY, body
+from treadle.server.body import BODY, body, spelled
 from treadle.server.faults import Refused
 from treadle.server.guard import allowed, caller
 from treadle.server.parts import encoded
@@ -116,7 +116,8 @@ class Endpoint:
 def _query(request: Request, kind: Any) -> object:
     if not request.scope["query_string"]:  # request.url would be built for it: 10 us
         return kind()
+    given = dict(request.query_params)
     try:
-        return msgspec.convert(dict(request.query_params), kind, strict=False)
+        return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refused(422, "wrong_query", f"the query does not fit: {error}") from None
+        raise Refused(422, "wrong_query", f"the query does not fit: {spelled(error, given)}") from None

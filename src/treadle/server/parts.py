@@ -11,15 +11,21 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import fields, replace
 
 from treadle.server.turns import Turns, in_turns
+from treadle.server.weight import SMALL
+from treadle.validation import given_in, misfit
 
 LONG: Final = 200  # rows; fewer are one piece
 ROWS: Final = 10  # encoded in one go: each may bring 16 MiB
 
 _encode = msgspec.json.Encoder().encode
+
+
+class Misfit(msgspec.ValidationError):
+    """A row that does not fit, in the words for the answer."""
 
 
 class _Listing(NamedTuple):
@@ -66,7 +72,7 @@ def _same(field: msgspec.structs.FieldInfo) -> Any:
 
 
 async def decoded(content: bytes | bytearray, kind: Any) -> Any:
-    """As a decoder of `kind` reads it; None: it has no list of rows. Raises ValidationError or DecodeError.
+    """As a decoder of `kind` reads it; None: it has no list of rows. Raises Misfit, ValidationError or DecodeError.
 
     Of several mistakes another one may be named than a decoder names: those outside of the rows come first. Where the
     list is given twice, only the last one is checked.
@@ -85,9 +91,9 @@ async def decoded(content: bytes | bytearray, kind: Any) -> Any:
     try:
         rows = await in_turns(one, getattr(outer, listing.name))
     except msgspec.ValidationError as error:
-        words, _, path = str(error).partition(" - at `$")
-        place = f"$.{listing.name}[{number}]{path.rstrip('`')}"
-        raise msgspec.ValidationError(f"{words} - at `{place}`") from None
+        row = getattr(outer, listing.name)[number]
+        field, words = misfit(error, given_in(bytes(row)) if len(memoryview(row)) <= SMALL else UNSET)
+        raise Misfit(f"{listing.name}[{number}]{field and f'.{field}'}: {words}") from None
     given = {name: getattr(outer, name) for name in outer.__struct_fields__}
     return kind(**{**given, listing.name: listing.make(rows)})
 

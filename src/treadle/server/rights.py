@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from treadle import defaults, ids
 from treadle.errors import IdTaken
-from treadle.judge import HOLD, Held
+from treadle.judge import HOLD
 from treadle.model import (
     Claim,
     Declare,
@@ -27,6 +26,7 @@ from treadle.model import (
     Record,
     Stats,
 )
+from treadle.operate import own
 from treadle.promises import ONCE
 from treadle.server.faults import Refused
 from treadle.server.tokens import Token
@@ -56,7 +56,7 @@ def to_settle(token: Token, out: Outcome) -> Outcome:
 
 def _narrowed(token: Token, job: NewJob) -> NewJob:
     if job.task == HOLD:  # in Treadle's own queue, where it takes the place of an earlier one
-        limit = msgspec.json.decode(job.payload, type=Held).limit
+        limit = own.check_hold_row(job)
         if _queue_in(limit) in token.queues:
             return job
         raise _forbidden(

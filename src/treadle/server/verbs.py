@@ -114,7 +114,8 @@ class Verbs:
     async def claim(self, call: Call[wire.ClaimCall, wire.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
         asked, token = call.body, call.token
-        queues = [name for name, _ in asked.queues]
+        queues = [name for name, _ in asked.queues if token.sees(name)]  # a claim by ids may name others, in vain
+        which = None if asked.tasks is None else frozenset(asked.tasks), asked.ids
         ask, wait = rights.to_claim(token, asked.ask()), min(asked.wait, self._settings.max_wait)
         self._gate.claim(ask)
         a_span("wait", asked.wait)
@@ -123,7 +124,7 @@ class Verbs:
             found = await self._claim(token, ask, asked.max_lost, asked.most)
             return found, bool(found.records), found.next_in
 
-        return await self._waiting.until_found(queues, wait, call.request, look, self._hand_back)
+        return await self._waiting.until_found(queues, wait, call.request, look, self._hand_back, which)
 
     async def _hand_back(self, found: Claimed) -> None:
         """Into the turn they had, uncounted: whoever claimed them is gone."""

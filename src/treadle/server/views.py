@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from treadle import codec, defaults, ids, wire
-from treadle.errors import TooLarge
+from treadle.errors import UNREADABLE, TooLarge
 from treadle.model import Record, State
 from treadle.operate import stored
 from treadle.options import Key, When
@@ -46,7 +46,7 @@ class KeyAsked(Struct, frozen=True, forbid_unknown_fields=True):
 class RetryAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """Fields not given are the task's, then the app's."""
 
-    attempts: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+    attempts: Annotated[int, Meta(ge=1, le=defaults.MAX_COUNT)] | UnsetType | None = UNSET
     base: Span | UnsetType = UNSET
     factor: Annotated[float, Meta(ge=1)] | UnsetType = UNSET
     max: Span | UnsetType = UNSET
@@ -111,7 +111,6 @@ class JobsAsked(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: Annotated[list[JobAsked], Meta(max_length=10_000)]
 
 
-UNSHOWN: Final = (msgspec.MsgspecError, ValueError, RecursionError)  # of a text that is no JSON
 ENCODE: Final = msgspec.json.Encoder(enc_hook=repr).encode  # dates as text, bytes as base64, what is left by its words
 CALL: Final = ("task", "args", "kwargs")
 
@@ -274,7 +273,7 @@ def _arguments(payload: str) -> tuple[Any, Any]:
         try:
             found = _large(payload)
             return found.args or [], found.kwargs or {}
-        except UNSHOWN:
+        except UNREADABLE:
             return [stored.utf8(payload)], {}
     return stored.carried_call(*stored.arguments(payload), payload, ENCODE)
 
@@ -292,7 +291,7 @@ def _plain(text: str | None) -> Any:
     if len(text) > SMALL and not has_mark(text):
         try:
             return _any(text)
-        except UNSHOWN:
+        except UNREADABLE:
             return stored.utf8(text)
     return stored.carried(stored.value(text), text, ENCODE)
 

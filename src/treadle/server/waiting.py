@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
@@ -24,7 +24,8 @@ Look = Callable[[], Awaitable[tuple[T, bool, float | None]]]
 
 
 class Bench:
-    """Those who look for jobs of the same queues. Whoever rests sits in a seat, in order of arrival."""
+    """Those who look for the same jobs: a hint that wakes one of them is none for the others. Whoever rests sits in a
+    seat, in order of arrival."""
 
     def __init__(self) -> None:
         self.here = 0  # those who rest or look just now
@@ -64,19 +65,20 @@ class Bench:
 
 
 class Waiting:
-    """All who wait, by the queues they ask for."""
+    """All who wait, by the jobs they ask for."""
 
     def __init__(self, storage: Callable[[], Storage]) -> None:
         self._storage = storage
-        self._benches: dict[tuple[str, ...], Bench] = {}
+        self._benches: dict[tuple[tuple[str, ...], Hashable], Bench] = {}
         self._limits: set[asyncio.Timeout] = set()  # of those who wait for hints
         self.home = asyncio.Event()  # the server stops: nobody waits any longer, for work or for an ending
 
     @asynccontextmanager
-    async def bench(self, queues: Sequence[str]) -> AsyncIterator[Bench]:
-        """A place among those who look at these queues. Hints are heard from here on: look after you came."""
+    async def bench(self, queues: Sequence[str], which: Hashable = None) -> AsyncIterator[Bench]:
+        """A place among those who look at these queues for the same jobs (`which`). Hints are heard from here on: look
+        after you came."""
         names = tuple(sorted(set(queues)))
-        bench = self._benches.setdefault(names, Bench())
+        bench = self._benches.setdefault((names, which), Bench())
         bench.here += 1
         if bench.watcher is None:
             bench.watcher = asyncio.create_task(self._watch(names, bench))
@@ -86,16 +88,18 @@ class Waiting:
         finally:
             bench.here -= 1
             if not bench.here:
-                self._benches.pop(names, None)
+                self._benches.pop((names, which), None)
                 bench.watcher.cancel()
 
     async def until_found(
-        self, queues: Sequence[str], wait: float, request: Request, look: Look[T], back: Callable[[T], Awaitable[None]]
+        self, queues: Sequence[str], wait: float, request: Request, look: Look[T],
+        back: Callable[[T], Awaitable[None]], which: Hashable = None,
     ) -> T:  # fmt: skip
         """Look for work until some is found or `wait` seconds are over; what the last look found.
 
-        look  answers what it found, whether that is something, and in how many seconds the next may be due
-        back  gives what was found to somebody else
+        which  of the jobs of these queues it asks for
+        look   answers what it found, whether that is something, and in how many seconds the next may be due
+        back   gives what was found to somebody else
         Raises Refused if whoever asks has gone away, before a look or during it: work found for nobody would wait for
         a lease to run out.
         """
@@ -103,7 +107,7 @@ class Waiting:
             return (await look())[0]
         loop = asyncio.get_running_loop()
         until = loop.time() + wait
-        async with self.bench(queues) as bench:
+        async with self.bench(queues, which) as bench:
             while not await request.is_disconnected():
                 found, is_some, next_in = await look()
                 if is_some:
@@ -150,7 +154,7 @@ class Waiting:
             if bench.due is not None:
                 pause = min(pause, max(0.0, bench.due - loop.time()))
             try:
-                await self._storage().watch(topics, pause)
+                await (self._storage().watch(topics, pause) if topics else asyncio.sleep(pause))
             except StorageError:
                 await asyncio.sleep(defaults.POLL)
             if bench.due is not None and bench.due <= loop.time():

@@ -6,10 +6,9 @@ object, so 30 MB of "[],[],..." took 16 s and 1.7 GB. Here arrays, objects and v
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from treadle.counting import Content, Counts, exact, rough
+from treadle.counting import Content, beyond
 from treadle.server.faults import Refused
 from treadle.server.turns import Turns
 
@@ -23,19 +22,6 @@ async def weigh(content: Content, most: int = CONTAINERS) -> None:
     """Raises Refused (413) for a body of more values, or more than `most` arrays and objects, than are decoded."""
     if len(content) <= SMALL:
         return
-    if await _fits(rough(content), most):  # nearly always: what stands in texts is counted too
-        return
-    if not await _fits(exact(content), most):
-        words = f"the body has more than {most:,} arrays and objects or {VALUES:,} values: send it in parts"
+    if (bound := await beyond(content, most, VALUES, Turns().step)) is not None:
+        words = f"the body has more than {bound[0]:,} {bound[1]}: send it in parts"
         raise Refused(413, "too_many_values", words, {"Connection": "close"})
-
-
-async def _fits(pieces: Iterator[Counts], most: int) -> bool:
-    turns, containers, values = Turns(), 0, 0
-    for some, more in pieces:
-        containers += some
-        values += some + more
-        if containers > most or values > VALUES:
-            return False
-        await turns.step()
-    return True

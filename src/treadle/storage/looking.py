@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
-from treadle.errors import BadOption
+from treadle import defaults
+from treadle.errors import UNREADABLE, BadOption
 from treadle.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
 from treadle.storage.admit import rule_for
 from treadle.storage.limiting import acting
@@ -46,16 +48,20 @@ def cursor_of(row: Record, order: str) -> str:
     return msgspec.json.encode((order, *parts)).hex()
 
 
+_Name = Annotated[str, Meta(max_length=defaults.MAX_NAME, pattern=r"\A[^\0]*\Z")]
+_Rank = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # what every storage can compare
+
+
 def read_cursor(text: str, order: str) -> Key:
     """The parts of a cursor; raises BadOption if it is none, or one of another order."""
     try:
         found, *parts = msgspec.json.decode(bytes.fromhex(text))
-        wanted = [str, int, float, str] if order == "line" else [float, str]
+        wanted = [_Name, _Rank, float, _Name] if order == "line" else [float, _Name]
         if found == order and len(parts) == len(wanted):
             return tuple(msgspec.convert(part, kind) for part, kind in zip(parts, wanted, strict=True))
-    except (ValueError, TypeError, msgspec.MsgspecError):
+    except (TypeError, *UNREADABLE):
         pass
-    raise BadOption("cursor", f"expected one that a page in order {order!r} answered, found {text!r}")
+    raise BadOption("cursor", f"expected one that a page in order {order!r} answered, found {text!r:.60}")
 
 
 def _after(row: Record, order: str, cursor: Key) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.blobs import Corrupt, NoBlob, TooBig, address_of
-from treadle.errors import AnswerTooLarge, BadUrl, StorageUnavailable, TreadleError
+from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageUnavailable, TreadleError
 from treadle.redaction import origin, shown, target
 
 log = logging.getLogger("treadle")
@@ -248,7 +248,7 @@ class Client:
                 return content  # type: ignore[return-value]
             try:
                 found: T = msgspec.json.decode(content or b"null", type=kind)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except UNREADABLE:
                 raise _odd(f"{shown(self._url)}{path.partition('?')[0]}", "no answer of a queue") from None
             return found
 
@@ -313,7 +313,7 @@ async def _content(answer: aiohttp.ClientResponse) -> bytes:
         raise _odd(place, f"{answer.status}, a redirect to {there}, which is not followed")
     try:
         message = str(msgspec.json.decode(content)["message"])
-    except (msgspec.MsgspecError, KeyError, TypeError):
+    except (KeyError, TypeError, *UNREADABLE):
         message = content[:200].decode(errors="replace")
     if answer.status in (429, 500, 502, 503, 504, 507):
         raise StorageUnavailable(message)

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from treadle.errors import StorageError
+from treadle.errors import UNREADABLE, StorageError
 
 KILL_AFTER: Final = 2.0  # s beyond the wall bound after which a child that does not stop by itself is killed
 
@@ -101,7 +101,7 @@ async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) ->
 def _judged(code: int, said: bytes, outputs: tuple[Path, ...], bounds: Bounds) -> Report:
     try:
         report = msgspec.json.decode(said, type=Report)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         report = Report(trap=f"its process died ({name}): often out of memory")
     if any(each.stat().st_size >= bounds.output for each in outputs):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle import defaults
-from treadle.errors import BadOption, StorageError
+from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.model import Claim, Hold, NewJob, Outcome, Presence, Record, State
 from treadle.storage.contract import Storage
 
@@ -144,7 +144,7 @@ class Lead:
 
     def _read(self, row: Record) -> None:
         found = Tended()
-        with suppress(msgspec.MsgspecError):
+        with suppress(*UNREADABLE):
             found = msgspec.json.decode(row.note or "{}", type=Tended)
         if found != self._leaders and row.state is State.RUNNING:
             self._leaders = found

@@ -16,13 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
-import msgspec
 from msgspec.structs import replace
 
 from treadle.codec import TaggedCodec
 from treadle.compose.next import Next, decode_next
 from treadle.context import Context, NotRunning, current
-from treadle.errors import BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
+from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
 from treadle.model import Record
 from treadle.retry import Abort, Defer
 from treadle.runner import AnyTask
@@ -170,7 +169,7 @@ class _Child:
                     return message, text
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _Gone(begun) from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise _Gone(begun, f"its answer cannot be read: {error}") from None
 
     async def _read(self) -> tuple[Message, str]:

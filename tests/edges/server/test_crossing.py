@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from starlette.routing import Route
 
+from tests.edges.server.places import EVERY, a_place
 from tests.edges.server.test_api import Client, session
-from tests.engine.fixtures import KINDS, a_storage
 from tests.served import host, memory_url
 from treadle import App, defaults, ids
 from treadle.faces.delayed import delayed_face
@@ -277,9 +277,9 @@ class Sites:
         return json.dumps(found, indent=1)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY)
 async def sites(request: pytest.FixtureRequest, tmp_path: Path, session: aiohttp.ClientSession) -> AsyncIterator[Sites]:
-    with a_storage(request.param, tmp_path) as storage:
+    with a_place(request.param, tmp_path) as storage:
         app = App(storage=storage)
         yield Sites(app, session)
         host().run(app.close())
@@ -291,8 +291,8 @@ async def furnish(sites: Sites) -> None:
     limits = [[f"{SECRET}-limit", 1]]
     wanted = json.dumps({"job": WAITING, "signal": "approved"})
     await sites.admin("/v1/work/enqueue", {"jobs": [
-        *[{"id": id, "task": "t", **about} for id in (RUNNING, ENDED, FAILED, WAITING)],
-        {"id": READY, "task": "t", "key": "t order-8", "limits": limits, **about},
+        *[{"id": id, "task": f"{SECRET}.t", **about} for id in (RUNNING, ENDED, FAILED, WAITING)],
+        {"id": READY, "task": "t", "key": "t order-8", "limits": limits, "lane": SECRET, **about},
         {"id": "other-shared", "task": "t", "key": " shared", **about},
         {"id": WASI, "task": "wasi.run", "queue": QUEUE, "payload": json.dumps([SECRET, None])},
         {"id": DELAYED, "task": defaults.DELAYED_TASK, "queue": defaults.DELAYED_QUEUE, "payload": json.dumps([SECRET]),
@@ -404,3 +404,21 @@ async def test_who_may_not_look_sees_nothing_of_the_job_that_answers(sites: Site
     for path, body in (("/v1/jobs", taken), ("/v1/work/enqueue", {"jobs": [new("m", task="other", nonce="1")]})):
         status, answer = await sites.native("POST", path, body, "enqueue")
         assert (status, answer["details"]["task"], answer["details"]["other"]) == (422, None, False)
+
+
+async def test_explain_says_nothing_of_what_others_do_with_a_limit(sites: Sites) -> None:
+    """A job of mine may name a limit of theirs; who stands aside for it, and how much of it is used, is theirs."""
+    await furnish(sites)
+    await sites.admin("/v1/limits/shared", {"slots": 1}, "PUT")
+    theirs = [{"id": f"o{n}", "task": "t", "queue": OTHER, "limits": [["shared", 1]]} for n in range(3)]
+    await sites.admin("/v1/work/enqueue", {"jobs": theirs})
+    claim = {"queues": [[OTHER, 9]], "ids": ["o0", "o1", "o2"], "limit": 9, "lease": 3600}
+    await sites.admin("/v1/work/claim", {"worker": "theirs#9", **claim})
+    await sites.native("POST", "/v1/jobs", {"task": "t", "queue": MINE, "id": "m", "limits": ["shared"]}, "all")
+    await sites.native(
+        "POST", "/v1/work/claim", {"worker": "w#1", "queues": [[MINE, 1]], "tasks": {"t": [9, 9]}}, "all"
+    )
+    said = {name: (await sites.native("GET", "/v1/jobs/m/explain", None, name))[1]["text"] for name in ("all", "admin")}
+    assert "shared" in said["all"]
+    assert not any(word.isdigit() for word in said["all"].split()), said
+    assert "1 of 1 slots" in said["admin"]

@@ -67,7 +67,9 @@ ODD: tuple[dict[str, Any], ...] = (
     {"lease": -1.0}, {"deadline": -1.0}, {"wait_timeout": 1e308}, {"need": -1}, {"need": 2**40}, {"slack": HUGE},
     {"lane": "l", "stride": 0.0}, {"lane": "l", "stride": 1e300}, {"limits": [["x", 0]]}, {"limits": [["x", -1000]]},
     {"limits": [["x", 2**63]]}, {"limits": [["", 1]]}, {"limits": [["treadle.declared", 1]]},
-    {"limits": [[f"l{n}", 1] for n in range(65)]}, {"retry": "{not json"}, {"retry": '{"timeout":-1.0}'},
+    {"limits": [[f"l{n}", 1] for n in range(65)]},
+    {"limits": [["queue:default", 1]]}, {"limits": [["queue", 1]]}, {"limits": [["queue:", 1]]},
+    {"retry": "{not json"}, {"retry": '{"timeout":-1.0}'},
     {"retry": '{"timeout":0}'}, {"retry": '{"max_lost":-1}'}, {"retry": '{"retry":{"attempts":0}}'},
     {"retry": '{"retry":{"factor":1e999}}'},
 )  # fmt: skip

@@ -19,7 +19,15 @@ from treadle.model import Claim, Hold, NewJob, Outcome, Presence, Query, State
 from treadle.server import Settings, turns
 from treadle.server.turns import in_parts
 from treadle.storage.http import HttpStorage
-from treadle.validation import MOST_AFTER, MOST_CALL, MOST_CHANGES, MOST_CLAIM, MOST_EDGES, MOST_QUEUES, MOST_ROWS
+from treadle.validation import (
+    MOST_CALL,
+    MOST_CHANGES,
+    MOST_CLAIM,
+    MOST_EDGES,
+    MOST_QUEUES,
+    MOST_ROWS,
+    MOST_UPSTREAMS,
+)
 
 HELD = {"sqlite": 400_000, "memory": 900_000}  # calls; 304,000 and 697,000 with 10,000 jobs in a batch, the most of all
 PRESENCE = {
@@ -50,14 +58,14 @@ def change(name: str) -> dict[str, Any]:
 
 def edges(count: int) -> list[dict[str, Any]]:
     """Jobs that wait for so many together."""
-    per = MOST_AFTER
+    per = MOST_UPSTREAMS
     return [job(f"e{at}", wait_timeout=60, after=names(min(per, count - at))) for at in range(0, count, per)]
 
 
 Made = Callable[[int], dict[str, Any]]
 LISTS: dict[str, tuple[str, int, Made]] = {
     "jobs": ("enqueue", MOST_ROWS, lambda n: {"jobs": [job(id) for id in names(n)]}),
-    "after of a job": ("enqueue", MOST_AFTER, lambda n: {"jobs": [job("a", wait_timeout=60, after=names(n))]}),
+    "after of a job": ("enqueue", MOST_UPSTREAMS, lambda n: {"jobs": [job("a", wait_timeout=60, after=names(n))]}),
     "after of a call": ("enqueue", MOST_EDGES, lambda n: {"jobs": edges(n)}),
     "outcomes": ("settle", MOST_ROWS, lambda n: {"outcomes": [_out(id) for id in names(n)]}),
     "outcomes and a claim": (
@@ -98,7 +106,9 @@ async def test_a_list_of_the_worker_protocol_is_taken_up_to_its_bound(name: str)
     assert (await asyncio.to_thread(post, url, f"/v1/work/{verb}", made(most))).status == 200
 
 
-@pytest.mark.parametrize("after", [[MOST_AFTER + 1], [MOST_AFTER, MOST_AFTER, 1]], ids=["of one", "together"])
+@pytest.mark.parametrize(
+    "after", [[MOST_UPSTREAMS + 1], [MOST_UPSTREAMS, MOST_UPSTREAMS, 1]], ids=["of one", "together"]
+)
 async def test_a_batch_of_the_native_api_waits_for_as_many(after: list[int]) -> None:
     jobs = [{"task": "t", "wait_timeout": 60, "after": names(count)} for count in after]
     answer = await asyncio.to_thread(post, memory_url(None), "/v1/jobs/batch", {"jobs": jobs})
@@ -224,9 +234,9 @@ def longest(url: str, verb: str, body: Any) -> tuple[int, int]:
 DOORS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
     "jobs": ("work/enqueue", lambda s: {"jobs": [job(id) for id in names(MOST_ROWS, s)]}),
     "keyed jobs": ("work/enqueue", lambda s: {"jobs": [job(id, key=id) for id in names(MOST_ROWS, s)]}),
-    "after of one": ("work/enqueue", lambda s: {"jobs": [job(s, wait_timeout=60, after=names(MOST_AFTER, s))]}),
+    "after of one": ("work/enqueue", lambda s: {"jobs": [job(s, wait_timeout=60, after=names(MOST_UPSTREAMS, s))]}),
     "after of a call": ("work/enqueue", lambda s: {"jobs": [
-        job(f"{s}{n}", wait_timeout=60, after=names(MOST_AFTER, f"{s}{n}")) for n in range(2)]}),
+        job(f"{s}{n}", wait_timeout=60, after=names(MOST_UPSTREAMS, f"{s}{n}")) for n in range(2)]}),
     "much too long an after": ("work/enqueue", lambda s: {"jobs": [job(s, wait_timeout=60, after=names(90_000, s))]}),
     "far too many jobs": ("work/enqueue", lambda s: {"jobs": [job(id) for id in names(90_000, s)]}),
     "a claim": ("work/claim", lambda s: claim(worker=f"{s}#1", queues=[["held", 1]], limit=MOST_CLAIM)),

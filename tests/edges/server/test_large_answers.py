@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from tests.served import memory_url
-from treadle import AnswerTooLarge, App, JobFailed, gather
-from treadle.model import Query, State
-from treadle.testing import HandClock
+from tests.edges.server.places import EVERY, a_place
+from tests.served import host
+from treadle import AnswerTooLarge, App, JobFailed, Limit, gather
+from treadle.model import Claim, Query, State
+from treadle.server import Settings
 from treadle.worker import Worker
 
 TEXT = "x" * 400_000
 SMALL = f"?max_answer={2**20}"
+
+
+@pytest.fixture(params=EVERY)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A server over an empty storage."""
+    with a_place(request.param, tmp_path) as storage:
+        app = App(storage=storage)
+        yield host().add(app, Settings(max_wait=5))
+        host().run(app.close())
 
 
 def made(url: str) -> App:
@@ -32,8 +45,8 @@ def made(url: str) -> App:
     return app
 
 
-async def test_jobs_that_one_answer_cannot_hold_all_run() -> None:
-    app = made(memory_url(HandClock()) + SMALL)
+async def test_jobs_that_one_answer_cannot_hold_all_run(url: str) -> None:
+    app = made(url + SMALL)
     async with app, Worker(app, concurrency=8, grace=1, poll=0.05):
         jobs = [await app.enqueue(app.tasks["eat"].job(TEXT)) for _ in range(5)]
         assert [await job.result(20) for job in jobs] == [len(TEXT)] * 5
@@ -41,8 +54,7 @@ async def test_jobs_that_one_answer_cannot_hold_all_run() -> None:
         assert {(row.lost, row.attempt) for row in rows} == {(0, 1)}
 
 
-async def test_a_job_that_no_answer_can_hold_fails_and_the_others_run() -> None:
-    url = memory_url(HandClock())
+async def test_a_job_that_no_answer_can_hold_fails_and_the_others_run(url: str) -> None:
     app, big = made(url + SMALL), made(url)
     async with big:
         large = await big.enqueue(big.tasks["eat"].job(TEXT * 3))
@@ -53,15 +65,14 @@ async def test_a_job_that_no_answer_can_hold_fails_and_the_others_run() -> None:
                 await large.result(20)
 
 
-async def test_a_gather_reads_results_that_one_answer_cannot_hold() -> None:
-    app = made(memory_url(HandClock()) + SMALL)
+async def test_a_gather_reads_results_that_one_answer_cannot_hold(url: str) -> None:
+    app = made(url + SMALL)
     async with app, Worker(app, concurrency=1, grace=1, poll=0.05):
         job = await gather(app.tasks["give"].job(400_000) for _ in range(3)).into(app.tasks["count"]).enqueue()
         assert await job.result(20) == 3
 
 
-async def test_a_job_whose_upstream_cannot_be_read_fails() -> None:
-    url = memory_url(HandClock())
+async def test_a_job_whose_upstream_cannot_be_read_fails(url: str) -> None:
     app, big = made(url + SMALL), made(url)
     async with big, app, Worker(app, concurrency=1, grace=1, poll=0.05):
         job = await gather([app.tasks["give"].job(1_500_000)]).into(app.tasks["count"]).enqueue()
@@ -69,8 +80,7 @@ async def test_a_job_whose_upstream_cannot_be_read_fails() -> None:
             await (await big.jobs.handle(job.id)).result(20)
 
 
-async def test_looking_at_rows_that_one_answer_cannot_hold() -> None:
-    url = memory_url(HandClock())
+async def test_looking_at_rows_that_one_answer_cannot_hold(url: str) -> None:
     app, big = made(url + SMALL), made(url)
     async with app, big:
         jobs = [await app.enqueue(app.tasks["eat"].job(TEXT)) for _ in range(5)]
@@ -82,3 +92,20 @@ async def test_looking_at_rows_that_one_answer_cannot_hold() -> None:
         huge = await big.enqueue(big.tasks["eat"].job(TEXT * 3))
         with pytest.raises(AnswerTooLarge, match="at most 1,048,576 bytes"):
             await app.storage.get([huge.id, *ids])
+
+
+async def test_a_job_that_one_answer_cannot_hold_has_spent_a_start(url: str) -> None:
+    """It keeps its turn and its attempts; a rate counts its claim, as docs/guides/runners.md says."""
+    app = made(url + SMALL)
+    async with app:
+        await app.limits.set(Limit("api", rate=3, per=3_600))
+        jobs = [await app.enqueue(app.tasks["eat"].options(limits=["api"]).job(TEXT)) for _ in range(3)]
+        ask = Claim(worker="w#1", queues=(("default", 9),), limit=9, lease=60.0)
+        claimed = await app.storage.claim(ask)
+        assert [row.id for row in claimed.records] == [job.id for job in jobs[:2]]
+        row = await app.jobs.get(jobs[2].id)
+        assert (row.state, row.attempt, row.lost) == (State.READY, 0, 0)
+        again = await app.storage.claim(Claim(worker="w#2", queues=(("default", 9),), limit=9, lease=60.0))
+        assert again.records == ()
+        [limit] = [each for each in await app.limits.list() if each.rule.name == "api"]
+        assert (limit.starts, limit.next_start is not None) == (3, True)

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from treadle.errors import StorageError
+from treadle.errors import UNREADABLE, StorageError
 from treadle.model import Record, State
 from treadle.ports import Pulled
 from treadle.storage.composed.calls import Port
@@ -120,7 +120,7 @@ class Bells:
     async def _heard(self, pulled: Pulled) -> None:
         try:
             bell = _decode(pulled.body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             log.warning("a message in the queue is no bell of ours, it was set aside: %s", error)
             await self._queue(self._queue.port.dead_letter, pulled.handle, f"expected a bell with a job's id: {error}")
             return

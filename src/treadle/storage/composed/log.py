@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle.errors import NotADatabase, SchemaTooNew, StorageUnavailable
+from treadle.errors import UNREADABLE, NotADatabase, SchemaTooNew, StorageUnavailable
 from treadle.storage.composed import words
 from treadle.storage.composed.calls import Port, soon
 from treadle.storage.composed.words import Base, Entry
@@ -70,7 +70,7 @@ class Log:
             if whole is None:
                 return None  # deleted, as only an entry is that a base has overtaken
             return msgspec.structs.replace(entry, ops=words.decode_ops(whole))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise NotADatabase(f"{self.key('log', position)} holds no entry of a log: {error}") from error
 
     async def id_at(self, position: int) -> str:

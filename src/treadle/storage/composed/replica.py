@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from treadle.errors import NotADatabase
+from treadle.errors import UNREADABLE, NotADatabase
 from treadle.model import Claim, Claimed, LimitFacts, Outcome, Presence, Record, Settled, State
 from treadle.storage.admit import Usage
 from treadle.storage.carrying import Mark
@@ -212,7 +212,7 @@ class Replica:
             self.position, self.last, self.at, self.tidied = head.position, head.last, head.at, head.tidied
             self.announced, self.beside = dict(head.announced), dict(head.beside)
             self._read_book(head, [row for line in rest if line for row in _rows(line)])
-        except (msgspec.MsgspecError, ValueError) as error:
+        except UNREADABLE as error:
             raise NotADatabase(f"the base {base.name} of the log holds no rows: {error}") from error
 
     def _read_book(self, head: Snapshot, rows: list[Record]) -> None:

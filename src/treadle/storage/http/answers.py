@@ -6,12 +6,12 @@ A decoder makes up to 400 bytes of memory of three bytes of an answer, so values
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import functools
 from typing import Final
 
 import aiohttp
 
-from treadle.counting import Counts, exact, rough
+from treadle.counting import beyond
 from treadle.errors import AnswerTooLarge
 
 ANSWER: Final = 256 * 2**20  # bytes of an answer that brings rows, unless ?max_answer= says otherwise
@@ -19,7 +19,6 @@ PLAIN: Final = 16 * 2**20  # bytes of any other: 100,000 outcomes have 4 MB
 SMALL: Final = 2**20  # bytes that are decoded whatever they hold
 CONTAINERS: Final = 1_000_000  # arrays and objects: 10,000 rows with 100 each
 VALUES: Final = 10_000_000
-TURN: Final = 16  # pieces that are counted before other work of the loop
 WITH_ROWS: Final = frozenset({"enqueue", "claim", "settle_claim", "get", "find", "stats", "limits"})
 ADVICE: Final = "ask for less at once, or raise ?max_answer= of the storage's URL"
 
@@ -38,22 +37,8 @@ async def read(response: aiohttp.ClientResponse, place: str, most: int) -> bytea
 
 async def weigh(content: bytearray, place: str) -> None:
     """Raises AnswerTooLarge for an answer of more values than are made."""
-    if len(content) <= SMALL or await _passed(rough(content)) is None:
+    if len(content) <= SMALL:
         return
-    if (bound := await _passed(exact(content))) is not None:
+    bound = await beyond(content, CONTAINERS, VALUES, functools.partial(asyncio.sleep, 0))
+    if bound is not None:
         raise AnswerTooLarge(place, *bound, ADVICE)
-
-
-async def _passed(pieces: Iterator[Counts]) -> tuple[int, str] | None:
-    """The bound there are more of, and what it counts; None: all are kept."""
-    containers, values = 0, 0
-    for number, (some, more) in enumerate(pieces, 1):
-        containers += some
-        values += some + more
-        if containers > CONTAINERS:
-            return CONTAINERS, "arrays and objects"
-        if values > VALUES:
-            return VALUES, "values"
-        if not number % TURN:
-            await asyncio.sleep(0)
-    return None

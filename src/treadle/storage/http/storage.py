@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle import defaults, wire
-from treadle.errors import AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
+from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
 from treadle.model import (
     Claim,
     Claimed,
@@ -130,7 +130,7 @@ class HttpStorage:
             try:
                 content = await self._trip(verb, body, wait)
                 await answers.weigh(content, self._base + verb)
-                return msgspec.json.decode(content, type=answer)
+                return _read(content, answer, self._base + verb)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # A kept connection the server has just closed looks like this too; the verb may be repeated.
                 if last:
@@ -139,8 +139,6 @@ class HttpStorage:
                 if self._session is None:
                     raise StorageUnavailable("the storage was closed in the middle of this call") from error
                 raise StorageUnavailable(f"{self._base}: {str(error) or 'no answer in time'}") from error
-            except msgspec.MsgspecError as error:
-                raise StorageError(f"{self._base}{verb}: not the answer of a Treadle server: {error}") from error
         raise AssertionError
 
     async def _trip(self, verb: str, body: bytes, wait: float) -> bytearray:
@@ -300,11 +298,19 @@ def _size(text: str | None, url: str) -> int:
     return int(text)
 
 
+def _read(content: bytearray, kind: type[T], place: str) -> T:
+    """The answer. Raises StorageError for what is none: a proxy in between may answer with a page of its own."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except UNREADABLE as error:
+        raise StorageError(f"{place}: not the answer of a Treadle server: {error}") from error
+
+
 def _refusal(status: int, content: bytearray, place: str) -> Exception:
     """The error the server answered, as the class it was there."""
     try:
         problem = msgspec.json.decode(content, type=wire.Problem)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         problem = None
     if problem is None or problem.error not in wire.WORDS:
         said = problem.message if problem is not None else content[:200].decode(errors="replace")

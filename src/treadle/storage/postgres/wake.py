@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from treadle.errors import UNREADABLE
 from treadle.storage.hints import Hub
 from treadle.storage.postgres.connection import CONNECT
 from treadle.storage.postgres.faults import Said
@@ -172,5 +173,5 @@ class Ear:
     def _heard(self, channel: str, payload: str) -> None:
         """Of another session: the waiters of this process know what it publishes itself."""
         if channel in self._kinds:
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(*UNREADABLE):
                 self._hub.speak([heard(topic) for topic in _topics(payload)])

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from treadle.errors import UNREADABLE
 from treadle.model import Claim, NewJob
 from treadle.storage.sqlite.lockfile import LockFile
 
@@ -37,7 +38,7 @@ class Ask(Struct, frozen=True, array_like=True):
             return None
         try:
             asked = _claim(self.words)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None  # of another version of Treadle
         named = (asked.tasks is None or job.task in asked.tasks) and (not asked.ids or job.id in asked.ids)
         return asked if named and job.id not in asked.holds else None
@@ -63,7 +64,7 @@ class Asks:
             return []
         try:
             return _decode(words)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return []
 
     def drop(self, address: str) -> None:

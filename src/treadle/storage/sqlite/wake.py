@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from treadle import forks
+from treadle.errors import UNREADABLE
 from treadle.private import FILE, make_file, share
 from treadle.storage.hints import Hub
 from treadle.storage.sqlite.folder import Folder
@@ -193,7 +194,7 @@ class Bell:
                 topics.update(msgspec.json.decode(self._socket.recv(65_536), type=list[str]))
             except (BlockingIOError, InterruptedError):
                 break
-            except (OSError, msgspec.MsgspecError):
+            except (OSError, *UNREADABLE):
                 continue
         self._heard = True
         for topic in topics:

@@ -44,7 +44,11 @@ def odd_jobs() -> list[NewJob]:
     fields += [("priority", value) for value in (-32769, 32768, 2**62, 2**63, 2**80, -(2**80))]
     fields += [(name, value) for name in ("need", "slack") for value in COUNTS]
     fields += [("limits", (("a", cost),)) for cost in (0, -1000, *COUNTS)]
-    fields += [("limits", (("treadle.a", 1),)), ("limits", tuple((f"l{n}", 1) for n in range(65)))]
+    fields += [
+        ("limits", (("treadle.a", 1),)),
+        ("limits", (("queue:other", 1),)),
+        ("limits", tuple((f"l{n}", 1) for n in range(65))),
+    ]
     fields += [(name, value) for name in ("queue", "key", "lane", "nonce") for value in NAMES]
     fields += [("task", value) for value in (*NAMES[1:], "two words")]
     fields += [("labels", (value,)) for value in NAMES] + [("labels", tuple(f"l{n}" for n in range(100)))]
