@@ -179,7 +179,7 @@ async def test_a_step_waits_for_a_locked_row(
         go.set()
         await unsaved.wait()
         await theirs.rollback()
-        assert await sent.result(20) == "receipt"
+        assert await sent.result(30) == "receipt"
     assert charged == ["card"]
 
 
