@@ -36,8 +36,8 @@ class Stays:
 
 
 def _checked(method: Callable[..., Awaitable[Any]], looks: bool) -> Callable[..., Awaitable[Any]]:
-    @functools.wraps(method)
-    async def checked(self: Stays, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(method)  # with an underscore: `nested` names the public method on the stack
+    async def _acted(self: Stays, *args: Any, **kwargs: Any) -> Any:
         try:
             found = await method(self, *args, **kwargs)
         except REFUSED:
@@ -47,4 +47,4 @@ def _checked(method: Callable[..., Awaitable[Any]], looks: bool) -> Callable[...
             await check_stays(await self._storage())
         return found
 
-    return checked
+    return _acted
