@@ -364,11 +364,11 @@ async def test_a_timeout_kills(app: App, tmp_path: Path) -> None:
     spins = app.task(kind="process")(work.spins)
     warm = app.task(kind="process")(work.pid)
     async with Worker(app, concurrency=1):
-        await (await warm.enqueue()).result(30)
+        process = await (await warm.enqueue()).result(30)
         job = await spins.options(timeout=0.3).enqueue(str(tmp_path / "pid"))
         with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.3 s"):
             await job.result(30)
-        assert not lives(int((tmp_path / "pid").read_text()))
+        assert not lives(process)  # the only one there was
         late = await spins.options(expires=0.3).enqueue(str(tmp_path / "pid2"))
         assert (await late.ended(30)).reason == "expired"
 
