@@ -53,7 +53,7 @@ class Host:
     def stop(self) -> None:
         self.run(self._serving.__aexit__())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(30)
 
 
 host = functools.cache(Host)

@@ -26,21 +26,40 @@ from treadle.storage.shared import SharedStorage
 T = TypeVar("T")
 
 Loop = asyncio.AbstractEventLoop
-Why = Literal["closed", "unused", "ended", "handed over"]
+Why = Literal["closed", "unused", "ended", "failed", "handed over"]
 
 AGAIN: Final = 0.02  # seconds before a call is repeated that another loop cancelled as it ended
 ENDING: Final = 500  # such repetitions: 10 s
 PATIENCE: Final = 1.0  # seconds a cancelled call gets to end
 
 _all: WeakSet[Lifecycle] = WeakSet()
-_host: ContextVar[Ownership | None] = ContextVar("treadle_host", default=None)  # of a call that another loop makes
+_guest: ContextVar[Guest | None] = ContextVar("treadle_guest", default=None)  # the call of another loop, in its task
+
+
+class Guest:
+    """A call that another loop makes; the tasks it starts inherit it."""
+
+    __slots__ = ("host",)
+
+    def __init__(self, host: Ownership) -> None:
+        self.host: Ownership | None = host  # None: the call has ended, and what it left behind belongs to the loop
+
+
+class GuestEnded(StorageUnavailable, LoopEnded):
+    """The app was closed where a call of another loop was under way. `app.sync` makes such a call again."""
+
+    def __init__(self) -> None:
+        Exception.__init__(
+            self, "the app was closed in the middle of a call of another event loop; make the call again"
+        )
+        self.begun = True
 
 
 class Ownership:
     """One time that the storage is open."""
 
-    def __init__(self, loop: Loop, storage: Storage) -> None:
-        self.loop, self.storage, self.thread = loop, storage, threading.get_ident()
+    def __init__(self, life: Lifecycle, loop: Loop, storage: Storage) -> None:
+        self.life, self.loop, self.storage, self.thread = life, loop, storage, threading.get_ident()
         self.state: Literal["opening", "open", "closing", "ended"] = "opening"
         self.why: Why | None = None  # it closes, or ended
         self.opening: asyncio.Task[None] | None = None
@@ -55,17 +74,23 @@ class Ownership:
 
     def call(self, work: Callable[[], Awaitable[T]]) -> LoopCall[T]:
         """Have this done on the loop that owns the storage, as long as it does."""
-        return LoopCall(self.loop, lambda: self._counted(work), lambda: self.state in ("opening", "open"))
+        return LoopCall(self.loop, lambda: self._counted(work), self._takes_calls)
 
     async def _counted(self, work: Callable[[], Awaitable[T]]) -> T:
-        task = asyncio.current_task()
+        if not self._takes_calls():  # it closes since this task was made, and does not know of it
+            raise LoopEnded(False)
+        task, guest = asyncio.current_task(), Guest(self)
         assert task is not None
         self.calls.add(task)
-        _host.set(self)
+        _guest.set(guest)
         try:
             return await work()
         finally:
+            guest.host = None
             self.calls.discard(task)
+
+    def _takes_calls(self) -> bool:
+        return self.state in ("opening", "open")
 
     async def end_calls(self) -> None:
         """Nothing may be under way on a loop that ends."""
@@ -175,11 +200,15 @@ class Lifecycle:
 
     async def _take_over(self, ownership: Ownership) -> None:
         """The portal's loop closes the storage; its calls go on once it is open here."""
-        self._taking += 1
+        self._take(1)
         try:
             await self._shut(ownership, "handed over")
         finally:
-            self._taking -= 1
+            self._take(-1)
+
+    def _take(self, more: int) -> None:
+        with self._lock:  # loops of several threads count here
+            self._taking += more
 
     async def opened(self) -> Storage:
         """The storage, opened at its first use; it stays open until `close`."""
@@ -211,15 +240,23 @@ class Lifecycle:
                 if found.loop is not here and is_own(found.thread):
                     raise stopped()
                 return found
-            _check_guest(here)
+            self._check_guest(here)
             left = found is not None  # its loop ended without closing it
             if left and self._make is not None:
                 self.storage, left = self._make(), False
-            new = self.ownership = Ownership(here, self.storage)
+            new = self.ownership = Ownership(self, here, self.storage)
             self._loop = self._at_hand = None
         new.opening = started(self._open(new, left), loop=here)
         new.opening.add_done_callback(_seen)
         return new
+
+    def _check_guest(self, here: Loop) -> None:
+        """Raise GuestEnded in another loop's call: it came to this app as it was open here, and must not open it here
+        again, on a loop that may be ending."""
+        guest = _guest.get()
+        host = None if guest is None else guest.host
+        if host is not None and host.life is self and host.loop is here:
+            raise GuestEnded
 
     async def _open(self, ownership: Ownership, left: bool) -> None:
         storage, ownership.at_loop_end = ownership.storage, self._at_loop_end(ownership)
@@ -235,7 +272,7 @@ class Lifecycle:
                 with contextlib.suppress(Exception):
                     await storage.close()
             finally:
-                await self._ended(ownership, "ended")
+                await self._ended(ownership, "failed")  # other callers may be waiting: they try again
             raise
         with self._lock:
             ownership.state = "open"
@@ -317,14 +354,16 @@ class Lifecycle:
         if ownership.state == "opening" and opening is not None:
             opening.cancel()
             await asyncio.wait([opening])
-        if ownership.state == "ended":
-            return
         task = asyncio.current_task()
         if task is not None:
             ownership.calls.discard(task)  # this call is not one that closing ends
-        if ownership.closing is None:
-            ownership.closing = started(self._close(ownership, why), loop=ownership.loop)
-        await asyncio.shield(ownership.closing)
+        while ownership.state != "ended":
+            if ownership.closing is None:
+                ownership.closing = started(self._close(ownership, why), loop=ownership.loop)
+            await asyncio.shield(ownership.closing)
+            if why == "unused":
+                return
+            # A closing that had begun before, of an app that nobody used, is given up where somebody uses it again.
 
     async def _close(self, ownership: Ownership, why: Why) -> None:
         try:
@@ -394,14 +433,6 @@ class Lifecycle:
                 ownership.check()
             await asyncio.sleep(AGAIN)
         raise StorageUnavailable("the event loop this app is open on cancels what it is asked to do")
-
-
-def _check_guest(here: Loop) -> None:
-    """Raise LoopEnded in another loop's call: it came to an app that was open here, and must not open one here, on a
-    loop that may be ending. Its caller makes it again, where the app is open by then."""
-    host = _host.get()
-    if host is not None and host.loop is here and (host.is_over or host.state == "closing"):
-        raise LoopEnded(True)
 
 
 def _seen(opening: asyncio.Task[None]) -> None:

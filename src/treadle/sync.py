@@ -10,6 +10,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
@@ -145,15 +146,11 @@ class Portal:
         ownership = self._app._life.ownership
         there = ownership is not None and not ownership.is_over and ownership.loop is not self._loop
         loop = ownership.loop if ownership is not None and there else self._start()
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is loop:
-            raise EventLoopError("app.sync was called on its own event loop, where it would wait for itself: await it")
+        _check_not_on(loop)
         if ownership is not None and there and ownership.state in ("opening", "open"):
             return ownership.call(lambda: work).result()
-        return LoopCall(self._start(), lambda: work).result()
+        mine = self._start()
+        return LoopCall(mine, lambda: work, lambda: self._loop is mine).result()  # not once the portal ends its loop
 
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """A call that may be repeated, and is where the loop it was made on gives the app away."""
@@ -181,8 +178,10 @@ class Portal:
             self._closed += 1
         if loop is None or thread is None:
             return
+        _check_not_on(self._app._life.owner, loop)
         try:
-            self.call(self._app.close())
+            with suppress(LoopEnded):  # another thread closes too, and was first
+                LoopCall(loop, self._app.close, lambda: self._loop is loop).result()
         finally:
             with self._lock:
                 mine = self._loop is loop
@@ -218,6 +217,13 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
     for task in left:
         task.cancel()
     loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+
+def _check_not_on(*loops: asyncio.AbstractEventLoop | None) -> None:
+    """Raise EventLoopError if one of these runs here."""
+    here = asyncio._get_running_loop()
+    if here is not None and here in loops:
+        raise EventLoopError("app.sync was called on its own event loop, where it would wait for itself: await it")
 
 
 async def _result(job: Job[T, Any], timeout: float | timedelta | None) -> T:

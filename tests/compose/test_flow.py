@@ -89,8 +89,8 @@ async def test_a_parent_ends_when_its_children_have_with_one_slot_in_all(app: Ap
 
     async with work(app, concurrency=1):
         job = await parent.enqueue()
-        assert await job.result(timeout=20) == 2
-        assert await job.workflow.result(timeout=20) == 2
+        assert await job.result(timeout=30) == 2
+        assert await job.workflow.result(timeout=30) == 2
     assert sorted(site.ran) == [0, 1, 2]
     progress = await job.workflow.progress()
     assert (progress.total, progress.done, progress.fraction) == (4, 4, 1.0)
@@ -104,13 +104,13 @@ async def test_a_value_of_its_own_is_there_as_soon_as_the_run_is_over(app: App, 
 
     async with work(app):
         job = await parent.enqueue()
-        assert await job.result(timeout=20) == "begun"
+        assert await job.result(timeout=30) == "begun"
         with pytest.raises(TimeoutError):
             await job.workflow.result(timeout=0)
         await app.jobs.run_now(task="number")
-        assert await job.workflow.result(timeout=20) == 7
-        assert await job.result(timeout=20) == "begun"
-        assert await (await app.jobs.handle(job)).workflow.result(timeout=20) == 7
+        assert await job.workflow.result(timeout=30) == 7
+        assert await job.result(timeout=30) == "begun"
+        assert await (await app.jobs.handle(job)).workflow.result(timeout=30) == 7
 
 
 async def test_who_waits_for_a_value_of_its_own_is_woken(
@@ -140,7 +140,7 @@ async def test_then_waits_for_all_that_came_of_those_before(app: App, site: Site
 
     async with work(app, concurrency=1):
         job = await flow(parent.job(1), parent.job(5)).then(site.nothing.job()).enqueue()
-        assert await job.result(timeout=20) == 6  # None is nothing: the last number before it
+        assert await job.result(timeout=30) == 6  # None is nothing: the last number before it
     assert site.ran[-1] == "nothing"
     assert len(site.ran) == 7
 
@@ -153,10 +153,10 @@ async def test_then_may_wait_for_the_run_alone(app: App, site: Site) -> None:
     async with work(app):
         job = await flow(parent.job(), site.add.job(5)).then(site.nothing.job(), scope="job").enqueue()
         [last] = (await app.jobs.list(task="nothing")).records
-        await (await app.jobs.handle(last.id)).result(timeout=20)
+        await (await app.jobs.handle(last.id)).result(timeout=30)
         assert (await app.jobs.list(task="number", state="ready")).records
         await app.jobs.run_now(task="number")
-        await job.ended(timeout=20)
+        await job.ended(timeout=30)
 
 
 @pytest.mark.parametrize("condition", [None, all_done()])
@@ -165,9 +165,9 @@ async def test_who_waits_for_the_run_alone_hears_of_its_failure(app: App, site: 
         job = await flow(site.bad.job()).then(site.nothing.job(), scope="job", when=condition).enqueue()
         if condition is None:
             with pytest.raises(WorkflowFailed, match="bad as ever"):
-                await job.result(timeout=20)
+                await job.result(timeout=30)
         else:
-            assert await job.result(timeout=20) is None
+            assert await job.result(timeout=30) is None
     assert site.ran == ([] if condition is None else ["nothing"])
 
 
@@ -177,20 +177,20 @@ async def test_gather_hands_the_values_over_in_order(app: App, site: Site) -> No
         return gather(site.number.job(n) for n in (3, 1, 2)).into(site.total, plus=100)
 
     async with work(app):
-        assert await (await parent.enqueue()).result(timeout=20) == 106
+        assert await (await parent.enqueue()).result(timeout=30) == 106
         outside = gather(site.number.job(4), site.number.job(5)).into(site.total)
-        assert await (await outside.enqueue()).result(timeout=20) == 9
+        assert await (await outside.enqueue()).result(timeout=30) == 9
         nobody: Any = gather([]).into(site.total, plus=7)
-        assert await (await nobody.enqueue()).result(timeout=20) == 7
+        assert await (await nobody.enqueue()).result(timeout=30) == 7
     assert [3, 1, 2] in site.ran
 
 
 async def test_gather_of_those_that_succeeded(app: App, site: Site) -> None:
     async with work(app):
         some = gather(site.number.job(1), site.bad.job(), site.number.job(3), when=at_least(2)).into(site.total)
-        assert await (await some.enqueue()).result(timeout=20) == 4
+        assert await (await some.enqueue()).result(timeout=30) == 4
         all_: Any = gather(site.number.job(1), site.bad.job(), when=all_done()).into(site.total)
-        assert await (await all_.enqueue()).result(timeout=20) == 1
+        assert await (await all_.enqueue()).result(timeout=30) == 1
 
 
 async def test_a_chain_hands_each_result_to_the_next(app: App, site: Site) -> None:
@@ -198,13 +198,13 @@ async def test_a_chain_hands_each_result_to_the_next(app: App, site: Site) -> No
     async with work(app):
         job = await chain(site.number.job(1), late.job(more=10), site.add).enqueue()
         assert job.task == "add"
-        assert await job.result(timeout=20) == 12
+        assert await job.result(timeout=30) == 12
         for_its_own: Any = chain(site.number.job(1), site.add.job(5), pass_result=False)
-        assert await (await for_its_own.enqueue()).result(timeout=20) == 6
+        assert await (await for_its_own.enqueue()).result(timeout=30) == 6
         inside: Any = chain(
             site.number.job(2), gather(site.number.job(3), site.number.job(4)).into(site.total), late.job()
         )
-        assert await (await inside.enqueue()).result(timeout=20) == 8
+        assert await (await inside.enqueue()).result(timeout=30) == 8
 
 
 async def test_a_chain_that_breaks_cancels_the_rest_where_no_worker_is(app: App, site: Site) -> None:
@@ -212,16 +212,16 @@ async def test_a_chain_that_breaks_cancels_the_rest_where_no_worker_is(app: App,
     async with work(app, queues=["default"]):
         last = await chain(site.bad.job(), far.job(), far.job()).enqueue()
         with pytest.raises(JobCancelled):
-            await last.result(timeout=20)
+            await last.result(timeout=30)
 
 
 async def test_a_flow_inside_a_flow_is_one_job_of_it(app: App, site: Site) -> None:
     inner = flow(site.number.job(1), site.number.job(2)).then(site.add.job(10))
     async with work(app):
         outer = gather(inner, site.number.job(5)).into(site.total)
-        assert await (await outer.enqueue()).result(timeout=20) == 16
+        assert await (await outer.enqueue()).result(timeout=30) == 16
         deep = flow(flow(flow(site.number.job(9))))
-        assert await (await deep.enqueue()).result(timeout=20) == 9
+        assert await (await deep.enqueue()).result(timeout=30) == 9
 
 
 async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
@@ -235,8 +235,8 @@ async def test_a_task_goes_on_as_another_job(app: App, site: Site) -> None:
     async with work(app, concurrency=1):
         job = await loop.enqueue(0)
         after = await app.enqueue(site.nothing.job(), after=job)
-        assert await job.result(timeout=20) == 103
-        await after.result(timeout=20)
+        assert await job.result(timeout=30) == 103
+        await after.result(timeout=30)
     assert site.ran == [0, 1, 2, 3, ("add", 3), "nothing"]
 
 
@@ -270,17 +270,17 @@ async def test_reducers(app: App, site: Site) -> None:
 
     async with work(app, concurrency=1):
         for name, expected in (("last", 4), ("first", 3), ("list", [3, 4]), ("sum", 7)):
-            assert await (await parent_of(reduce=name).enqueue()).result(timeout=20) == expected
-        assert await (await pages.enqueue()).result(timeout=20) == Page("abc", 3)
-        assert await (await all_pages.enqueue()).result(timeout=20) == [Page("a", 1)]
+            assert await (await parent_of(reduce=name).enqueue()).result(timeout=30) == expected
+        assert await (await pages.enqueue()).result(timeout=30) == Page("abc", 3)
+        assert await (await all_pages.enqueue()).result(timeout=30) == [Page("a", 1)]
         summed: Any = flow([site.number.job(n) for n in range(10)], reduce="sum")
-        assert await (await summed.enqueue()).result(timeout=20) == 45
+        assert await (await summed.enqueue()).result(timeout=30) == 45
         listed: Any = flow(site.page.job("xy"), site.number.job(1), reduce="list")
         job = await listed.enqueue()
-        assert await job.result(timeout=20) == [Page("xy", 2), 1]
-        assert await (await app.jobs.handle(job.id)).result(timeout=20) == [Page("xy", 2), 1]
+        assert await job.result(timeout=30) == [Page("xy", 2), 1]
+        assert await (await app.jobs.handle(job.id)).result(timeout=30) == [Page("xy", 2), 1]
         empty: Any = flow([], reduce="sum")
-        assert await (await app.enqueue(empty)).result(timeout=20) == 0
+        assert await (await app.enqueue(empty)).result(timeout=30) == 0
 
 
 async def test_ten_contributions_at_once_are_exactly_ten(app: App) -> None:
@@ -295,7 +295,7 @@ async def test_ten_contributions_at_once_are_exactly_ten(app: App) -> None:
 
     async with work(app), work(app):
         jobs = [await ten.enqueue() for _ in range(10)]
-        assert [await job.result(timeout=20) for job in jobs] == [10] * 10
+        assert [await job.result(timeout=30) for job in jobs] == [10] * 10
 
 
 async def test_whoever_concludes_first_settles_the_value_of_the_whole(app: App, site: Site) -> None:
@@ -317,10 +317,10 @@ async def test_whoever_concludes_first_settles_the_value_of_the_whole(app: App, 
 
     async with work(app):
         job = await top.enqueue()
-        assert await job.workflow.result(timeout=20) == 42
-        assert await job.result(timeout=20) == "mine"
-        assert await (await itself.enqueue()).workflow.result(timeout=20) == 5
-        assert await (await flow(site.number.job(1), certain.job()).enqueue()).result(timeout=20) == 42
+        assert await job.workflow.result(timeout=30) == 42
+        assert await job.result(timeout=30) == "mine"
+        assert await (await itself.enqueue()).workflow.result(timeout=30) == 5
+        assert await (await flow(site.number.job(1), certain.job()).enqueue()).result(timeout=30) == 42
 
 
 async def test_a_failed_child_fails_its_parent_and_is_named(app: App, site: Site, told: Told) -> None:
@@ -331,7 +331,7 @@ async def test_a_failed_child_fails_its_parent_and_is_named(app: App, site: Site
     async with work(app):
         job = await flow(parent.job(), site.bad.job(), site.number.job(2)).enqueue()
         with pytest.raises(WorkflowFailed) as caught:
-            await job.result(timeout=20)
+            await job.result(timeout=30)
         row = await job.ended()
     assert (row.state, row.reason) == (State.FAILED, CHILDREN)
     assert sorted(error.task for error in caught.value.exceptions) == ["bad", "bad"]
@@ -352,12 +352,12 @@ async def test_a_failure_somebody_provided_for_is_none(app: App, site: Site) -> 
 
     async with work(app):
         job: Any = await flow(site.bad.job(), site.number.job(1)).then(reports.job(), when=all_done()).enqueue()
-        assert await job.result(timeout=20) == ["JobFailed", "int"]
+        assert await job.result(timeout=30) == ["JobFailed", "int"]
         two = flow(site.bad.job(), site.number.job(1), site.number.job(2), when=at_least(2))
-        assert await (await two.enqueue()).result(timeout=20) == 2
+        assert await (await two.enqueue()).result(timeout=30) == 2
         three = flow(site.bad.job(), site.number.job(1), when=at_least(2))
         with pytest.raises(WorkflowFailed):
-            await (await three.enqueue()).result(timeout=20)
+            await (await three.enqueue()).result(timeout=30)
 
 
 async def test_a_retried_child_reopens_its_parents(app: App, site: Site, told: Told) -> None:
@@ -377,10 +377,10 @@ async def test_a_retried_child_reopens_its_parents(app: App, site: Site, told: T
     async with work(app):
         job = await flow(parent.job()).enqueue()
         with pytest.raises(WorkflowFailed):
-            await job.result(timeout=20)
+            await job.result(timeout=30)
         well = True
         await app.jobs.retry(job)  # of the workflow as a whole
-        assert await job.result(timeout=20) == 2
+        assert await job.result(timeout=30) == 2
     assert site.ran.count("parent") == 1
     ended = [event for event in told.of("workflow.ended") if event.id == job.id]
     assert [event.record.state for event in ended if event.record] == ["failed", "succeeded"]
@@ -404,10 +404,10 @@ async def test_a_reducer_that_raises_fails_the_workflow_once(app: App, site: Sit
     async with work(app):
         job = await parent.enqueue()
         with pytest.raises(JobFailed, match="ZeroDivisionError"):
-            await job.result(timeout=20)
+            await job.result(timeout=30)
         assert len(calls) == 1
         await app.jobs.retry(job)  # folded again; its function is not called again
-        assert await job.result(timeout=20) == 11
+        assert await job.result(timeout=30) == 11
     assert site.ran.count("parent") == 1
 
 
@@ -428,9 +428,9 @@ async def test_a_value_of_the_wrong_type_or_size_fails_the_workflow(storage: Sto
 
         async with work(app):
             with pytest.raises(JobFailed, match="expected str"):
-                await (await wrong.enqueue()).result(timeout=20)
+                await (await wrong.enqueue()).result(timeout=30)
             with pytest.raises(JobFailed, match="limit is 50"):
-                await (await long.enqueue()).result(timeout=20)
+                await (await long.enqueue()).result(timeout=30)
 
 
 async def test_children_take_deadline_headers_and_lane_and_nothing_else(app: App, site: Site, told: Told) -> None:
@@ -472,7 +472,7 @@ async def test_ids_are_known_before_anything_is_sent_and_derived_from_the_run(ap
 
     async with work(app):
         job = await parent.enqueue()
-        await job.result(timeout=20)
+        await job.result(timeout=30)
     first, second = made
     assert not set(first) & set(second)
     assert second == sorted(second)
@@ -492,17 +492,17 @@ async def test_functions_in_threads_and_processes_may_return_flows(app: App, sit
         return flow(site.number.job(1), site.number.job(2))
 
     async with work(app):
-        assert await (await in_thread.enqueue()).result(timeout=20) in (1, 2)
+        assert await (await in_thread.enqueue()).result(timeout=30) in (1, 2)
 
 
 async def test_the_end_of_a_workflow_is_told_once(app: App, site: Site, told: Told) -> None:
     async with work(app), work(app):
         jobs = [await flow(site.number.job(n), site.number.job(n)).enqueue() for n in range(5)]
         for job in jobs:
-            await job.result(timeout=20)
+            await job.result(timeout=30)
         await told.until("workflow.ended", 5)
         single = await site.number.enqueue(1)
-        await single.result(timeout=20)
+        await single.result(timeout=30)
     ends = [event.id for event in told.of("workflow.ended")]
     assert sorted(ends) == sorted([*(job.id for job in jobs), single.id])
     assert not [event for event in told.events if event.task == "treadle.flow" and event.name == "started"]
@@ -518,7 +518,7 @@ async def test_cancelling_a_workflow_cancels_all_of_it(app: App, site: Site, tol
         await told.until("waiting")
         assert await app.jobs.cancel(job) == 4
         with pytest.raises(JobCancelled):
-            await job.result(timeout=20)
+            await job.result(timeout=30)
     assert (await job.workflow.progress()).states[State.CANCELLED] == 4
     assert [event.id for event in told.of("workflow.ended")] == [job.id]
 
@@ -533,7 +533,7 @@ async def test_what_a_task_makes_and_does_not_return_is_not_sent(app: App, site:
 
     async with work(app):
         job = await parent.enqueue()
-        assert await job.workflow.result(timeout=20) == "done"
+        assert await job.workflow.result(timeout=30) == "done"
     assert [row.job.id for row in (await app.jobs.list()).records] == [job.id]
     with pytest.raises(UnknownJob):
         await app.jobs.get("forgotten")
@@ -547,14 +547,14 @@ async def test_what_a_run_enqueues_beside_its_answer_is_independent_of_it(app: A
     @app.task(name="parent", retry=Retry(attempts=1))
     async def parent() -> None:
         beside.append(await site.number.enqueue(7))
-        assert await beside[0].result(timeout=10) == 7  # it ends before its run does
+        assert await beside[0].result(timeout=30) == 7  # it ends before its run does
         beside.append(await site.number.options(delay=60).enqueue(8))
         raise ValueError("no")
 
     async with work(app):
         job = await parent.enqueue()
         with pytest.raises(JobFailed):
-            await job.result(timeout=20)
+            await job.result(timeout=30)
     first, second = [await app.jobs.get(each) for each in beside]
     assert (first.state, second.state) == (State.SUCCEEDED, State.READY)
     assert (first.job.parent, second.job.parent) == (None, None)
@@ -566,7 +566,7 @@ async def test_a_workflow_waits_for_an_id_nobody_knows_yet(app: App, site: Site)
     async with work(app):
         job = await app.enqueue(site.nothing.job(), after="to-come", wait_timeout=600)
         await site.number.options(id="to-come").enqueue(1)
-        await job.result(timeout=20)
+        await job.result(timeout=30)
 
 
 async def test_an_abort_in_a_child_is_its_reason(app: App) -> None:
@@ -576,7 +576,7 @@ async def test_an_abort_in_a_child_is_its_reason(app: App) -> None:
 
     async with work(app):
         with pytest.raises(WorkflowFailed) as caught:
-            await (await flow(gives_up.job()).enqueue()).result(timeout=20)
+            await (await flow(gives_up.job()).enqueue()).result(timeout=30)
     [error] = caught.value.exceptions
     assert (error.reason, error.error) == ("aborted", "no such thing")
 

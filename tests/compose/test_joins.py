@@ -100,7 +100,7 @@ async def test_who_dies_over_an_ending_is_followed_by_another() -> None:
         clock.advance(60)
         told = Told(app)
         async with work(app):
-            assert await job.result(timeout=10) == 7
+            assert await job.result(timeout=30) == 7
         [late] = await app.storage.settle([judge.succeeded(root, "8")])
         assert late.status == "stale"
         assert len(told.of("workflow.ended")) == 1

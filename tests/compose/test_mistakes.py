@@ -126,5 +126,5 @@ async def test_a_task_that_returns_what_cannot_be_fails_and_leaves_nothing(bare:
     async with work(bare):
         for task, match in ((twice, "twice"), (late, "missing"), (unencodable, "'n'"), (bad_value, "stored")):
             with pytest.raises(JobFailed, match=match):
-                await (await task.enqueue()).result(timeout=10)
+                await (await task.enqueue()).result(timeout=30)
     assert (await bare.jobs.list(task="n")).records == ()

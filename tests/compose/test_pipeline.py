@@ -13,7 +13,7 @@ from treadle import App, BadOption, JobCancelled, Limit, Pipeline, Retry, State,
 
 
 async def settled(pipeline: Pipeline, condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not await condition():  # noqa: ASYNC110  # no event tells that a job is scheduled
             await asyncio.sleep(0.01)
 
@@ -36,7 +36,7 @@ async def test_the_state_travels_and_each_step_adds_to_it(app: App) -> None:
 
     async with p.worker(poll=0.01):
         run = await p.start(user=62)
-        assert await run.result(timeout=20) == {"user": 62, "a": 63, "b": 126}
+        assert await run.result(timeout=30) == {"user": 62, "a": 63, "b": 126}
     assert seen == {"user": 62, "b": 0, "missing": "default"}
     state = await run.state()
     assert (state.step, state.state, state.fields["b"]) == ("three", State.SUCCEEDED, 126)
@@ -67,7 +67,7 @@ async def test_children_run_on_queues_of_their_own_and_the_next_step_gets_what_t
 
     async with p.worker(poll=0.01, concurrency=1):
         run = await p.start(n=3)
-        state = await run.result(timeout=20)
+        state = await run.result(timeout=30)
     assert state["results"] == [("a", 3), ("a", None), ("a", 23), ("b", "b")]
     assert "part" not in state
     queues = {row.job.queue for row in (await app.jobs.list(workflow=run.id, limit=100)).records}
@@ -94,7 +94,7 @@ async def test_a_failed_child_may_fail_the_run(app: App, policy: Any) -> None:
     async with p.worker(poll=0.01, grace=0.1):
         run = await p.start()
         with pytest.raises(WorkflowFailed) as caught:
-            await run.result(timeout=20)
+            await run.result(timeout=30)
         state = await run.state()
     assert (state.step, state.state) == ("check", State.FAILED)
     assert "p.check:a" in {error.task for error in caught.value.exceptions}
@@ -125,7 +125,7 @@ async def test_a_result_or_the_pipeline_chooses_the_next_step(app: App) -> None:
         path.append("d")
 
     async with p.worker(poll=0.01):
-        assert await (await p.start()).result(timeout=20) == {"back": True, "end": True}
+        assert await (await p.start()).result(timeout=30) == {"back": True, "end": True}
     assert path == ["a", "c", "a", "c", "b"]
 
 
@@ -139,7 +139,7 @@ async def test_a_next_step_that_is_none_fails_the_run_and_says_so(app: App) -> N
     async with p.worker(poll=0.01):
         run = await p.start()
         with pytest.raises(Exception, match="no step 'elsewhere'"):
-            await run.result(timeout=20)
+            await run.result(timeout=30)
 
 
 async def test_a_last_step_may_have_children(app: App) -> None:
@@ -150,7 +150,7 @@ async def test_a_last_step_may_have_children(app: App) -> None:
         return n + 1
 
     async with p.worker(poll=0.01):
-        state = await (await p.start(n=1)).result(timeout=20)
+        state = await (await p.start(n=1)).result(timeout=30)
     assert [each["result"] for each in state["only_results"]] == [2]
 
 
@@ -172,7 +172,7 @@ async def test_priorities_one_is_the_most_urgent_and_steps_shift_it(app: App) ->
     assert [await run.position() for run in runs] == [2, 0, 1]
     async with p.worker(poll=0.01, concurrency=1):
         for run in runs:
-            await run.result(timeout=20)
+            await run.result(timeout=30)
     assert order == [1, 2, 3]
     steps = {row.job.queue: row.job.priority for row in (await app.jobs.list(workflow=runs[0].id)).records}
     assert steps == {"a": -3, "b": -2, "c": -1}
@@ -193,7 +193,7 @@ async def test_runs_are_found_by_their_values_and_no_more_when_they_are_gone(app
     assert await p.find(guildId=6) == []
     await two.delete()
     with pytest.raises(JobCancelled):
-        await two.result(timeout=20)
+        await two.result(timeout=30)
     with pytest.raises(BadOption, match="colour"):
         await p.find(colour="red")
     with pytest.raises(BadOption, match="userId"):
@@ -246,7 +246,7 @@ async def test_limits_by_a_field_of_the_run(app: App) -> None:
     async with p.worker(poll=0.01, concurrency=10):
         runs = [await p.start(guild=n % 2) for n in range(8)]
         for run in runs:
-            await run.result(timeout=20)
+            await run.result(timeout=30)
     assert most == {0: 1, 1: 1}
     with pytest.raises(BadOption, match="guild"):
         await p.start()
@@ -264,8 +264,8 @@ async def test_a_step_may_be_shared_by_two_pipelines(app: App) -> None:
     one.complete()
     two.complete()
     async with work(app):
-        assert await (await one.start(n=1)).result(timeout=20) == {"n": 2}
-        assert await (await two.start(n=2)).result(timeout=20) == {"n": 3}
+        assert await (await one.start(n=1)).result(timeout=30) == {"n": 2}
+        assert await (await two.start(n=2)).result(timeout=30) == {"n": 3}
 
 
 async def test_started_where_no_handler_is(app: App) -> None:
@@ -280,7 +280,7 @@ async def test_started_where_no_handler_is(app: App) -> None:
     run = await sender.start(n=1)
     assert (await run.state()).fields == {"n": 1}
     async with p.worker(poll=0.01):
-        assert await run.result(timeout=20) == {"n": 2}
+        assert await run.result(timeout=30) == {"n": 2}
 
 
 def test_what_cannot_be_a_pipeline(tmp_path: Any) -> None:
@@ -352,7 +352,7 @@ async def test_a_batch_handler_takes_the_children_of_many_runs_in_one_call(app: 
 
     async with p.worker(poll=0.01, concurrency=2):
         runs = [await p.start(user=n, roles=roles) for n, roles in enumerate([["a", "b"], ["c", "admin"], [5, "d"]])]
-        got = [(await run.result(timeout=20))["got"] for run in runs]
+        got = [(await run.result(timeout=30))["got"] for run in runs]
     assert got[0] == ["0 is a", "0 is b"]
     assert got[1] == ["1 is c", "ValueError: no admins"]
     assert got[2][0].startswith("treadle.errors.BadArgument")
@@ -384,7 +384,7 @@ async def test_a_batch_handler_of_a_step_sends_each_run_on_its_own_way(app: App)
 
     async with p.worker(poll=0.01):
         runs = [await p.start(n=n) for n in range(3)]
-        states = [await run.result(timeout=20) for run in runs]
+        states = [await run.result(timeout=30) for run in runs]
     assert [(state["n"], state.get("a"), state.get("sum")) for state in states] == [
         (0, None, None),
         (1, 1, 2),

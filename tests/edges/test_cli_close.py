@@ -18,7 +18,7 @@ async def test_a_look_that_was_given_up_ends_before_its_connection(
     storage, go, read = SqliteStorage(str(tmp_path / "jobs.db")), threading.Event(), list[object]()
     await storage.open()
     look = asyncio.create_task(
-        storage._file.in_search(lambda db: (go.wait(10), read.append(db.execute("SELECT 1").fetchone())))
+        storage._file.in_search(lambda db: (go.wait(30), read.append(db.execute("SELECT 1").fetchone())))
     )
     await asyncio.sleep(0)
     look.cancel()

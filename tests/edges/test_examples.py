@@ -49,7 +49,7 @@ def play(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
     for worker in workers:
         worker.send_signal(signal.SIGTERM)
         try:
-            code = worker.wait(20)
+            code = worker.wait(30)
         finally:
             worker.kill()
         assert code == 0, log.read_text()

@@ -51,7 +51,7 @@ class Client:
 
     async def ask(self, text: str) -> str:
         self.writer.write(f"{text}\n".encode())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return (await self.reader.readline()).decode().strip()
 
     async def nothing_comes(self) -> bool:

@@ -156,7 +156,7 @@ async def test_drain_does_not_take_a_line_for_empty_that_a_heartbeat_has_locked(
     @app.task(name="one")
     async def one() -> None: ...
 
-    async with app, asyncio.timeout(10):
+    async with app, asyncio.timeout(30):
         await one.enqueue()
         assert await drain(app, concurrency=concurrency) == 1
 

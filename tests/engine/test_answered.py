@@ -65,7 +65,7 @@ async def test_a_chain_that_is_sent_twice_passes_the_same_result_on(app: App, sh
     async with work(app, concurrency=8):
         jobs = [await chain(shop.page(), shop.take).enqueue() for _ in range(2)]
         shop.gate.set()
-        assert [await job.result(timeout=10) for job in jobs] == ["took 100", "took 100"]
+        assert [await job.result(timeout=30) for job in jobs] == ["took 100", "took 100"]
     assert shop.calls == 1
 
 
@@ -75,15 +75,15 @@ async def test_pass_result_of_a_job_whose_key_is_held(app: App, shop: Shop) -> N
         first = shop.page()
         _, job = await app.enqueue(first, shop.take.options(after=first, pass_result=True).job())
         shop.gate.set()
-        assert await job.result(timeout=10) == "took 100"
+        assert await job.result(timeout=30) == "took 100"
 
 
 async def test_pass_result_of_a_key_that_is_held_within_its_window(app: App, shop: Shop) -> None:
     async with work(app, concurrency=8):
         shop.gate.set()
         page = shop.fetch.options(key=Key("page", window=3600))
-        await (await page.enqueue(100)).result(timeout=10)
-        assert await (await chain(page.job(100), shop.take).enqueue()).result(timeout=10) == "took 100"
+        await (await page.enqueue(100)).result(timeout=30)
+        assert await (await chain(page.job(100), shop.take).enqueue()).result(timeout=30) == "took 100"
     assert shop.calls == 1
 
 
@@ -91,7 +91,7 @@ async def test_pass_result_of_an_id_that_is_known(app: App, shop: Shop) -> None:
     one = shop.fetch.options(id="one")
     async with work(app, concurrency=8):
         await one.enqueue(7)
-        assert await (await chain(one.job(7), shop.take).enqueue()).result(timeout=10) == "took 7"
+        assert await (await chain(one.job(7), shop.take).enqueue()).result(timeout=30) == "took 7"
 
 
 async def test_gather_hands_over_as_many_results_as_it_was_given_jobs(app: App, shop: Shop) -> None:
@@ -100,12 +100,12 @@ async def test_gather_hands_over_as_many_results_as_it_was_given_jobs(app: App, 
         held = await gather(shop.page(), shop.fetch.job(5)).into(shop.join).enqueue()
         twice = await gather(shop.page(), shop.fetch.job(5), shop.page()).into(shop.join).enqueue()
         shop.gate.set()
-        assert await held.result(timeout=10) == [100, 5]
-        assert await twice.result(timeout=10) == [100, 5, 100]
+        assert await held.result(timeout=30) == [100, 5]
+        assert await twice.result(timeout=30) == [100, 5, 100]
     async with work(app, concurrency=8):
         once = shop.fetch.options(key="once")
         jobs: Sequence[JobSpec[int]] = [once.job(1), shop.fetch.job(5), once.job(1)]
-        assert await (await gather(*jobs).into(shop.join).enqueue()).result(timeout=10) == [1, 5, 1]
+        assert await (await gather(*jobs).into(shop.join).enqueue()).result(timeout=30) == [1, 5, 1]
 
 
 async def test_a_flow_folds_the_result_of_the_row_that_answered(app: App, shop: Shop) -> None:
@@ -117,8 +117,8 @@ async def test_a_flow_folds_the_result_of_the_row_that_answered(app: App, shop: 
             await flow(chain(shop.page(), shop.take), reduce="list").enqueue(),
         ]
         shop.gate.set()
-        assert await holder.result(timeout=10) == 100
-        values = [await job.workflow.result(timeout=10) for job in jobs]
+        assert await holder.result(timeout=30) == 100
+        values = [await job.workflow.result(timeout=30) for job in jobs]
     assert [sorted(map(str, value)) for value in values] == [["100", "100", "5"], ["took 100"]]
 
 
@@ -135,7 +135,7 @@ async def test_upstream_names_the_row_that_answered(app: App, shop: Shop, told: 
             await told.until("waiting")
             await app.jobs.signal(job, "go", 1)
         expected = [1, 3, 100] if kind == "asleep" else [3, 100]
-        assert await job.workflow.result(timeout=10) == expected
+        assert await job.workflow.result(timeout=30) == expected
 
 
 @pytest.mark.parametrize("shape", ["flow", "gather", "chain", "then", "spec"])
@@ -163,8 +163,8 @@ async def test_a_returned_child_whose_key_is_held_has_the_value_of_the_holder(
         job = await root.enqueue()
         await told.until("waiting")
         shop.gate.set()
-        assert sorted(await job.workflow.result(timeout=10), key=str) == sorted(expected[shape], key=str)
-        assert await holder.result(timeout=10) == 100
+        assert sorted(await job.workflow.result(timeout=30), key=str) == sorted(expected[shape], key=str)
+        assert await holder.result(timeout=30) == 100
     assert shop.calls == (1 if shape in ("chain", "spec") else 2)
 
 
@@ -187,7 +187,7 @@ async def test_a_holder_that_fails_fails_the_job_that_returned_its_key(app: App,
         await told.until("waiting")
         shop.gate.set()
         with pytest.raises(WorkflowFailed) as failed:
-            await job.workflow.result(timeout=10)
+            await job.workflow.result(timeout=30)
     assert [each.id for each in failed.value.exceptions] == [holder.id]
 
 
@@ -203,7 +203,7 @@ async def test_cancelling_the_job_that_returned_a_held_key_leaves_the_holder(app
         await told.until("waiting")
         await app.jobs.cancel(job)
         shop.gate.set()
-        assert await holder.result(timeout=10) == 100
+        assert await holder.result(timeout=30) == 100
 
 
 async def test_pages_that_link_to_each_other_end(app: App, shop: Shop) -> None:
@@ -218,6 +218,6 @@ async def test_pages_that_link_to_each_other_end(app: App, shop: Shop) -> None:
 
     async with work(app, concurrency=8):
         job = await crawl.options(key=Key("a", window=3600)).enqueue("a")
-        await job.ended(timeout=10)
+        await job.ended(timeout=30)
         assert (await app.jobs.get(job)).state == "succeeded"
     assert sorted(seen) == ["a", "b", "c", "d"]

@@ -113,7 +113,7 @@ async def test_a_callable_object_with_an_async_call_is_async(bare: App) -> None:
     send = bare.task(name="send")(Sender())
     assert send.kind == "async"
     async with work(bare):
-        assert await (await send.enqueue(1)).result(timeout=10) == 2
+        assert await (await send.enqueue(1)).result(timeout=30) == 2
 
 
 async def test_a_wrong_call_is_refused_where_it_is_made(bare: App) -> None:
@@ -175,9 +175,9 @@ async def test_two_apps_on_one_file(tmp_path: Path) -> None:
 
         async with work(one):
             job = await two.stub("t").enqueue(5)
-            assert await job.result(timeout=20) == 5
+            assert await job.result(timeout=30) == 5
             jobs = await asyncio.gather(*(app.stub("t").enqueue(n) for n in range(10) for app in (one, two)))
-            assert sum(await asyncio.gather(*(job.result(timeout=20) for job in jobs))) == 90
+            assert sum(await asyncio.gather(*(job.result(timeout=30) for job in jobs))) == 90
 
 
 def test_the_same_app_in_one_loop_after_the_other(tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ async def test_a_worker_goes_on_when_somebody_else_leaves_the_app(bare: App) -> 
 
     async with work(bare):
         async with bare:
-            assert await (await t.enqueue(1)).result(timeout=10) == 1
-        assert await (await t.options(inline=False).enqueue(2)).result(timeout=10) == 2
+            assert await (await t.enqueue(1)).result(timeout=30) == 1
+        assert await (await t.options(inline=False).enqueue(2)).result(timeout=30) == 2
         assert bare.loop is not None
     assert bare.loop is None
 
@@ -215,11 +215,11 @@ async def test_a_parameter_may_be_called_self(app: App) -> None:
         return self + n
 
     async with work(app):
-        assert await (await says.enqueue(self=3)).result(timeout=10) == 3
+        assert await (await says.enqueue(self=3)).result(timeout=30) == 3
         jobs = await app.enqueue(
             [says.job(self=1, n=1), says.options(priority=1).job(self=2), app.stub("says").job(self=5)]
         )
-        assert [await job.result(timeout=10) for job in jobs] == [2, 2, 5]
+        assert [await job.result(timeout=30) for job in jobs] == [2, 2, 5]
 
 
 async def test_a_path_is_refused_with_what_to_pass(app: App) -> None:

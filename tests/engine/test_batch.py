@@ -36,7 +36,7 @@ async def told_to_stop(worker: Worker, job: Any) -> None:
     """Its run here was cut short, or is over already."""
     state = worker._state
     assert state is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (run := state.slots.running.get(job.id)) is not None and not run.cut:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -68,7 +68,7 @@ async def test_a_full_call_goes_at_once(app: App) -> None:
     it = Calls(app, size=3, max_wait=LONG)
     jobs = await it.sent(app, *range(6))
     async with work(app):
-        assert [await job.result(10) for job in jobs] == [0, 2, 4, 6, 8, 10]
+        assert [await job.result(30) for job in jobs] == [0, 2, 4, 6, 8, 10]
     assert sorted(map(len, it.calls)) == [3, 3]
 
 
@@ -79,7 +79,7 @@ async def test_what_comes_later_joins_those_who_wait(app: App, told: Told) -> No
         for n in range(3):
             jobs += await it.sent(app, n)
             await told.until("started", n + 1)
-        assert [await job.result(10) for job in jobs] == [0, 2, 4]
+        assert [await job.result(30) for job in jobs] == [0, 2, 4]
     assert it.calls == [[0, 1, 2]]
 
 
@@ -87,7 +87,7 @@ async def test_after_its_wait_it_goes_with_those_who_came(app: App) -> None:
     it = Calls(app, size=50, max_wait=0.01)
     async with work(app):
         [job] = await it.sent(app, 21)
-        assert await job.result(10) == 42
+        assert await job.result(30) == 42
     assert it.calls == [[21]]
 
 
@@ -95,7 +95,7 @@ async def test_without_a_wait_it_takes_what_one_claim_brings(app: App) -> None:
     it = Calls(app, size=50, max_wait=0)
     jobs = await it.sent(app, *range(8))
     async with work(app, concurrency=20):
-        assert [await job.result(10) for job in jobs] == [n * 2 for n in range(8)]
+        assert [await job.result(30) for job in jobs] == [n * 2 for n in range(8)]
     assert it.calls == [list(range(8))]
 
 
@@ -117,9 +117,9 @@ async def test_gathering_takes_no_slot(app: App, told: Told) -> None:
     async with work(app, concurrency=1):
         first = await it.sent(app, 0, 1)
         await told.until("started", 2)
-        assert [await (await other.enqueue(n)).result(10) for n in range(3)] == [0, 1, 2]
+        assert [await (await other.enqueue(n)).result(30) for n in range(3)] == [0, 1, 2]
         last = await it.sent(app, 2)
-        assert [await job.result(10) for job in (*first, *last)] == [0, 2, 4]
+        assert [await job.result(30) for job in (*first, *last)] == [0, 2, 4]
 
 
 async def test_a_call_takes_one_slot(app: App) -> None:
@@ -138,14 +138,14 @@ async def test_a_call_takes_one_slot(app: App) -> None:
         row = await app.jobs.get(last)
         assert (row.state, ran) == (State.READY, [])
         it.go.set()
-        await asyncio.gather(last.result(10), *(job.result(10) for job in jobs))
+        await asyncio.gather(last.result(30), *(job.result(30) for job in jobs))
 
 
 async def test_by_key(app: App) -> None:
     it = Calls(app, size=10, max_wait=0.02, by=lambda n: n % 3)
     jobs = await it.sent(app, *range(9))
     async with work(app):
-        await asyncio.gather(*(job.result(10) for job in jobs))
+        await asyncio.gather(*(job.result(30) for job in jobs))
     # in which order claims that meet hand them out is theirs
     assert sorted(map(sorted, it.calls)) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
@@ -312,7 +312,7 @@ async def test_cancelled_while_it_waits_an_item_leaves(app: App, told: Told) -> 
         await app.jobs.cancel(first[0])
         await told_to_stop(worker, first[0])
         second = await it.sent(app, 1, 2)
-        assert [await job.result(10) for job in second] == [2, 4]
+        assert [await job.result(30) for job in second] == [2, 4]
     assert [sorted(call) for call in it.calls] == [[1, 2]]
     with pytest.raises(JobCancelled):
         await first[0].result(0)
@@ -327,7 +327,7 @@ async def test_cancelled_while_the_call_runs_it_is_for_the_others(app: App) -> N
         await app.jobs.cancel(jobs[0])
         await told_to_stop(worker, jobs[0])
         it.go.set()
-        assert await jobs[1].result(10) == 4
+        assert await jobs[1].result(30) == 4
     with pytest.raises(JobCancelled):
         await jobs[0].result(0)
 
@@ -350,7 +350,7 @@ async def test_the_call_is_cancelled_with_its_last_item(app: App) -> None:
             await asyncio.sleep(0.001)
         for job in jobs:
             await app.jobs.cancel(job)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await cancelled.wait()
 
 
@@ -364,12 +364,12 @@ async def test_a_timeout_is_each_items_own_and_counts_from_its_claim(app: App) -
         assert row.state is State.RUNNING
         await told_to_stop(worker, short)
         it.go.set()
-        assert await long.result(10) == 4
+        assert await long.result(30) == 4
         with pytest.raises(JobFailed, match="longer than its timeout"):
-            await short.result(10)
+            await short.result(30)
         [alone] = await app.enqueue([it.task.options(timeout=0.02).job(3)])
         with pytest.raises(JobFailed, match="longer than its timeout"):
-            await alone.result(10)
+            await alone.result(30)
     assert list(map(sorted, it.calls)) == [[1, 2]]
 
 
@@ -379,7 +379,7 @@ async def test_all_timed_out_the_call_is_cancelled(app: App) -> None:
     async with work(app):
         for job in await it.sent(app, 1, 2):
             with pytest.raises(JobFailed, match="longer than its timeout"):
-                await job.result(10)
+                await job.result(30)
 
 
 async def test_stopping_hands_back_who_waits(app: App, told: Told) -> None:
@@ -425,7 +425,7 @@ async def test_a_limit_counts_items(app: App) -> None:
     it = Calls(app, size=10, max_wait=0, limits=["api"])
     jobs = await it.sent(app, *range(6))
     async with work(app):
-        await asyncio.gather(*(job.result(10) for job in jobs))
+        await asyncio.gather(*(job.result(30) for job in jobs))
     assert max(map(len, it.calls)) <= 2
 
 
@@ -454,7 +454,7 @@ async def test_accept_middleware_and_events_are_each_items(app: App, told: Told)
     it = Calls(app, size=2, max_wait=0)
     jobs = await it.sent(app, 1, 2)
     async with Worker(app, poll=0.01, accept=lambda row: row.id != jobs[0].id):
-        assert await jobs[1].result(10) == 5
+        assert await jobs[1].result(30) == 5
     assert seen == [(jobs[1].id, 4)]
     assert (await app.jobs.get(jobs[0])).attempt == 0
 
@@ -475,7 +475,7 @@ async def test_the_result_of_the_job_before(app: App) -> None:
 async def test_inline_and_under_testing(app: App) -> None:
     it = Calls(app, max_wait=0)
     [job] = await it.sent(app, 21, inline=True)
-    assert await job.result(10) == 42
+    assert await job.result(30) == 42
     async with app.testing() as t:
         [job] = await it.sent(app, 1)
         assert t.enqueued(it.task)[0].args == (1,)
@@ -535,7 +535,7 @@ async def test_inline_items_are_gathered_in_one_call(app: App) -> None:
     jobs = await it.sent(app, *range(4), inline=True)
     assert it.calls == []  # four of five wait for the fifth
     jobs += await it.sent(app, 4, inline=True)
-    assert [await job.result(10) for job in jobs] == [0, 2, 4, 6, 8]
+    assert [await job.result(30) for job in jobs] == [0, 2, 4, 6, 8]
     assert it.calls == [[0, 1, 2, 3, 4]]
 
 
@@ -547,7 +547,7 @@ async def test_a_backlog_takes_few_trips_for_each_call(app: App, spy: Spy) -> No
     worker = Worker(app, concurrency=20)
     async with worker:
         for _ in range(10):
-            await asyncio.wait_for(doubling.began.get(), 10)
+            await asyncio.wait_for(doubling.began.get(), 30)
         trips = spy.calls["settle_claim"] + spy.calls["claim"]
     assert [len(call) for call in doubling.calls] == [50] * 10
     assert trips <= 6 * 10

@@ -57,7 +57,7 @@ class Tasks:
         @app.task(name="asks")
         async def asks() -> list[Seen]:
             async def ask() -> list[Seen]:
-                return [tuple(await (await send()).result(20)) for send in self.all]
+                return [tuple(await (await send()).result(30)) for send in self.all]
 
             return await current().step("ask", ask)
 
@@ -80,16 +80,16 @@ async def test_no_job_sees_what_the_enqueuing_code_has_set(app: App) -> None:
     async with work(app):
         for number, send in enumerate(tasks.all * 3):  # each finds the worker idle: the job is handed to it, or claimed
             job = await as_a_tenant(number, send)
-            assert tuple(await job.result(20)) == EXPECTED
+            assert tuple(await job.result(30)) == EXPECTED
         jobs = [await as_a_tenant(number, send) for number, send in enumerate(tasks.all * 5)]
-        assert [tuple(await job.result(20)) for job in jobs] == [EXPECTED] * len(jobs)
+        assert [tuple(await job.result(30)) for job in jobs] == [EXPECTED] * len(jobs)
 
 
 async def test_no_job_sees_the_step_of_the_job_that_enqueued_it(app: App) -> None:
     tasks = Tasks(app)
     async with work(app):
         job = await as_a_tenant(9, tasks.asks.enqueue)
-        assert [tuple(each) for each in await job.result(20)] == [EXPECTED] * len(tasks.all)
+        assert [tuple(each) for each in await job.result(30)] == [EXPECTED] * len(tasks.all)
 
 
 async def test_jobs_see_what_was_set_before_their_worker_started(app: App) -> None:
@@ -104,7 +104,7 @@ async def test_jobs_see_what_was_set_before_their_worker_started(app: App) -> No
     PROGRAM.set("the program's")
     async with work(app):
         for send in (reads.enqueue, lambda: batch.enqueue(1)):
-            assert await (await as_a_tenant(1, send)).result(20) == "the program's"
+            assert await (await as_a_tenant(1, send)).result(30) == "the program's"
 
 
 @pytest.mark.parametrize("kind", LASTING)
@@ -117,9 +117,9 @@ async def test_nor_does_a_job_that_another_process_hands_over(kind: str, tmp_pat
             await worker.start()
             try:
                 job = await as_a_tenant(1, tasks.all[0])  # whoever waits first for an ending registers the listener
-                await as_a_tenant(2, lambda: job.result(20))
+                await as_a_tenant(2, lambda: job.result(30))
                 for number, send in enumerate((others.all[0], others.all[1], others.all[3]) * 2):
                     job = await as_a_tenant(number, send)
-                    assert tuple(await job.result(20)) == EXPECTED
+                    assert tuple(await job.result(30)) == EXPECTED
             finally:
                 await worker.stop()

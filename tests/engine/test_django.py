@@ -63,7 +63,7 @@ async def test_a_connection_lives_as_long_as_django_says(
 
     async def said() -> bool:
         try:
-            return await (await ask.enqueue()).result(timeout=20)
+            return await (await ask.enqueue()).result(timeout=30)
         except JobFailed as failed:
             return "kept: True" in str(failed)
 
@@ -81,7 +81,7 @@ async def test_a_batch_in_a_thread_gives_its_connection_back(alias: str) -> None
 
     async with app, Worker(app, concurrency=1):
         for _ in range(2):
-            assert await (await ask.enqueue(1)).result(timeout=20) is False
+            assert await (await ask.enqueue(1)).result(timeout=30) is False
 
 
 async def test_a_thread_of_the_program_keeps_its_connection(alias: str) -> None:
@@ -94,7 +94,7 @@ async def test_a_thread_of_the_program_keeps_its_connection(alias: str) -> None:
     def view() -> bool:
         with transaction.atomic(using=alias):
             read(alias)
-            assert app.sync.result(app.sync.enqueue(ask.job()), timeout=20) is False
+            assert app.sync.result(app.sync.enqueue(ask.job()), timeout=30) is False
             return read(alias)
 
     async with app, Worker(app, concurrency=1):

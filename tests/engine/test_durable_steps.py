@@ -549,7 +549,7 @@ async def test_what_a_cut_off_branch_remembers_goes_with_the_plan(storage: Stora
 
         job = await parent.enqueue()
         async with work(app, recovery=Retry(base=0.001, max=0.001)):
-            await job.ended(10)
+            await job.ended(30)
             memo = dict((await app.jobs.get(job)).memo)
             assert {"a", "treadle:plan"} <= set(memo)
             spy.away.clear()

@@ -412,7 +412,7 @@ async def test_a_signal_that_races_with_the_wait(app: App) -> None:
             for _ in range(turn % 7):
                 await asyncio.sleep(0)
             await app.jobs.signal(job, "go", turn)
-        assert [await job.result(10) for job in jobs] == list(range(40))
+        assert [await job.result(30) for job in jobs] == list(range(40))
 
 
 async def test_who_dies_while_giving_a_signal_has_not_given_it(app: App, clock: HandClock, spy: Spy) -> None:

@@ -15,7 +15,7 @@ from treadle.testing import HandClock
 
 async def say(app: App, job: Any, words: str) -> str:
     """The sentence, once it contains these words: what a worker reports of itself comes with a heartbeat."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while words not in (sentence := await app.jobs.explain(job)):  # noqa: ASYNC110  # nothing tells of heartbeats
             await asyncio.sleep(0.005)
     return sentence
@@ -143,7 +143,7 @@ async def test_a_worker_that_declines_it(app: App, clock: HandClock) -> None:
         "moment."
     )
     async with work(app, name="w2"):
-        await job.result(timeout=10)
+        await job.result(timeout=30)
     assert "declined" not in await app.jobs.explain(job)
 
 
@@ -168,7 +168,7 @@ async def test_an_item_that_a_worker_gathers_for_a_batch(app: App) -> None:
         await app.storage.heartbeat(present("w1"), [], 30)
         assert "It runs at w1 since" in await app.jobs.explain(second)
         go.set()
-        await first.result(timeout=10)
+        await first.result(timeout=30)
 
 
 async def test_what_the_row_itself_explains_counts_nothing(app: App, spy: Spy) -> None:
@@ -201,7 +201,7 @@ async def test_a_slot_that_the_parent_of_a_job_holds(app: App) -> None:
 
     job = await parent.enqueue()
     async with work(app, concurrency=1):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not made:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         expected = (
@@ -211,7 +211,7 @@ async def test_a_slot_that_the_parent_of_a_job_holds(app: App) -> None:
         )
         assert await say(app, made[0], "parent") == expected
         async with work(app, concurrency=1):
-            assert await job.result(timeout=10) == "done"
+            assert await job.result(timeout=30) == "done"
 
 
 @pytest.mark.parametrize("key", ["api", "queue:default"])
@@ -229,10 +229,10 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, key: s
     await app.limits.set(Limit(key, slots=1))
     job = await parent.enqueue()
     async with work(app, concurrency=4):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not made:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         expected = f"The limit '{key}' has 1 of 1 slots in use, one of them by its own parent, parent {job.id}: if"
         assert (await say(app, made[0], "parent")).startswith(expected)
         go.set()
-        await made[0].ended(timeout=10)
+        await made[0].ended(timeout=30)

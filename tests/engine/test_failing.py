@@ -43,7 +43,7 @@ async def test_a_failure_is_retried_with_the_delays_of_the_formula(
             row = await app.jobs.get(job)
             assert (row.state, row.attempt, row.due_at) == (State.READY, n, clock() + (event.delay or 0))
             clock.advance(event.delay or 0)
-        assert await job.result(timeout=10) == 4
+        assert await job.result(timeout=30) == 4
     assert seen == [(1, None), (2, "ValueError: no. 1"), (3, "ValueError: no. 2"), (4, "ValueError: no. 3")]
     assert (await app.jobs.get(job)).error is None
 
@@ -60,7 +60,7 @@ async def test_the_error_is_a_traceback_without_our_own_lines(app: App, kind: st
     async with work(app):
         job = await task.enqueue()
         with pytest.raises(JobFailed, match="ValueError: boom") as caught:
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     text = caught.value.error or ""
     assert text.startswith("ValueError: boom\nTraceback")
     assert 'raise ValueError("boom")' in text
@@ -86,7 +86,7 @@ async def test_defer_is_not_counted(app: App, clock: HandClock, told: Told) -> N
         clock.advance(300)
         assert (await told.until("deferred", 2)).delay == 50
         clock.advance(50)
-        assert await job.result(timeout=10) == "done"
+        assert await job.result(timeout=30) == "done"
     assert seen == [1, 1, 1]
 
 
@@ -97,7 +97,7 @@ async def test_abort_fails_at_once(app: App, told: Told) -> None:
 
     async with work(app):
         with pytest.raises(JobFailed, match="bad input") as caught:
-            await (await picky.enqueue()).result(timeout=10)
+            await (await picky.enqueue()).result(timeout=30)
     assert (caught.value.reason, caught.value.error) == ("aborted", "bad input")
     assert told.names("retrying", "failed") == ["failed"]
 
@@ -173,7 +173,7 @@ async def test_a_result_that_cannot_be_stored_is_a_counted_failure(app: App, clo
         await told.until("retrying")
         clock.advance(10)
         with pytest.raises(JobFailed, match="result"):
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     assert (await app.jobs.get(job)).attempt == 2
 
 
@@ -186,7 +186,7 @@ async def test_a_result_that_is_too_large_is_a_counted_failure(storage: Storage,
 
         async with work(app):
             with pytest.raises(JobFailed, match="limit is 100"):
-                await (await t.enqueue()).result(timeout=10)
+                await (await t.enqueue()).result(timeout=30)
 
 
 class Wordless(Exception):
@@ -229,9 +229,9 @@ async def test_nothing_a_task_raises_harms_the_worker(app: App, kind: str, error
 
     async with work(app, concurrency=1):
         with pytest.raises(JobFailed) as caught:
-            await (await task.enqueue()).result(timeout=10)
+            await (await task.enqueue()).result(timeout=30)
         assert caught.value.reason == ("aborted" if isinstance(error, Abort) else "error")
-        assert await (await fine.enqueue()).result(timeout=10) == 1
+        assert await (await fine.enqueue()).result(timeout=30) == 1
 
 
 async def test_a_keyboard_interrupt_in_a_thread_is_a_failure_too(app: App) -> None:
@@ -241,7 +241,7 @@ async def test_a_keyboard_interrupt_in_a_thread_is_a_failure_too(app: App) -> No
 
     async with work(app):
         with pytest.raises(JobFailed, match="KeyboardInterrupt"):
-            await (await t.enqueue()).result(timeout=10)
+            await (await t.enqueue()).result(timeout=30)
 
 
 async def test_a_timeout_cancels_the_function_and_counts(app: App, clock: HandClock, told: Told) -> None:
@@ -257,20 +257,20 @@ async def test_a_timeout_cancels_the_function_and_counts(app: App, clock: HandCl
         await told.until("retrying")
         clock.advance(10)
         with pytest.raises(JobFailed, match=r"ran longer than its timeout of 0\.02 s"):
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     assert attempts == [1, 2]
 
 
 async def test_a_timeout_tells_a_thread_and_waits_until_it_has_really_ended(app: App, told: Told) -> None:
     @app.task(timeout=0.02, retry=Retry(attempts=1), queue="a")
     def slow() -> str:
-        assert current().wait(10)
+        assert current().wait(30)
         assert current().cancelled
         return "after all"
 
     async with work(app):
         with pytest.raises(JobFailed, match="timeout"):
-            await (await slow.enqueue()).result(timeout=10)
+            await (await slow.enqueue()).result(timeout=30)
     assert told.names("failed", "succeeded") == ["failed"]
 
 
@@ -281,7 +281,7 @@ async def test_a_timeout_of_one_job_is_its_own(app: App, told: Told) -> None:
         return "slow but fine"
 
     async with work(app):
-        assert await (await t.options(timeout=None).enqueue()).result(timeout=10) == "slow but fine"
+        assert await (await t.options(timeout=None).enqueue()).result(timeout=30) == "slow but fine"
 
 
 async def test_expires_while_it_waits(app: App, clock: HandClock) -> None:
@@ -292,7 +292,7 @@ async def test_expires_while_it_waits(app: App, clock: HandClock) -> None:
     clock.advance(31)
     async with work(app):
         with pytest.raises(JobExpired):
-            await job.result(timeout=10)
+            await job.result(timeout=30)
 
 
 async def test_expires_while_it_runs(app: App, told: Told) -> None:
@@ -309,7 +309,7 @@ async def test_expires_while_it_runs(app: App, told: Told) -> None:
     async with work(app):
         job = await t.options(expires=0.02).enqueue()
         with pytest.raises(JobExpired, match="while it ran"):
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     assert cancelled.is_set()
     assert told.names("expired", "failed", "retrying") == ["expired"]
 
@@ -322,7 +322,7 @@ async def test_a_retry_that_would_start_after_the_deadline_expires_at_once(app: 
     async with work(app):
         job = await t.options(expires=30).enqueue()
         with pytest.raises(JobExpired, match="first"):
-            await job.result(timeout=10)
+            await job.result(timeout=30)
 
 
 async def test_a_client_whose_clock_is_wrong_expires_nothing(storage: Storage, clock: HandClock) -> None:
@@ -344,7 +344,7 @@ async def test_what_the_row_carries_and_the_task_cannot_read_is_a_failure_that_n
 
     async with work(app):
         with pytest.raises(JobFailed, match="'n'"):
-            await (await app.stub("t").enqueue("five")).result(timeout=10)
+            await (await app.stub("t").enqueue("five")).result(timeout=30)
 
 
 async def test_the_log_says_which_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
@@ -360,7 +360,7 @@ async def test_the_log_says_which_job(app: App, caplog: pytest.LogCaptureFixture
     try:
         async with work(app, name="w1"):
             job = await t.enqueue()
-            await job.result(timeout=10)
+            await job.result(timeout=30)
             log.warning("outside")
     finally:
         caplog.handler.removeFilter(job_filter)

@@ -63,7 +63,7 @@ async def test_every_job_runs_once(workers: int, slots: int, seed: int, monkeypa
         for worker in crew:
             await worker.start()
         jobs = await app.enqueue([(t if n % 2 else plain).job(n) for n in range(20)])
-        assert await asyncio.gather(*(job.result(timeout=20) for job in jobs)) == list(range(20))
+        assert await asyncio.gather(*(job.result(timeout=30) for job in jobs)) == list(range(20))
         spy.well = True
         for worker in crew:
             await worker.stop()
@@ -97,7 +97,7 @@ async def test_an_outcome_that_a_locked_row_holds_up_is_settled_again_and_the_jo
 
     async with app, work(app):
         job = await t.enqueue()
-        assert await job.result(timeout=10) == "well"
+        assert await job.result(timeout=30) == "well"
         row = await app.jobs.get(job.id)
     assert row is not None
     assert (len(ran), row.attempt, row.lost) == (1, 1, 0)
@@ -116,7 +116,7 @@ async def test_an_outcome_that_is_held_up_for_too_long_is_left_to_its_lease(monk
         return "well"
 
     async with app, work(app):
-        assert await (await t.enqueue()).result(timeout=20) == "well"
+        assert await (await t.enqueue()).result(timeout=30) == "well"
     assert len(ran) == 3
 
 
@@ -162,7 +162,7 @@ async def test_what_is_being_settled_does_not_come_to_another_claim_of_the_same_
 
         async with work(app, concurrency=2, poll=3600, recovery=Retry(base=0.001)):
             job = await t.enqueue()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await crossing.lost.wait()
                 await app.stub("nobody's").enqueue()  # a hint: the other half looks
                 assert await job.result() == 1

@@ -163,7 +163,7 @@ async def main():
     async with app, Worker(app, concurrency=4):
         for task in (coroutine, thread, steps):
             for how in ("exit", "raise", "return"):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(30):
                     job = await task.enqueue(how)
                     print(task.name.rpartition(".")[2], how, await job.result(), flush=True)
 
@@ -205,10 +205,10 @@ async def main():
     async with app, Worker(app):
         for task in (interrupts, in_a_thread):
             try:
-                await (await task.enqueue()).result(20)
+                await (await task.enqueue()).result(30)
             except JobFailed as failed:
                 print(failed.reason)
-        print(await (await goes_on.enqueue()).result(20))
+        print(await (await goes_on.enqueue()).result(30))
 
 asyncio.run(main())
 """

@@ -43,7 +43,7 @@ class Holding(Spy):
         """Until a claim that found nothing is under way."""
         self.next = True
         await app.stub("nobody's").enqueue()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.held.wait()
 
 
@@ -79,10 +79,10 @@ async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
     async def t() -> None: ...
 
     async with Worker(app, poll=3600):
-        await (await t.enqueue()).result(timeout=10)
+        await (await t.enqueue()).result(timeout=30)
         before = spy.calls["claim"]
         for _ in range(20):
-            await (await t.enqueue()).result(timeout=10)
+            await (await t.enqueue()).result(timeout=30)
         assert spy.calls["claim"] - before <= 2 * 20 + 6
 
 
@@ -96,12 +96,12 @@ async def test_what_is_heard_of_while_a_claim_is_under_way_is_claimed_at_once(st
             return 1
 
         async with Worker(app, concurrency=10, poll=3600):
-            await (await t.enqueue()).result(timeout=10)
+            await (await t.enqueue()).result(timeout=30)
             await holding.hold_one(app)
             for _ in range(3):
-                assert await (await t.enqueue()).result(timeout=10) == 1
+                assert await (await t.enqueue()).result(timeout=30) == 1
             holding.let.set()
-            assert await (await t.enqueue()).result(timeout=10) == 1
+            assert await (await t.enqueue()).result(timeout=30) == 1
 
 
 @pytest.mark.parametrize(("concurrency", "trips"), [(8, 1), (9, 2)])
@@ -117,7 +117,7 @@ async def test_a_worker_of_few_slots_makes_one_trip_at_a_time_where_they_are_dea
         jobs = await app.enqueue([t.job() for _ in range(60)])
         async with Worker(app, concurrency=concurrency, poll=3600):
             for job in jobs:
-                await job.result(timeout=10)
+                await job.result(timeout=30)
         assert dear.most == trips
 
 
@@ -131,14 +131,14 @@ async def test_what_is_heard_of_while_the_only_claim_is_under_way_is_claimed_aft
             return 1
 
         async with Worker(app, concurrency=1, poll=3600):
-            await (await t.enqueue()).result(timeout=10)
+            await (await t.enqueue()).result(timeout=30)
             await holding.hold_one(app)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 holding.heard.clear()
                 job = await t.enqueue()
                 await holding.heard.wait()
             holding.let.set()
-            assert await job.result(timeout=10) == 1
+            assert await job.result(timeout=30) == 1
 
 
 async def test_what_ends_while_a_claim_is_under_way_is_settled_at_once(storage: Storage) -> None:
@@ -157,7 +157,7 @@ async def test_what_ends_while_a_claim_is_under_way_is_settled_at_once(storage: 
             await began.wait()
             await holding.hold_one(app)
             go.set()
-            assert await job.result(timeout=10) == 1
+            assert await job.result(timeout=30) == 1
             holding.let.set()
 
 

@@ -90,4 +90,4 @@ async def test_a_signal_of_another_name_than_the_job_waits_for(app: App, told: T
         with warnings.catch_warnings():
             warnings.simplefilter("error", UnknownName)
             await app.jobs.signal(job, "approved", 2)
-        assert await job.result(timeout=10) == 2
+        assert await job.result(timeout=30) == 2

@@ -129,7 +129,7 @@ async def test_in_a_coroutine_the_calls_are_as_ever(shop: App) -> None:
 def test_asyncio_run_may_be_given_it(shop: App) -> None:
     greet = shop.tasks["greet"]
     asyncio.run(greet.enqueue("x"))
-    asyncio.run(asyncio.wait_for(greet.enqueue("x"), 10), debug=False)
+    asyncio.run(asyncio.wait_for(greet.enqueue("x"), 30), debug=False)
     shop.sync.call(greet.enqueue("x"))
     page = shop.sync.call(shop.jobs.list(limit=0, count=True))
     assert page.total == 3

@@ -122,7 +122,7 @@ async def test_by_filter(app: App, clock: HandClock) -> None:
     assert await app.jobs.run_now(label="all") == 5
     async with work(app):
         rows = (await app.jobs.list(label="all")).records
-        await asyncio.gather(*[(await app.jobs.handle(row)).ended(timeout=10) for row in rows])
+        await asyncio.gather(*[(await app.jobs.handle(row)).ended(timeout=30) for row in rows])
     assert len((await app.dead.list(task=t)).records) == 5
     assert await app.dead.retry(label="all") == 5
     assert await app.jobs.cancel(label="all") == 5
@@ -147,9 +147,9 @@ async def test_retry_begins_anew(app: App, clock: HandClock) -> None:
     async with work(app):
         job = await t.enqueue()
         with pytest.raises(JobFailed):
-            await job.result(timeout=10)
+            await job.result(timeout=30)
         assert await app.jobs.retry(job) == 1
-        assert await job.result(timeout=10) == "better"
+        assert await job.result(timeout=30) == "better"
         with pytest.raises(Stale, match="succeeded"):
             await app.jobs.retry(job)
         with pytest.raises(Stale, match="succeeded"):
@@ -216,7 +216,7 @@ async def test_pause_and_resume(app: App, told: Told) -> None:
         assert await app.jobs.explain(job) == "Its queue 'mail' is paused: `treadle queues resume mail` opens it."
         assert (await app.jobs.get(job)).state is State.READY
         await app.queues.resume("mail")
-        await job.result(timeout=10)
+        await job.result(timeout=30)
     stats = await app.queues.stats()
     assert [(count.queue, count.state, count.jobs) for count in stats.counts] == [("mail", State.SUCCEEDED, 1)]
 
@@ -240,7 +240,7 @@ async def test_limits_act_at_once(app: App) -> None:
         [use] = await app.limits.list()
         assert (use.key, use.rule.slots) == ("smtp", 2)
         go.set()
-        await asyncio.gather(*(job.result(timeout=10) for job in jobs))
+        await asyncio.gather(*(job.result(timeout=30) for job in jobs))
     assert most == 2
     await app.limits.set(Limit("smtp"))
     assert list(await app.limits.list()) == []
@@ -263,7 +263,7 @@ async def test_after_in_all_its_forms(app: App) -> None:
     up, spec = await t.enqueue(1), t.job(2)
     jobs = await app.enqueue(spec, t.options(after=[up, spec, up.id]).job(3))
     async with work(app):
-        assert await jobs[1].result(timeout=10) == 3
+        assert await jobs[1].result(timeout=30) == 3
     assert (await app.jobs.get(jobs[1])).after == (up.id, spec.id)
 
 
@@ -279,10 +279,10 @@ async def test_an_unknown_upstream_is_an_error_unless_it_is_waited_for(app: App,
     hopeless = await t.options(after="never", wait_timeout=30).enqueue()
     async with work(app):
         await t.options(id="later").enqueue()
-        assert await job.result(timeout=10) == 1
+        assert await job.result(timeout=30) == 1
         clock.advance(31)
         with pytest.raises(JobFailed, match="did not come in time"):
-            await hopeless.result(timeout=10)
+            await hopeless.result(timeout=30)
 
 
 async def test_when_says_how_many(app: App) -> None:
@@ -301,8 +301,8 @@ async def test_when_says_how_many(app: App) -> None:
     done, two = await app.enqueue(whole.job(), whole.job(), after=parts, when=all_done())
     some = await whole.options(after=parts, when=at_least(2)).enqueue()
     async with work(app):
-        assert await some.result(timeout=10) == await done.result(timeout=10) == await two.result(timeout=10) == "ran"
-        assert (await strict.ended(timeout=10)).reason == "upstream"
+        assert await some.result(timeout=30) == await done.result(timeout=30) == await two.result(timeout=30) == "ran"
+        assert (await strict.ended(timeout=30)).reason == "upstream"
 
 
 async def test_waiting_given_twice_is_refused(app: App) -> None:
@@ -347,7 +347,7 @@ async def test_replace_waits_for_one_that_runs(app: App) -> None:
         second = await t.options(key=Key("k", conflict="replace")).enqueue(2)
         assert (await app.jobs.get(second)).state is State.WAITING
         go.set()
-        await second.result(timeout=10)
+        await second.result(timeout=30)
     assert ran == [1, 2]
 
 
@@ -383,7 +383,7 @@ async def test_a_key_until_started(app: App) -> None:
         assert second != first
         assert await t.enqueue() == second
         go.set()
-        await second.result(timeout=10)
+        await second.result(timeout=30)
 
 
 async def test_an_id_is_once_for_ever(app: App) -> None:
@@ -393,9 +393,9 @@ async def test_an_id_is_once_for_ever(app: App) -> None:
 
     async with work(app):
         job = await t.options(id="order:1").enqueue(1)
-        assert await job.result(timeout=10) == 1
+        assert await job.result(timeout=30) == 1
         again = await t.options(id="order:1").enqueue(1)
-        assert await again.result(timeout=10) == 1
+        assert await again.result(timeout=30) == 1
         with pytest.raises(IdTaken):
             await t.options(id="order:1").enqueue(2)
     assert len((await app.jobs.list()).records) == 1
@@ -424,9 +424,9 @@ async def test_what_a_task_can_read_of_its_own_job(app: App) -> None:
 
     async with work(app):
         up = await t.enqueue()
-        await up.result(timeout=10)
+        await up.result(timeout=30)
         job = await t.options(after=up, deadline=moment(2_000_000_000)).enqueue()
-        await job.result(timeout=10)
+        await job.result(timeout=30)
     assert seen[0] == (up.id, "t", 1, 0, 1, up.id, None, (), None, {"trace": "7"}, ("x",))
     assert seen[1][7:9] == ((up.id,), moment(2_000_000_000))
 
@@ -439,7 +439,7 @@ async def test_keep_says_how_long_the_row_stays(app: App, clock: HandClock) -> N
 
     async with work(app):
         good, bad = await t.enqueue(False), await t.enqueue(True)
-        await asyncio.gather(good.ended(timeout=10), bad.ended(timeout=10))
+        await asyncio.gather(good.ended(timeout=30), bad.ended(timeout=30))
     clock.advance(101)
     assert await app.storage.prune(10) == 1
     assert (await app.jobs.get(bad)).state is State.FAILED
@@ -488,7 +488,7 @@ async def test_explain_has_a_sentence_for_every_state(app: App, clock: HandClock
         gate.set()
         parked = await t.options(limits=["smtp"]).enqueue()
         failing, aborting = await t.enqueue("fail"), await t.enqueue("abort")
-        await aborting.ended(timeout=10)
+        await aborting.ended(timeout=30)
         assert "its try 1 failed and the next is due" in await says(failing)
         assert "It failed (aborted)" in await says(aborting)
         assert "no good" in await says(aborting)
@@ -537,7 +537,7 @@ async def test_a_running_job_is_not_deleted(app: App) -> None:
             await app.jobs.delete(job)
         assert (await app.jobs.get(job)).state is State.RUNNING
         go.set()
-        assert await job.result(timeout=10) == "whole"
+        assert await job.result(timeout=30) == "whole"
 
 
 @pytest.mark.shows("WE 2 what a job may read of itself")
@@ -554,8 +554,8 @@ async def test_what_a_task_can_read_of_other_jobs(app: App) -> None:
 
     async with work(app):
         other = await up.enqueue(7)
-        assert await other.result(timeout=10) == 7
-        assert await (await look.enqueue(other.id)).result(timeout=10) == ("up", "succeeded", "7")
+        assert await other.result(timeout=30) == 7
+        assert await (await look.enqueue(other.id)).result(timeout=30) == ("up", "succeeded", "7")
 
 
 @pytest.mark.shows("SJ 1.7 what is like one that waits")
@@ -572,6 +572,6 @@ async def test_what_is_answered_by_a_held_key_leaves_the_holders_arguments(app: 
     old = await t.options(key=Key("new", conflict="replace")).enqueue(3)
     new = await t.options(key=Key("new", conflict="replace")).enqueue(4)
     async with work(app):
-        assert [await job.result(timeout=10) for job in (kept, new)] == [1, 4]
+        assert [await job.result(timeout=30) for job in (kept, new)] == [1, 4]
     assert sorted(ran) == [1, 4]
     assert (await app.jobs.get(old)).reason == "superseded"

@@ -61,10 +61,10 @@ async def test_an_outcome_that_raises_fails_alone(storage: Storage, clock: HandC
         async with work(app, concurrency=4):
             bad = await parent.enqueue()
             jobs = [await other.enqueue(n) for n in range(8)]
-            assert [await job.result(20) for job in jobs] == list(range(8))
+            assert [await job.result(30) for job in jobs] == list(range(8))
             with pytest.raises(JobFailed, match="value out of range: poison"):
-                await bad.result(20)
-            assert await (await other.enqueue(9)).result(20) == 9
+                await bad.result(30)
+            assert await (await other.enqueue(9)).result(30) == 9
     assert choosy.calls["poisoned"] <= 2  # with others, then alone
 
 
@@ -85,7 +85,7 @@ async def test_a_storage_that_refuses_everything_for_a_while_costs_no_result(
             job = await waits.enqueue()
             gate.set()
             await told.until("worker.recovered")
-            assert await job.result(20) == "kept"
+            assert await job.result(30) == "kept"
         assert not told.of("failed")
 
 
@@ -106,9 +106,9 @@ async def test_over_http_an_outcome_larger_than_a_request_fails_alone_and_is_not
         async with work(app, concurrency=4):
             bad = await parent.enqueue()
             jobs = [await other.enqueue(n) for n in range(6)]
-            assert [len(await job.result(20)) for job in jobs] == [15_000] * 6
+            assert [len(await job.result(30)) for job in jobs] == [15_000] * 6
             with pytest.raises(JobFailed, match="the server takes 40,000"):
-                await bad.result(20)
+                await bad.result(30)
 
 
 @pytest.mark.parametrize("loop", ["backlog", "redrive"])

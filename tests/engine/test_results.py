@@ -45,15 +45,15 @@ async def test_each_ending_answers_in_its_own_way(app: App, clock: HandClock) ->
     assert await app.jobs.cancel(gone) == 1
     clock.advance(2)
     async with work(app):
-        assert await good.result(timeout=10) == "good"
+        assert await good.result(timeout=30) == "good"
         with pytest.raises(JobFailed, match="x") as failed:
-            await fail.result(timeout=10)
+            await fail.result(timeout=30)
         with pytest.raises(JobFailed, match="enough"):
-            await abort.result(timeout=10)
+            await abort.result(timeout=30)
         with pytest.raises(JobCancelled) as cancelled:
-            await gone.result(timeout=10)
+            await gone.result(timeout=30)
         with pytest.raises(JobExpired):
-            await late.result(timeout=10)
+            await late.result(timeout=30)
     assert (failed.value.id, failed.value.reason) == (fail.id, "error")
     assert cancelled.value.reason == "asked"
 
@@ -82,7 +82,7 @@ async def test_an_ended_job_is_seen_without_waiting(app: App) -> None:
 
     async with work(app):
         job = await t.enqueue()
-        await job.result(timeout=10)
+        await job.result(timeout=30)
     assert await job.result(timeout=0) == 5
 
 
@@ -109,7 +109,7 @@ async def test_many_wait_for_one_and_share_their_trips(app: App, spy: Spy) -> No
 
     async with work(app):
         job = await t.enqueue()
-        waiters = [asyncio.create_task(job.result(timeout=10)) for _ in range(100)]
+        waiters = [asyncio.create_task(job.result(timeout=30)) for _ in range(100)]
         await asyncio.sleep(0)
         go.set()
         assert await asyncio.gather(*waiters) == [7] * 100
@@ -128,7 +128,7 @@ async def test_another_app_on_the_same_storage_waits_by_id(storage: Storage, clo
         handle = await stranger.jobs.handle(job.id)
         assert handle == job
         async with work(one):
-            assert await handle.result(timeout=10) == [1, 2]
+            assert await handle.result(timeout=30) == [1, 2]
         [seen] = await stranger.enqueue([stranger.stub("t").job()])
         assert seen.task == "t"
         await stranger.close()
@@ -142,10 +142,10 @@ async def test_a_storage_that_is_away_for_a_moment_is_waited_out(app: App, spy: 
     job = await t.enqueue()
     spy.away["watch"] = 1
     async with work(app):
-        assert await job.result(timeout=10) == 1
+        assert await job.result(timeout=30) == 1
     spy.away["get"] = 1
     with pytest.raises(StorageUnavailable):
-        await job.result(timeout=10)
+        await job.result(timeout=30)
 
 
 async def test_a_hundred_at_once_are_a_few_trips_and_each_error_is_its_callers_alone(app: App, spy: Spy) -> None:
@@ -190,8 +190,8 @@ async def test_pass_result_is_the_first_argument(app: App) -> None:
         up = await number.enqueue()
         down = await add.options(after=up).enqueue(10)  # type: ignore[call-arg, arg-type]
         [other] = await app.enqueue([add_in_thread.options(pass_result=True).job(more=4)], after=up)  # type: ignore[call-arg]
-        assert await down.result(timeout=10) == 13
-        assert await other.result(timeout=10) == 7
+        assert await down.result(timeout=30) == 13
+        assert await other.result(timeout=30) == 7
 
 
 async def test_pass_result_without_exactly_one_upstream_says_so(app: App) -> None:
@@ -200,7 +200,7 @@ async def test_pass_result_without_exactly_one_upstream_says_so(app: App) -> Non
 
     async with work(app):
         with pytest.raises(JobFailed, match="exactly one job to wait for, found 0"):
-            await (await t.enqueue()).result(timeout=10)  # type: ignore[call-arg]
+            await (await t.enqueue()).result(timeout=30)  # type: ignore[call-arg]
 
 
 async def test_upstream_answers_in_order_with_an_exception_for_what_failed(app: App, spy: Spy) -> None:
@@ -217,7 +217,7 @@ async def test_upstream_answers_in_order_with_an_exception_for_what_failed(app: 
     async with work(app):
         parts = await app.enqueue(part.job(n) for n in (3, 2, 1))
         job = await whole.options(after=parts, when=all_done()).enqueue()
-        assert await job.result(timeout=10) == ["30", "JobFailed", "10"]
+        assert await job.result(timeout=30) == ["30", "JobFailed", "10"]
 
 
 async def test_upstream_from_a_thread_and_without_any(app: App) -> None:
@@ -231,8 +231,8 @@ async def test_upstream_from_a_thread_and_without_any(app: App) -> None:
 
     async with work(app):
         job = await up.enqueue()
-        assert await (await down.options(after=job).enqueue()).result(timeout=10) == [4]
-        assert await (await down.enqueue()).result(timeout=10) == []
+        assert await (await down.options(after=job).enqueue()).result(timeout=30) == [4]
+        assert await (await down.enqueue()).result(timeout=30) == []
 
 
 async def test_a_storage_that_is_away_when_the_first_argument_is_fetched_costs_no_attempt(
@@ -248,12 +248,12 @@ async def test_a_storage_that_is_away_when_the_first_argument_is_fetched_costs_n
 
     async with work(app):
         first = await up.enqueue()
-        await first.result(timeout=10)
+        await first.result(timeout=30)
         spy.away["get"] = 1
         job = await down.options(after=first).enqueue()  # type: ignore[call-arg]
         await told.until("deferred")
         clock.advance(2)
-        assert await job.result(timeout=10) == 5
+        assert await job.result(timeout=30) == 5
 
 
 class EndsLate(Spy):

@@ -33,7 +33,7 @@ def test_enqueue_look_and_wait_without_a_loop(plain: App) -> None:
     job = plain.sync.enqueue(double.job(4))
     assert plain.sync.result(job, timeout=timedelta(seconds=10)) == 8
     jobs = plain.sync.enqueue([double.job(1), double.job(2)])
-    assert [plain.sync.result(each, timeout=10) for each in jobs] == [2, 4]
+    assert [plain.sync.result(each, timeout=30) for each in jobs] == [2, 4]
     assert plain.sync.call(plain.jobs.get(job)).attempt == 1
     with pytest.raises(UnknownJob):
         plain.sync.call(plain.jobs.get("nobody"))
@@ -99,7 +99,7 @@ def test_many_threads_at_once(plain: App) -> None:
         return n * 2
 
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda n: plain.sync.result(plain.sync.enqueue(double.job(n)), 20), range(40)))
+        answers = list(pool.map(lambda n: plain.sync.result(plain.sync.enqueue(double.job(n)), 30), range(40)))
     assert answers == [n * 2 for n in range(40)]
 
 
@@ -127,10 +127,10 @@ async def test_a_task_in_a_thread_enqueues_on_the_loop_of_its_worker(app: App) -
 
     @app.task
     def parent() -> int:
-        return app.sync.result(app.sync.enqueue(child.job(1)), timeout=10)
+        return app.sync.result(app.sync.enqueue(child.job(1)), timeout=30)
 
     async with work(app):
-        assert await (await parent.enqueue()).result(timeout=10) == 2
+        assert await (await parent.enqueue()).result(timeout=30) == 2
 
 
 def test_closing_ends_the_thread_and_whoever_waits(plain: App) -> None:
@@ -149,7 +149,7 @@ def test_closing_ends_the_thread_and_whoever_waits(plain: App) -> None:
     waiter = threading.Thread(target=wait)
     waiter.start()
     plain.sync.close()
-    waiter.join(10)
+    waiter.join(30)
     assert not waiter.is_alive()
     assert not [thread for thread in threading.enumerate() if thread.name == "treadle-sync"]
     plain.sync.close()

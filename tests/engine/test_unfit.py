@@ -53,7 +53,7 @@ async def test_a_result_that_does_not_fit_the_next_task_ends_that_job_at_its_fir
     async with work(app):
         job = await app.enqueue(number.options(after=[await word.enqueue()], pass_result=True).job())
         with pytest.raises(JobFailed, match="expected int") as failed:
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     assert (failed.value.reason, (await app.jobs.get(job)).attempt) == ("arguments", 1)
 
 
@@ -79,7 +79,7 @@ async def test_an_older_worker_that_defers_leaves_the_job_to_a_newer_one(storage
             assert (await told.until("deferred")).delay == 30
         clock.advance(30)
         async with work(new):
-            assert await job.result(timeout=10) == "ann blue"
+            assert await job.result(timeout=30) == "ann blue"
         assert (await new.jobs.get(job)).attempt == 1
 
 
@@ -98,12 +98,12 @@ async def test_a_failed_job_can_be_reopened_once_the_code_fits(storage: Storage,
         job = await newer.enqueue("ann", colour="blue")
         async with work(old):
             with pytest.raises(JobFailed, match="at most 1 positional"):
-                await job.result(timeout=10)
+                await job.result(timeout=30)
         [row] = (await new.jobs.list(state="failed")).records
         assert (row.job.id, row.reason, row.attempt) == (job.id, "arguments", 1)
         await new.jobs.retry(job)
         async with work(new):
-            assert await job.result(timeout=10) == "ann blue"
+            assert await job.result(timeout=30) == "ann blue"
 
 
 async def test_a_bad_call_that_the_function_makes_is_an_ordinary_failure(app: App, told: Told) -> None:
@@ -122,7 +122,7 @@ async def test_a_bad_call_that_the_function_makes_is_an_ordinary_failure(app: Ap
     async with work(app):
         for how in ("call", "look"):
             with pytest.raises(JobFailed, match="expected int") as failed:
-                await (await t.enqueue(how, bad.id)).result(timeout=10)
+                await (await t.enqueue(how, bad.id)).result(timeout=30)
             assert failed.value.reason == "error"
     assert told.names("retrying").count("retrying") == 2
 
@@ -152,7 +152,7 @@ async def test_a_codec_that_raises_is_asked_again(app: App, told: Told) -> None:
     job = await t.enqueue(3)
     vault.away = True
     async with work(app):
-        assert await job.result(timeout=10) == 3
+        assert await job.result(timeout=30) == 3
     assert told.names("retrying", "failed") == ["retrying"]
 
 

@@ -88,7 +88,7 @@ async def test_a_sqlite3_connection(app: App, path: Path) -> None:
         db.commit()
     assert (await stored(app), clients(path)) == (['["ada"]', '["eve"]'], 1)
     async with Worker(app):
-        assert [await each.result(10) for each in jobs] == ["ada", "eve"]
+        assert [await each.result(30) for each in jobs] == ["ada", "eve"]
     with pytest.raises(LookupError):
         await job.result(0)
 
@@ -373,8 +373,8 @@ async def test_others_wait_for_it_and_go_on(app: App, path: Path) -> None:
             done, _ = await asyncio.wait([second], timeout=0.05)
             assert not done
             db.commit()
-        assert await first.result(10) == "first"
-        assert await (await second).result(10) == "second"
+        assert await first.result(30) == "first"
+        assert await (await second).result(30) == "second"
 
 
 def test_a_file_with_tables_of_the_users(tmp_path: Path) -> None:

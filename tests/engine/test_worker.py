@@ -71,7 +71,7 @@ async def test_it_claims_only_what_it_has_slots_for(app: App) -> None:
         assert states == [State.RUNNING] * 2 + [State.READY] * 3
         assert {row.job.id for row in worker.running} == {job.id for job in jobs[:2]}  # by two claims at once, perhaps
         gate.go.set()
-        assert await asyncio.gather(*(job.result(timeout=10) for job in jobs)) == [0, 1, 2, 3, 4]
+        assert await asyncio.gather(*(job.result(timeout=30) for job in jobs)) == [0, 1, 2, 3, 4]
 
 
 async def test_what_was_asked_before_it_started_runs_in_order(app: App) -> None:
@@ -83,7 +83,7 @@ async def test_what_was_asked_before_it_started_runs_in_order(app: App) -> None:
 
     jobs = await app.enqueue([t.options(priority=n // 5).job(n) for n in range(10)])
     async with work(app, concurrency=1):
-        await asyncio.gather(*(job.result(timeout=10) for job in jobs))
+        await asyncio.gather(*(job.result(timeout=30) for job in jobs))
     assert ran == [5, 6, 7, 8, 9, 0, 1, 2, 3, 4]
 
 
@@ -93,7 +93,7 @@ async def test_a_task_nobody_knows_is_left_in_line(app: App, told: Told) -> None
 
     stranger = await app.stub("of.another.program").enqueue(1)
     async with work(app):
-        await (await t.enqueue()).result(timeout=10)
+        await (await t.enqueue()).result(timeout=30)
     row = await app.jobs.get(stranger)
     assert (row.state, row.version, row.attempt) == (State.READY, 0, 0)
 
@@ -115,9 +115,9 @@ async def test_tasks_and_queues_bound_it(app: App) -> None:
 
     jobs = [await one.enqueue(), await two.enqueue(), await three.enqueue()]
     async with work(app, ["a"], tasks=[one]):
-        await jobs[0].result(timeout=10)
+        await jobs[0].result(timeout=30)
     async with work(app, {"b": 3}):
-        await jobs[2].result(timeout=10)
+        await jobs[2].result(timeout=30)
     assert ran == ["one", "three"]
 
 
@@ -170,7 +170,7 @@ async def test_stop_tells_waits_cancels_and_hands_back_uncounted(app: App, told:
     assert (row.state, row.attempt, row.lost) == (State.READY, 0, 0)
     gate.go.set()
     async with work(app, name="second"):
-        assert await job.result(timeout=10) == 7
+        assert await job.result(timeout=30) == 7
     assert told.names("worker.started", "worker.stopping", "worker.stopped") == [
         "worker.started", "worker.stopping", "worker.stopped",
     ] * 2  # fmt: skip
@@ -201,7 +201,7 @@ async def test_a_thread_is_told_and_its_result_is_taken(app: App) -> None:
     @app.task
     def t() -> str:
         loop.call_soon_threadsafe(began.set)
-        assert current().wait(10)
+        assert current().wait(30)
         return "stopped early"
 
     job = await t.enqueue()
@@ -219,7 +219,7 @@ async def test_a_thread_that_raises_because_it_was_told_is_handed_back(app: App)
     @app.task
     def t() -> None:
         loop.call_soon_threadsafe(began.set)
-        if current().wait(10):
+        if current().wait(30):
             raise RuntimeError("told to stop")
 
     job = await t.enqueue()
@@ -287,7 +287,7 @@ async def test_nothing_runs_on_when_it_has_stopped(app: App) -> None:
 
     before = asyncio.all_tasks()
     async with work(app):
-        await (await t.enqueue()).result(timeout=10)
+        await (await t.enqueue()).result(timeout=30)
     await nothing_left(before)
 
 
@@ -386,7 +386,7 @@ async def test_a_second_signal_is_at_once(tmp_path: Path, task: str) -> None:
         assert await child.stdout.readline() == b"began\n"
         child.send_signal(signal.SIGTERM)
         child.send_signal(signal.SIGINT)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             assert await child.stdout.readline() == b"ended\n"
             assert await child.wait() == 0
 
@@ -406,7 +406,7 @@ async def test_with_all_slots_busy_the_storage_is_left_alone(app: App, spy: Spy)
             await asyncio.sleep(0)
         assert spy.calls["claim"] + spy.calls["settle"] == before
         gate.go.set()
-        await asyncio.gather(*(job.result(timeout=10) for job in (*jobs, *more)))
+        await asyncio.gather(*(job.result(timeout=30) for job in (*jobs, *more)))
 
 
 async def test_an_idle_worker_hears_of_new_work_at_once(app: App, spy: Spy, told: Told) -> None:
@@ -416,7 +416,7 @@ async def test_an_idle_worker_hears_of_new_work_at_once(app: App, spy: Spy, told
     async with work(app, poll=3600):
         while not (spy.calls["claim"] and spy.calls["watch"]):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        await (await t.enqueue()).result(timeout=10)
+        await (await t.enqueue()).result(timeout=30)
         before = spy.calls["claim"]
         for _ in range(200):
             await asyncio.sleep(0)
@@ -465,7 +465,7 @@ async def test_a_retry_that_comes_due_while_its_worker_is_busy_runs_elsewhere(
         await gate.began.get()
         async with work(app, concurrency=1, name="idle"):
             clock.advance(10)
-            assert await job.result(timeout=10) == "idle"
+            assert await job.result(timeout=30) == "idle"
         gate.go.set()
 
 
@@ -480,7 +480,7 @@ async def test_a_running_job_cancelled_from_outside_is_cancelled_at_once(app: Ap
         assert await app.jobs.cancel(job) == 1
         await told.until("cancelled")
         with pytest.raises(JobCancelled):
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     assert gate.cancelled == [job.id]
     assert told.names("cancelled", "lost", "failed", "retrying", "succeeded") == ["cancelled"]
 
@@ -497,7 +497,7 @@ async def test_a_stalled_worker_past_its_lease_writes_nothing(app: App, told: To
         row = await app.jobs.get(job)
         assert (row.lost, (row.worker or "").startswith("healthy#")) == (1, True)
         gate.go.set()
-        assert await job.result(timeout=10) == 1
+        assert await job.result(timeout=30) == 1
         await told.until("lost")
         [event] = told.of("lost")
         assert event.worker == "stalled"
@@ -535,7 +535,7 @@ async def test_a_poison_pill_is_not_run_again(app: App, clock: HandClock, told: 
         clock.advance(2)
     async with work(app):
         with pytest.raises(JobFailed, match="2 workers were lost") as caught:
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     assert caught.value.reason == "lost"
     assert told.names("started", "failed") == ["failed"]
 
@@ -550,7 +550,7 @@ async def test_a_worker_of_the_same_name_does_not_take_up_what_the_one_before_st
         other = await gate.task.enqueue()
         assert await gate.began.get() == other.id
         gate.go.set()
-        await asyncio.gather(job.result(timeout=10), other.result(timeout=10))
+        await asyncio.gather(job.result(timeout=30), other.result(timeout=30))
         assert gate.began.empty()
     await first.stop()
 
@@ -566,12 +566,12 @@ async def test_progress_reaches_the_row_also_from_a_thread(app: App) -> None:
     @app.task
     def thread() -> None:
         current().report(0.25, "a quarter")
-        done.wait(20)
+        done.wait(30)
 
     async with work(app, lease=3600) as worker:
         jobs: list[Job[Any, Any]] = [await calm.enqueue(), await thread.enqueue()]
         notes: list[str | None] = [None, None]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while None in notes:
                 notes = [(await app.jobs.get(job)).note for job in jobs]
                 await asyncio.sleep(0.01)
@@ -614,9 +614,9 @@ async def test_a_storage_that_is_away_for_a_while_ends_nothing(
             assert worker._state is not None
             worker._state.slots.beat_now.set()
         gate.go.set()
-        assert await first.result(timeout=10) == 1
+        assert await first.result(timeout=30) == 1
         second = await gate.task.enqueue(2)
-        assert await second.result(timeout=10) == 2
+        assert await second.result(timeout=30) == 2
     assert gate.cancelled == []
     assert told.names("failed", "retrying", "lost") == []
     if verb in ("claim", "settle"):
@@ -630,7 +630,7 @@ async def test_an_outcome_is_settled_when_the_storage_is_back(app: App, spy: Spy
         return 5
 
     async with work(app, recovery=Retry(base=0.001)):
-        assert await (await t.enqueue()).result(timeout=10) == 5
+        assert await (await t.enqueue()).result(timeout=30) == 5
     assert told.names("succeeded") == ["succeeded"]
 
 
@@ -651,7 +651,7 @@ async def test_a_loop_that_fails_is_started_again(app: App, spy: Spy, told: Told
         return 1
 
     async with work(app, recovery=Retry(base=0.001)):
-        assert await (await t.enqueue()).result(timeout=10) == 1
+        assert await (await t.enqueue()).result(timeout=30) == 1
     assert str((await told.until("worker.error")).error) == "a bug of ours"
 
 
@@ -685,7 +685,7 @@ async def test_middleware_goes_around_enqueue_and_run_in_order(app: App) -> None
 
     async with work(app):
         job = await t.enqueue()
-        assert await job.result(timeout=10) == 2
+        assert await job.result(timeout=30) == 2
     assert notes == ["a enqueue", "b enqueue", "a 1 a+b", "b 1 a+b", "inside", "b after", "a after"]
     assert [row.job.id for row in (await app.jobs.list(label="b")).records] == [job.id]
 
@@ -708,7 +708,7 @@ async def test_middleware_that_raises_in_run_is_a_failed_attempt(app: App, told:
         assert (await told.until("retrying")).delay == 1.0
         clock.advance(1)
         with pytest.raises(JobFailed, match="broken layer"):
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     assert calls == [1, 2]
 
 
@@ -746,7 +746,7 @@ async def test_accept_declines_uncounted(app: App, told: Told, clock: HandClock,
         job = await t.enqueue()
         await told.until("deferred")
         clock.advance(1)
-        assert await job.result(timeout=10) == 1
+        assert await job.result(timeout=30) == 1
     assert (await app.jobs.get(job)).lost == 0
     assert len(asked) == 2
 
@@ -769,7 +769,7 @@ async def test_a_throttle_pauses_claims_until_it_says_so(app: App, spy: Spy, tol
             await asked.get()
         assert spy.calls["claim"] == 0
         paused = False
-        assert await job.result(timeout=10) == 1
+        assert await job.result(timeout=30) == 1
 
 
 async def test_a_throttle_that_is_broken_throttles_nothing(app: App) -> None:
@@ -781,7 +781,7 @@ async def test_a_throttle_that_is_broken_throttles_nothing(app: App) -> None:
         return 1
 
     async with work(app, throttle=throttle):
-        assert await (await t.enqueue()).result(timeout=10) == 1
+        assert await (await t.enqueue()).result(timeout=30) == 1
 
 
 # --- inline
@@ -792,11 +792,11 @@ async def test_inline_runs_in_this_process_at_once(app: App, clock: HandClock) -
     async def t(n: int) -> int:
         return n * 2
 
-    assert await (await t.enqueue(4)).result(timeout=10) == 8
+    assert await (await t.enqueue(4)).result(timeout=30) == 8
     jobs = await app.enqueue(t.job(n) for n in range(5))
-    assert await asyncio.gather(*(job.result(timeout=10) for job in jobs)) == [0, 2, 4, 6, 8]
+    assert await asyncio.gather(*(job.result(timeout=30) for job in jobs)) == [0, 2, 4, 6, 8]
     many = await asyncio.gather(*(t.enqueue(n) for n in range(5)))
-    assert await asyncio.gather(*(job.result(timeout=10) for job in many)) == [0, 2, 4, 6, 8]
+    assert await asyncio.gather(*(job.result(timeout=30) for job in many)) == [0, 2, 4, 6, 8]
 
 
 async def test_inline_yields_to_delay_and_limits(app: App, clock: HandClock) -> None:
@@ -811,7 +811,7 @@ async def test_inline_yields_to_delay_and_limits(app: App, clock: HandClock) -> 
     await app.limits.set(Limit("shut"))
     clock.advance(5)
     async with work(app):
-        await asyncio.gather(later.result(timeout=10), shut.result(timeout=10))
+        await asyncio.gather(later.result(timeout=30), shut.result(timeout=30))
 
 
 async def test_inline_is_stored_even_if_it_cannot_be_claimed_now(app: App, spy: Spy) -> None:
@@ -823,7 +823,7 @@ async def test_inline_is_stored_even_if_it_cannot_be_claimed_now(app: App, spy: 
     job = await t.enqueue()
     assert (await app.jobs.get(job)).state is State.READY
     async with work(app):
-        assert await job.result(timeout=10) == 1
+        assert await job.result(timeout=30) == 1
 
 
 async def test_an_inline_job_cancelled_from_outside_is_told(app: App) -> None:
@@ -831,7 +831,7 @@ async def test_an_inline_job_cancelled_from_outside_is_told(app: App) -> None:
     job = await gate.task.enqueue()
     await gate.began.get()
     assert await app.jobs.cancel(job) == 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while gate.cancelled != [job.id]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -856,7 +856,7 @@ async def test_listeners_hear_what_happens_and_cannot_harm_it(app: App, caplog: 
         return 1
 
     async with work(app):
-        assert await (await t.enqueue()).result(timeout=10) == 1
+        assert await (await t.enqueue()).result(timeout=30) == 1
     assert heard == ["started t 1", "succeeded t 1"]
     assert "a broken listener" in caplog.text
 
@@ -897,7 +897,7 @@ async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy
         for _ in range(10):
             await asyncio.sleep(0)
         late = await gate.task.enqueue(7)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await gate.began.get() == late.id
         gate.go.set()
 
@@ -916,7 +916,7 @@ async def test_what_was_claimed_and_not_started_when_it_stops_is_handed_back_unr
     await app.enqueue(t.job() for _ in range(256))
     worker = Worker(app, concurrency=512, poll=3600)
     await worker.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await first.wait()
     stopping = asyncio.create_task(worker.stop(60))
     await asyncio.sleep(0)
@@ -936,7 +936,7 @@ async def test_progress_takes_a_text_that_is_no_text(app: App) -> None:
 
     job = await t.enqueue()
     async with work(app):
-        assert await job.result(timeout=10) is None
+        assert await job.result(timeout=30) is None
 
 
 POISONOUS = """

@@ -46,7 +46,7 @@ async def play(storage: Faulty, workers: int) -> None:
                 break
             except ConnectionError:
                 continue
-        rows = [await job.ended(20) for job in jobs]
+        rows = [await job.ended(30) for job in jobs]
         for worker in crew:
             await worker.stop()
     assert [(row.state, row.result) for row in rows] == [(State.SUCCEEDED, str(2 * n)) for n in range(40)]

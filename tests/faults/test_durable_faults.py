@@ -81,7 +81,7 @@ async def patiently(call: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize(("verb", "call"), [(v, n) for v in ("heartbeat", "settle_claim", "get") for n in range(1, 7)])
 async def test_one_call_goes_wrong(inner: Storage, verb: str, call: int, how: Callable[..., list[Fault]]) -> None:
     it = Scene(inner, how(verb, call))
-    async with asyncio.timeout(20), it.app, it.worker():
+    async with asyncio.timeout(30), it.app, it.worker():
         specs = [it.task.job(n) for n in range(3)]
         jobs = await patiently(lambda: it.app.enqueue(specs))
         for n, job in enumerate(jobs):
@@ -150,7 +150,7 @@ async def test_who_wakes_up_after_his_lease_was_taken_is_refused(inner: Storage,
     async def quick() -> str:
         return await current().step("a", theirs)
 
-    async with asyncio.timeout(20), apps[0], apps[1]:
+    async with asyncio.timeout(30), apps[0], apps[1]:
         first = Worker(apps[0], concurrency=1, poll=0.01, recovery=AT_ONCE, grace=5)
         await first.start()
         job = await quick.enqueue()
@@ -220,7 +220,7 @@ async def test_what_a_step_found_is_not_lost_with_a_run_that_is_cut_short(inner:
     async def t() -> int:
         return await current().step("a", step)
 
-    async with asyncio.timeout(20), app:
+    async with asyncio.timeout(30), app:
         worker = Worker(app, concurrency=1, poll=0.01, recovery=AT_ONCE, grace=0.01)
         await worker.start()
         job = await t.enqueue()
@@ -251,7 +251,7 @@ async def test_a_mark_is_held_by_the_row_and_not_by_who_asks_late(inner: Storage
         async with current().once("a") as first:
             effects.append(first)
 
-    async with asyncio.timeout(20), app:
+    async with asyncio.timeout(30), app:
         stalled = Worker(app, concurrency=1, poll=60, lease=30)
         await stalled.start()
         job = await t.enqueue()
@@ -309,7 +309,7 @@ async def t():
 async def main():
     async with Worker(app, lease=0.3, poll=0.05):
         job = await t.options(id="the-job").enqueue()
-        print(await job.result(timeout=20))
+        print(await job.result(timeout=30))
 
 asyncio.run(main())
 """

@@ -134,7 +134,7 @@ async def test_one_call_goes_wrong(
 ) -> None:
     it = scene(how(verb, call), fused=fused)
     it.beats = 5
-    async with asyncio.timeout(20), it.app, it.worker(lease=LEASE) as worker:
+    async with asyncio.timeout(30), it.app, it.worker(lease=LEASE) as worker:
         specs = it.specs(16)
         jobs = [job for at in range(0, 16, 4) for job in await it.sent(*specs[at : at + 4])]
         [patient] = await it.sent(it.patient.job(99))
@@ -168,7 +168,7 @@ async def test_bursts_of_errors(scene: Make, seed: int, workers: int, slots: int
 
 async def test_an_outage_is_told_once_however_many_calls_it_takes(scene: Make) -> None:
     it = scene([*before("settle_claim", 1, 2, 3), *before("heartbeat", 1, 2, 3)])
-    async with asyncio.timeout(20), it.app, it.worker(lease=LEASE):
+    async with asyncio.timeout(30), it.app, it.worker(lease=LEASE):
         jobs = await it.sent(*it.specs(4))
         rows = [await job.ended() for job in jobs]
         await it.storage.reached("heartbeat", 5)
@@ -178,7 +178,7 @@ async def test_an_outage_is_told_once_however_many_calls_it_takes(scene: Make) -
 
 async def test_an_outage_of_heartbeats_alone_is_told_once(scene: Make) -> None:
     it = scene(before("heartbeat", 2, 3, 4, 5))
-    async with asyncio.timeout(20), it.app, it.worker(lease=LEASE):
+    async with asyncio.timeout(30), it.app, it.worker(lease=LEASE):
         await it.storage.reached("heartbeat", 7)
     assert [event.name for event in it.told if event.name in OUTAGE] == ["worker.error", "worker.recovered"]
 
@@ -188,7 +188,7 @@ async def test_a_claim_whose_answer_is_lost_while_the_worker_stops(scene: Make, 
     it = scene(lost("settle_claim" if fused else "claim", 1), fused=fused)
     away = asyncio.Event()
     it.app.on("worker.error")(lambda _: away.set())
-    async with asyncio.timeout(20), it.app:
+    async with asyncio.timeout(30), it.app:
         jobs = await it.sent(*it.specs(4))
         worker = it.worker(1, recovery=Retry(base=0.05, max=0.05, jitter=0))
         await worker.start()
@@ -203,7 +203,7 @@ async def test_a_claim_that_is_answered_while_the_worker_stops(scene: Make, fuse
     gate = asyncio.Event()
     verb = "settle_claim" if fused else "claim"
     it = scene(held(verb, 1, gate), fused=fused)
-    async with asyncio.timeout(20), it.app:
+    async with asyncio.timeout(30), it.app:
         jobs = await it.sent(*it.specs(4))
         worker = it.worker(1)
         await worker.start()
@@ -239,7 +239,7 @@ async def test_a_claim_asked_again_says_what_is_held_by_then(inner: Storage) -> 
     away = it.storage
     assert isinstance(away, SecondClaimAway)
     it.beats = 1_000_000
-    async with asyncio.timeout(20), it.app:
+    async with asyncio.timeout(30), it.app:
         job = await it.patient.enqueue(7)
         async with it.worker(2):
             while not (away.asked and job.id in away.asked[-1]):  # noqa: ASYNC110
@@ -277,7 +277,7 @@ def _run(it: Scene, row: Record, version: int) -> Run:
 
 async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:
     it = scene(lost("claim", 1))
-    async with asyncio.timeout(20), it.app:
+    async with asyncio.timeout(30), it.app:
         job = await it.double.options(inline=True).enqueue(7)
         row = await job.ended()
     assert (row.result, row.lost, it.runs[7]) == ("14", 0, 1)
@@ -285,7 +285,7 @@ async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:
 
 async def test_an_inline_claim_that_is_asked_again_while_the_app_closes(scene: Make, inner: Storage) -> None:
     it = scene(lost("claim", 1))
-    async with asyncio.timeout(20), it.app:
+    async with asyncio.timeout(30), it.app:
         job = await it.double.options(inline=True).enqueue(7)
     await inner.open()
     [row] = await inner.get([job.id])
@@ -303,7 +303,7 @@ async def test_an_outcome_that_cannot_be_settled_keeps_its_lease(inner: Storage)
     asked: Script = script
     it = Scene(inner, asked)
     clock = inner._now  # type: ignore[attr-defined]
-    async with asyncio.timeout(20), it.app, it.worker(1, lease=LEASE), it.worker(1, lease=LEASE):
+    async with asyncio.timeout(30), it.app, it.worker(1, lease=LEASE), it.worker(1, lease=LEASE):
         job = await it.double.enqueue(7)
         while not it.storage.faults:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -324,7 +324,7 @@ async def test_a_loop_beside_that_fails_recovers_at_once(
     it = scene(before(verb, 1, 2))
     over = asyncio.Event()
     it.app.on("worker.recovered")(lambda _: over.set())
-    async with asyncio.timeout(20), it.app, it.worker():
+    async with asyncio.timeout(30), it.app, it.worker():
         await it.storage.reached(verb, 1)
         monkeypatch.setattr("treadle.defaults.PRUNE_EVERY", 60.0)
         await over.wait()

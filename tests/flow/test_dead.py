@@ -69,8 +69,8 @@ async def test_who_waits_for_a_retried_job_waits_again(app: App) -> None:
     with pytest.raises(TimeoutError):
         await job.result(timeout=0)
     async with work(app):
-        assert await job.result(timeout=10) == 1
-        assert await after.result(timeout=10) == 2  # what it had doomed waits again too
+        assert await job.result(timeout=30) == 1
+        assert await after.result(timeout=30) == 2  # what it had doomed waits again too
 
 
 def redriver(app: App, storage: Storage, clock: HandClock, rule: Redrive) -> Redriver:
@@ -181,7 +181,7 @@ async def test_a_busy_worker_does_not_redrive(app: App, spy: Spy, clock: HandClo
         rule, slots = Redrive(backoff=60, every=0.001), worker._state.slots
         beside = Redriver(rule, slots, spy, ["default"], lambda: app.tasks, clock, turned)
         looping = asyncio.ensure_future(beside.run())  # as the worker's own loop: this one says when it has turned
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await enough.wait()
         looping.cancel()
         assert spy.calls["find"] == finds  # neither loop even looked

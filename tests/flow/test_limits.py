@@ -223,7 +223,7 @@ async def test_the_concurrency_of_a_task_holds_over_all_workers_and_options(app:
         most = max(most, now)
         if now == 2:
             both.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await both.wait()
         await asyncio.sleep(0)
         now -= 1
@@ -231,7 +231,7 @@ async def test_the_concurrency_of_a_task_holds_over_all_workers_and_options(app:
     jobs = await app.enqueue([narrow.job(), *(narrow.options(limits=["x"], priority=n).job() for n in range(9))])
     async with work(app), work(app):
         for job in jobs:
-            await job.result(timeout=20)
+            await job.result(timeout=30)
     assert most == 2
 
 
@@ -353,7 +353,7 @@ async def test_cancelled_by_hand_is_not_lost(app: App, told: Told) -> None:
     async with work(app) as worker:
         await told.until("started")
         await app.jobs.cancel(job)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while worker.running:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     assert told.names("cancelled", "lost") == ["cancelled"]
@@ -368,7 +368,7 @@ async def test_the_lowest_priority_starts_on_an_idle_worker_and_the_highest_pass
 
     async with work(app):
         low = await f.options(priority=-32768).enqueue(-32768)
-        await low.result(timeout=10)
+        await low.result(timeout=30)
     await app.enqueue([f.options(priority=-5).job(-5) for _ in range(10_000)])
     await f.options(priority=100).enqueue(100)
     async with work(app, concurrency=1):
@@ -410,5 +410,5 @@ async def test_an_idle_worker_that_does_not_poll_starts_a_job_of_any_priority(
             while not (spy.calls["claim"] and spy.calls["watch"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             before = spy.calls["claim"]
-            await (await f.options(priority=priority).enqueue()).result(timeout=10)
+            await (await f.options(priority=priority).enqueue()).result(timeout=30)
             assert spy.calls["claim"] - before <= 4

@@ -41,14 +41,14 @@ async def test_a_worker_goes_on_beside_them(app: App, storage: Storage, told: To
     await app.open()
     await storage.enqueue([*ODD, *policies, NewJob(id="flow", task="treadle.flow", payload="garbage", ran=True)])
     async with Worker(app, ["default"], poll=3600):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not all(
                 row is not None and row.state.final for row in await storage.get(["rest", "no-rest", "flow"])
             ):
                 await storage.watch(("job:flow", "job:rest", "job:no-rest"), 0.05)
-        assert await (await t.enqueue(7)).result(10) == 7
+        assert await (await t.enqueue(7)).result(30) == 7
         for policy in policies:
-            assert (await app.client.ended(policy.id, 10)).state is State.SUCCEEDED, policy.retry
+            assert (await app.client.ended(policy.id, 30)).state is State.SUCCEEDED, policy.retry
     for id in ("rest", "no-rest"):
         row = await app.jobs.get(id)
         assert (row.state, row.reason) == (State.FAILED, "aborted")

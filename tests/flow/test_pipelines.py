@@ -182,7 +182,7 @@ async def test_a_run_is_deleted_with_its_children_and_its_next_step(app: App, cl
 
     async with p.worker(poll=0.01, concurrency=1, grace=0.1):
         run = await p.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             await began.wait()  # one child runs, two wait for its slot, the next step waits for all
         rows = (await app.jobs.list(workflow=run.id, limit=100)).records
         assert sorted(row.job.task for row in rows) == ["p.check", "p.check:a", "p.check:a", "p.check:a", "p.logic"]

@@ -23,13 +23,13 @@ async def test_failures_slow_a_worker_down(app: App, told: Told) -> None:
     await app.enqueue([f.job() for _ in range(3)])
     async with work(app, throttle=throttle, concurrency=1):
         await told.until("failed", 3)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not throttle.delay:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         broken[0] = False
         while throttle.delay:
             job = await f.enqueue()
-            await job.result(timeout=10)
+            await job.result(timeout=30)
 
 
 async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
@@ -47,7 +47,7 @@ async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
 
     jobs = await app.enqueue([slow.job() for _ in range(5)])
     async with work(app, concurrency=2, on_backlog=on_backlog, backlog_after=0.05, name="w"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await heard.wait()
         [backlog] = told
         assert backlog.worker == "w"
@@ -55,7 +55,7 @@ async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
         assert backlog.seconds >= 0.05
         go.set()
         for job in jobs:
-            await job.result(timeout=10)
+            await job.result(timeout=30)
     assert len(told) == 1
 
 
@@ -103,7 +103,7 @@ def two_steps(app: App) -> tuple[list[Event], asyncio.Event]:
 async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told) -> None:
     orphans, heard = two_steps(app)
     job = await app.tasks["root"].enqueue()
-    async with work(app), work(app), asyncio.timeout(20):
+    async with work(app), work(app), asyncio.timeout(30):
         await heard.wait()
         await told.until("workflow.ended")
     [event] = orphans
@@ -115,13 +115,13 @@ async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told)
 async def test_one_that_somebody_waited_for_is_not(app: App, told: Told) -> None:
     orphans, _ = two_steps(app)
     waited = await app.tasks["root"].enqueue()
-    waiting = asyncio.create_task(waited.result(timeout=20))
-    async with asyncio.timeout(20):
+    waiting = asyncio.create_task(waited.result(timeout=30))
+    async with asyncio.timeout(30):
         while not (await app.storage.find(Query(root=waited.id))).records[1:]:  # noqa: ASYNC110  # beside it: the mark
             await asyncio.sleep(0.01)
     waiting.cancel()  # gave up; but did wait
     alone = await app.tasks["root"].enqueue()
-    async with work(app), asyncio.timeout(20):
+    async with work(app), asyncio.timeout(30):
         await told.until("workflow.orphaned")
         await told.until("workflow.ended", 2)
     assert [event.id for event in orphans] == [alone.id]
@@ -132,7 +132,7 @@ async def test_the_same_event_in_two_processes_is_told_by_one(app: App, spy: Spy
     other = App(storage=spy, clock=clock)
     other_orphans, _ = two_steps(other)
     job = await app.tasks["leaf"].enqueue(1)
-    async with work(app), asyncio.timeout(20):
+    async with work(app), asyncio.timeout(30):
         await heard.wait()
         assert other._orphans.listening
         await other._orphans._ended(orphans[0])  # as if it had ended there as well

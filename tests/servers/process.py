@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 VERSIONS: set[str] = set()  # what has been started in this process; the report of the run ends with it
-PATIENCE = 20.0  # s until a server must be there
+PATIENCE = 60.0  # s until a server must be there
 
 # Beside each server, with a pipe from us: when we are gone, however that came, so is the server.
 GUARD = 'cat >/dev/null; kill -9 "$1"; rm -rf "$2"'

@@ -32,7 +32,7 @@ async def app(spy: Spy) -> AsyncIterator[App]:
 
 
 async def until(met: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await met():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -61,7 +61,7 @@ async def test_an_idle_worker_begins_without_asking(app: App, spy: Spy, storage:
         for _ in range(20):
             await waits()
             before = spy.calls["claim"]
-            await (await t.enqueue()).result(timeout=10)
+            await (await t.enqueue()).result(timeout=30)
             assert claims.pop() == before
 
 
@@ -113,14 +113,14 @@ async def test_a_slot_is_kept_for_what_may_be_handed(app: App, spy: Spy, storage
     async with Worker(app, concurrency=1, poll=LONG):
         await waits()
         first = await t.enqueue()
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 30)
         second = await t.enqueue()
         [row] = await storage.get([second.id])
         assert row is not None
         assert row.state is State.READY
         go.set()
-        await first.result(timeout=10)
-        await second.result(timeout=10)
+        await first.result(timeout=30)
+        await second.result(timeout=30)
 
 
 class Unheard(Spy):
@@ -141,7 +141,7 @@ async def test_what_was_said_and_not_heard_is_found_by_asking(storage: Storage, 
             for _ in range(5):
                 await waits()
                 job = await t.enqueue()
-                assert await job.result(timeout=10) == "ran"
+                assert await job.result(timeout=30) == "ran"
                 [row] = await storage.get([job.id])
                 assert row is not None
                 assert (row.attempt, row.lost) == (1, 0)

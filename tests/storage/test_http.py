@@ -60,5 +60,5 @@ async def test_a_call_that_reads_its_answer_ends_when_the_storage_is_closed() ->
             await asyncio.sleep(0)
         await storage.close()
         with pytest.raises(StorageUnavailable, match="closed in the middle"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await call

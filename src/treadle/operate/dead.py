@@ -11,13 +11,16 @@ from treadle.errors import BadOption
 from treadle.model import Page, State
 from treadle.operate.acts import GROUP
 from treadle.operate.jobs import Jobs, Told
+from treadle.operate.stays import Stays
 
 
-class Dead(Awaited, call="app.dead", sync="app.sync.dead.{name}(...)"):
+class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):
     """Failed jobs, newest first. Filters are those of `app.jobs`."""
 
+    looks = frozenset({"list"})
+
     def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
+        self._jobs, self._storage = jobs, jobs._storage
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **filters: Any) -> Page:
         """One page of failed jobs; fewer than `limit` where rows that nobody runs were among them."""

@@ -22,9 +22,10 @@ from treadle.model import Page, Query, Record, State, Stats
 from treadle.operate import acts, stored
 from treadle.operate.explain import explain, limits_within, made_by
 from treadle.operate.names import Names, near, warn
+from treadle.operate.stays import Stays
 from treadle.options import HasId
 from treadle.retry import read_policy
-from treadle.storage.carrying import check_stays, mark_of
+from treadle.storage.carrying import mark_of
 from treadle.storage.contract import Storage, confined
 from treadle.storage.rules import within as in_reach
 from treadle.task import Task
@@ -40,7 +41,7 @@ def id_of(job: HasId | str) -> str:
     return job if isinstance(job, str) else job.id
 
 
-class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
+class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     """Jobs of any state, by id or by filter.
 
     After a move the old storage still answers looks, with rows that no longer change; acts raise StorageMoved.
@@ -48,6 +49,8 @@ class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     Filters: state (a State, its name, or several), task, queue, workflow (id of its first job), parent, label, ids,
     before (an aware moment: created before it).
     """
+
+    looks = frozenset({"get", "handle", "list", "position", "explain", "signals_of", "signal"})  # `signal` stores a row
 
     def __init__(
         self, client: Client, storage: Callable[[], Awaitable[Storage]], tasks: Mapping[str, Task[..., Any, Any]],
@@ -73,7 +76,6 @@ class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         [found] = await self._client.get([id_of(job)])
         row = self._visible(found)
         if row is None:
-            await self._check_stays()
             raise UnknownJob(id_of(job))
         return row
 
@@ -156,9 +158,6 @@ class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         stats = limits_within(stats, self._reach)
         return explain(row, dict(zip(row.after, ups, strict=False)), ahead, stats, self._now(), parent)
 
-    async def _check_stays(self) -> None:
-        await check_stays(await self._storage())
-
     def _visible(self, row: Record | None) -> Record | None:
         return row if row is not None and in_reach(self._reach, row.job.queue) else None
 
@@ -179,8 +178,6 @@ class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         done = 0
         async for rows in self._chosen(job, filters, lambda row: not row.state.final or job is not None, progress):
             done += await self._acts.cancel(rows, tree)
-        if not done:
-            await self._check_stays()
         return done
 
     async def retry(self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter) -> int:
@@ -196,8 +193,6 @@ class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         done = 0
         async for rows in self._chosen(job, filters, _reopens, progress):
             done += await self._acts.reopen(rows, raising=job is not None)
-        if not done:
-            await self._check_stays()
         if job is not None and not done:
             await self._refuse(job, _reopens,
                                "only failed and cancelled jobs are reopened")  # fmt: skip
@@ -224,7 +219,6 @@ class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         check_name(name)
         row = await self.get(job)
         if row.state.final or row.ran:
-            await self._check_stays()
             how = str(row.state) if row.state.final else "waiting for its children"
             raise Stale(row.job.id, f"{how}: nobody waits for {name!r} any more")
         try:
@@ -271,8 +265,6 @@ class Jobs(Awaited, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         done = 0
         async for rows in self._chosen(job, filters, fits, progress):
             done += len(await self._acts.settle(rows, act, raising=job is not None))
-        if not done:
-            await self._check_stays()
         if job is not None and not done:
             await self._refuse(job, fits, otherwise)
         return done

@@ -22,9 +22,9 @@ from treadle.errors import BadOption, Stale, UnknownSchedule
 from treadle.job import Job, JobSpec
 from treadle.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
 from treadle.operate import ticks
+from treadle.operate.stays import Stays
 from treadle.operate.ticks import CatchUp, Declared, Definition, Entry, Overlap, Ticker
 from treadle.runner import OwnTask
-from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
 from treadle.task import Task
 
@@ -48,8 +48,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
     id: str  # of its row
 
 
-class Schedules(Awaited, call="app.schedules", sync="app.sync.schedules.{name}(...)", more={"store": "{through}"}):
+class Schedules(
+    Awaited, Stays, call="app.schedules", sync="app.sync.schedules.{name}(...)", more={"store": "{through}"}
+):
     """The schedules of the storage. Those declared in code are stored when a worker with that code starts."""
+
+    looks = frozenset({"list", "get", "store"})  # `store` has nothing to store where code declares none
 
     def __init__(
         self, storage: Callable[[], Awaitable[Storage]], send: Send, new_id: Callable[[], str],
@@ -154,7 +158,6 @@ class Schedules(Awaited, call="app.schedules", sync="app.sync.schedules.{name}(.
         for row in (await (await self._storage()).find(query)).records:
             if row.job.task.partition(":")[0] == ticks.TASK:
                 return row
-        await check_stays(await self._storage())
         raise UnknownSchedule(name)
 
     # --- acting
@@ -239,17 +242,12 @@ class Schedules(Awaited, call="app.schedules", sync="app.sync.schedules.{name}(.
     async def _change(self, name: str, act: Callable[[Entry], Outcome | None]) -> None:
         for _ in range(TRIES):
             out = act(await self._entry(name))
-            if out is None:
-                await check_stays(await self._storage())
             if out is None or await self._settle(out):
                 return
         raise Stale(name, "it is being changed all the time")
 
     async def _settle(self, out: Outcome) -> bool:
-        storage = await self._storage()
-        [answer] = await storage.settle([out])
-        if answer.status == "stale":
-            await check_stays(storage)
+        [answer] = await (await self._storage()).settle([out])
         return answer.status == "applied"
 
 

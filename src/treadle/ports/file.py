@@ -5,7 +5,6 @@ Without it a queue without a server could be had in memory only. One process at 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
@@ -14,16 +13,24 @@ from typing import Any, Literal, TypeVar
 
 from treadle import clock as clocks
 from treadle import forks
+from treadle.groups import Groups, Request
 from treadle.ports.contract import CorruptQueue, Pulled
 from treadle.ports.files import Disk, Files
 from treadle.ports.held import Held, Item, handle_of
 from treadle.ports.journal import SEGMENT, Journal
 from treadle.ports.memory import Dead
-from treadle.started import started
 
 T = TypeVar("T")
 Entries = list[Item | int]
 Change = Callable[[Held, float], tuple[Any, Entries]]
+
+
+class _Change(Request):
+    __slots__ = ("change",)
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.change = change
 
 
 class FileQueue:
@@ -43,10 +50,13 @@ class FileQueue:
         self._journal = Journal(self._files, self._path, segment)
         self._lock: int | None = None
         self._name = ""
-        self._asked: list[tuple[Change, asyncio.Future[Any]]] = []
-        self._running: asyncio.Task[None] | None = None
+        # All that is asked while one write is under way goes into the next: one flush for many.
+        self._groups = Groups[_Change](str(self._path), self._step, left=self._reload)
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
+        for text in (body, dedupe_key or ""):
+            text.encode()  # what cannot be written fails here, and not with all that is written together
+
         def change(held: Held, now: float) -> tuple[None, Entries]:
             if held.has_key(dedupe_key):
                 return None, []
@@ -90,7 +100,7 @@ class FileQueue:
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
         def change(item: Item, held: Held, now: float) -> Entries:
-            item.dead, item.token = reason, None
+            item.dead, item.token = reason.encode(errors="replace").decode(), None
             held.put(item)
             return [item]
 
@@ -108,8 +118,7 @@ class FileQueue:
 
     async def close(self) -> None:
         """Let another process have it. The next call opens it again."""
-        while self._running is not None:
-            await asyncio.wait([self._running])
+        await self._groups.idle()
         self._let_go()
 
     # --- one after the other, and the disk in a thread
@@ -122,48 +131,30 @@ class FileQueue:
         return await self._do(checked)
 
     async def _do(self, change: Callable[[Held, float], tuple[T, Entries]]) -> T:
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._asked.append((change, answer))
-        if self._running is None:
-            self._running = started(self._work())
-        return await answer
+        answer: T = await self._groups.ask(_Change(change))
+        return answer
 
-    async def _work(self) -> None:
-        """All that is asked while one write is on its way goes into the next: one flush for many."""
-        try:
-            while self._asked:
-                asked, self._asked = self._asked, []
-                try:
-                    answers = await self._step([change for change, _ in asked])
-                except Exception as error:
-                    for _, future in asked:
-                        if not future.done():
-                            future.set_exception(error)
-                            future.exception()  # whoever asked may be gone
-                    continue
-                for (_, future), answer in zip(asked, answers, strict=True):
-                    if not future.done():
-                        future.set_result(answer)
-        finally:
-            self._running = None
-
-    async def _step(self, changes: list[Change]) -> list[Any]:
+    async def _step(self, group: list[_Change]) -> None:
         if self._held is None:
-            self._held = await asyncio.to_thread(self._load)
-        now, entries, answers = self._now(), list[Item | int](), []
-        for change in changes:
-            answer, written = change(self._held, now)
+            self._held = await self._groups.in_thread(self._load)
+        held, now, entries, answers = self._held, self._now(), list[Item | int](), []
+        for each in group:
+            answer, written = each.change(held, now)
             answers.append(answer)
             entries += written
         if entries:
-            try:
-                await asyncio.to_thread(self._write, entries, self._held)
-            except OSError as error:
-                # What reached the disk is not known; what is in memory is more than that. The disk decides.
-                self._let_go()
-                self._report(error)
-                raise
-        return answers
+            await self._store(entries, held)
+        for each, answer in zip(group, answers, strict=True):
+            each.reply(answer)
+
+    async def _store(self, entries: Entries, held: Held) -> None:
+        try:
+            await self._groups.in_thread(lambda: self._write(entries, held))
+        except Exception as error:
+            # What reached the disk is not known; what is in memory is more than that. The disk decides.
+            self._let_go()
+            self._report(error)
+            raise
 
     def _load(self) -> Held:
         if self._lock is None:
@@ -198,10 +189,14 @@ class FileQueue:
     def forked(self) -> None:
         """In a child the queue is closed: the parent has it open."""
         self._let_go()
-        self._asked, self._running = [], None
+        self._groups.forget()
+
+    def _reload(self) -> None:
+        """The next step reads the files: a write was under way when its event loop was closed."""
+        self._held = None
 
     def _let_go(self) -> None:
-        self._held = None
+        self._reload()
         if self._lock is not None:
             self._files.unlock(self._lock)
             self._lock = None

@@ -5,7 +5,6 @@ Calls made while a commit is under way share the next one, so a thousand waiting
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any, Final, TypeVar
 from treadle import clock as clocks
 from treadle import forks
 from treadle.errors import StorageUnavailable
+from treadle.groups import Groups, Request
 from treadle.private import make_file
-from treadle.started import started
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection, float], Any]
@@ -30,6 +29,14 @@ ADD: Final = "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
 DELETE: Final = "DELETE FROM kv WHERE key = ?"
 
 
+class _Change(Request):
+    __slots__ = ("change",)
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.change = change
+
+
 class FileStore:
     """Keys in one file; see `file_store`."""
 
@@ -37,8 +44,7 @@ class FileStore:
         self._path, self._now = Path(file), clock
         self._db: sqlite3.Connection | None = None
         self._made: sqlite3.Connection | None = None  # the same, from its first moment on
-        self._asked: list[tuple[Change, asyncio.Future[Any]]] = []
-        self._running: asyncio.Task[None] | None = None
+        self._groups = Groups[_Change](str(self._path), self._step)
 
     async def get(self, key: str) -> str | None:
         return await self._do(lambda db, now: _read(db, key))
@@ -65,35 +71,29 @@ class FileStore:
 
     async def close(self) -> None:
         """Close the file. The next call opens it again."""
-        while self._running is not None:
-            await asyncio.wait([self._running])
+        await self._groups.idle()
         self._let_go()
 
     # --- one transaction after the other, in a thread
 
     async def _do(self, change: Callable[[sqlite3.Connection, float], T]) -> T:
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._asked.append((change, answer))
-        if self._running is None:
-            self._running = started(self._work())
-        return await answer
+        answer: T = await self._groups.ask(_Change(change))
+        return answer
 
-    async def _work(self) -> None:
+    async def _step(self, group: list[_Change]) -> None:
         try:
-            while self._asked:
-                asked, self._asked = self._asked, []
-                try:
-                    answers = await asyncio.to_thread(self._commit, [change for change, _ in asked])
-                except BaseException as error:
-                    _fail(asked, error)
-                    if not isinstance(error, Exception):
-                        raise
-                    continue
-                for (_, future), answer in zip(asked, answers, strict=True):
-                    if not future.done():
-                        future.set_result(answer)
-        finally:
-            self._running = None
+            answers = await self._groups.in_thread(lambda: self._commit([each.change for each in group]))
+        except StorageUnavailable:
+            raise
+        except Exception as error:
+            if len(group) == 1:
+                group[0].reply(error)
+                return
+            for each in group:  # nothing was stored, because one of them cannot be: each in a transaction of its own
+                await self._step([each])
+        else:
+            for each, answer in zip(group, answers, strict=True):
+                each.reply(answer)
 
     def _commit(self, changes: list[Change]) -> list[Any]:
         try:
@@ -134,24 +134,13 @@ class FileStore:
         if self._made is not None:
             forks.leave(self._made)
         self._db = self._made = None
-        self._asked, self._running = [], None
+        self._groups.forget()
 
     def _let_go(self) -> None:
         self._db = None
         if self._made is not None:  # also where the file could be opened and not read
             self._made.close()
             self._made = None
-
-
-def _fail(asked: list[tuple[Change, asyncio.Future[Any]]], error: BaseException) -> None:
-    for _, future in asked:
-        if future.done():
-            continue
-        if isinstance(error, Exception):
-            future.set_exception(error)
-            future.exception()  # the caller may be gone
-        else:
-            future.cancel()
 
 
 def _read(db: sqlite3.Connection, key: str) -> str | None:

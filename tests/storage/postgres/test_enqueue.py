@@ -95,7 +95,7 @@ async def test_an_id_that_somebody_is_just_storing(storage: PostgresStorage, sto
         await storage.within(other).enqueue([job("b", task="first")])
         second = asyncio.create_task(storage.enqueue([job("a"), job("b", task="second"), job("c")]))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%enqueue_plain%'"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.01)
         await (other.commit() if stored else other.rollback())

@@ -55,7 +55,7 @@ async def test_many_unique_jobs_that_somebody_is_just_storing(storage: PostgresS
         await storage.within(other).enqueue(jobs[0])
         second = asyncio.create_task(storage.enqueue(jobs[1]))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%enqueue_keyed%'"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while support.admin().execute(waits).fetchone() == (0,):  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.01)
         await (other.commit() if stored else other.rollback())

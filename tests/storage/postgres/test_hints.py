@@ -19,7 +19,7 @@ from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.wake import LATE
 from treadle.storage.sessions import at_once
 
-LONG = 10.0  # s; no test waits that long unless a hint is missing
+LONG = 60.0  # s; no test waits that long unless a hint is missing
 CALLS = 8
 WAITS = (
     "SELECT wait_event_type, wait_event FROM pg_stat_activity "

@@ -84,7 +84,7 @@ async def test_idle_connections_that_died_are_replaced(named: PostgresStorage, s
 async def test_hints_come_back_by_themselves(named: PostgresStorage, schema: str) -> None:
     mine = "query LIKE 'LISTEN%%' OR query LIKE '%%pg_advisory_lock_shared%%' OR query LIKE '%%pg_notify%%'"
     assert end_connections(schema, f"({mine} OR query = 'SELECT 1')") == 1
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         for n in range(1_000):  # until it listens again
             watch = asyncio.create_task(named.watch(["queue:default"], 0.2))
             await asyncio.sleep(0.01)
@@ -135,7 +135,7 @@ async def test_a_server_that_stops_and_comes_back(own: Postgres) -> None:
     own.start()
     claimed = await storage.claim(Claim(worker="w#1"))
     assert [row.id for row in claimed.records] == ["a"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while True:
             watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
             await asyncio.sleep(0.01)
@@ -256,7 +256,7 @@ async def test_a_wrong_password_is_not_shown(own: Postgres) -> None:
     assert "wrongone" not in str(caught.value)
     assert not isinstance(caught.value, StorageUnavailable), "a worker would try again for ever"
     with pytest.raises(StorageError, match="is the password right"):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             await Worker(App(own.url.replace("postgres@", "me:wrongone@"))).run()
 
 

@@ -258,7 +258,7 @@ async def test_a_storage_that_is_not_open_joins_too(storage: PostgresStorage, wa
         assert [row.id for row in await storage.within(given).enqueue([job("a")])] == ["a"]
 
     await way(url_of(storage), use)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while sessions(url_of(storage)):  # noqa: ASYNC110 - the server ends a session some time after its client left
             await asyncio.sleep(0.01)
     await storage.open()

@@ -36,7 +36,7 @@ async def test_a_worker_whose_connection_broke_hears_of_it(app: App, storage: Re
         for _ in range(5):
             await waits()
             await storage._pool.command("CLIENT", "KILL", "TYPE", "pubsub")
-            assert await (await t.enqueue()).result(timeout=10) == "ran"
+            assert await (await t.enqueue()).result(timeout=30) == "ran"
 
 
 async def test_nothing_is_handed_to_a_process_that_is_gone(storage: RedisStorage) -> None:
@@ -70,7 +70,7 @@ async def test_asks_leave_nothing_behind(app: App, storage: RedisStorage, waits:
     async with Worker(app, poll=LONG), Worker(app, poll=LONG):
         await waits(2)
         for _ in range(20):
-            await (await t.enqueue()).result(timeout=10)
+            await (await t.enqueue()).result(timeout=30)
         await waits(2)
         for key in await storage._pool.command("KEYS", f"{storage._tag}:asking:*"):
             assert await storage._pool.command("ZCARD", key) <= 2

@@ -152,7 +152,7 @@ async def test_a_fail_over_is_found_by_itself(sentinels: Sentinels) -> None:
     await asyncio.to_thread(sentinels.fail_over)
     await patiently(lambda: storage.enqueue(jobs("b", 50)))
     assert await drain(storage, 100) == [*(f"a{n:03}" for n in range(50)), *(f"b{n:03}" for n in range(50))]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         for n in itertools.count():
             watch = asyncio.create_task(storage.watch(["queue:default"], 0.5))
             await asyncio.sleep(0)

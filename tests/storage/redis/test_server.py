@@ -50,9 +50,13 @@ async def test_scripts_forgotten_are_sent_again(storage: RedisStorage) -> None:
 
 
 async def test_the_clock_is_the_servers(storage: RedisStorage) -> None:
-    seconds, micros = await storage._pool.command("TIME")
+    async def now() -> float:
+        seconds, micros = await storage._pool.command("TIME")
+        return int(seconds) + int(micros) / 1e6
+
+    before = await now()
     [row] = await storage.enqueue([job("a")])
-    assert 0 <= row.created_at - (int(seconds) + int(micros) / 1e6) < 5
+    assert before <= row.created_at <= await now()
     assert await storage.get(["a"]) == [row]
 
 
@@ -69,7 +73,7 @@ async def test_hints_come_back_by_themselves(storage: RedisStorage) -> None:
     await other.open()
     await other._pool.command("CLIENT", "KILL", "TYPE", "pubsub")
     assert storage._ear is not None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:  # until it listens again
             watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
             await asyncio.sleep(0.05)
@@ -294,7 +298,7 @@ async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
     ear = storage._ear
     assert ear is not None
     await asyncio.sleep(0.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while ear._listening:  # each message finds nobody waiting
             await storage.enqueue([job("a"), job(next(_names))])
             claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
@@ -318,7 +322,7 @@ async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> 
         claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
         await storage.settle([done(row) for row in claimed.records])
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await run("a")
         while ends in ear._listening:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -335,7 +339,7 @@ async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatc
     parts = urlsplit(valkey.url())
     assert parts.hostname is not None
     assert parts.port is not None
-    async with Proxy(parts.hostname, parts.port) as proxy, asyncio.timeout(20):
+    async with Proxy(parts.hostname, parts.port) as proxy, asyncio.timeout(30):
         storage = RedisStorage(f"redis://127.0.0.1:{proxy.port}{parts.path}", ns=next(_names))
         await storage.open()
         ear = storage._ear

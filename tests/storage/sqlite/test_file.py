@@ -323,4 +323,4 @@ def test_children_end_by_themselves(tmp_path: Path) -> None:
     with child(tmp_path / "jobs.db", "say('open')\nsys.stdin.readline()\nos._exit(0)") as process:
         assert line(process) == "open"
         tell(process)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0

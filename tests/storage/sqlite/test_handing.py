@@ -81,7 +81,7 @@ async def test_a_worker_is_handed_the_jobs_of_another_process(storage: SqliteSto
                     await waits()
                     before = spy.calls["claim"]
                     tell(sender)
-                    assert await asyncio.wait_for(ran.get(), 10) == f"{before}"
+                    assert await asyncio.wait_for(ran.get(), 30) == f"{before}"
                     assert line(sender)
 
 
@@ -113,7 +113,7 @@ async def test_what_a_killed_sender_has_not_said_is_found(storage: SqliteStorage
             """
             with child(path, body) as sender:
                 assert await asyncio.to_thread(sender.wait) == -9
-            await (await app.jobs.handle("a")).result(timeout=10)
+            await (await app.jobs.handle("a")).result(timeout=30)
             [row] = await storage.get(["a"])
             assert row is not None
             assert (row.lost, row.attempt) == (0, 1)
@@ -214,7 +214,7 @@ async def test_a_job_that_was_in_line_before_is_handed_first(storage: SqliteStor
     await asyncio.sleep(0)
     await storage.enqueue([job("c")])
     assert await hint == {"queue:default"}
-    ticket, row = await asyncio.wait_for(got.get(), 10)
+    ticket, row = await asyncio.wait_for(got.get(), 30)
     assert (ticket, row.job.id) == ("w#1", "a")
     assert [row.job.id for row in (await storage.claim(ask(2))).records] == ["b", "c"]
 
@@ -240,7 +240,7 @@ async def test_large_jobs_and_far_receivers(tmp_path: Path, folder: str, size: i
             address, got = posted(worker)
             await in_vain(worker, f"w#{n}", address)
             await sender.enqueue([job(f"j{n}", payload="é\n" * size, headers=(("a", "b"),))])
-            ticket, row = await asyncio.wait_for(got.get(), 10)
+            ticket, row = await asyncio.wait_for(got.get(), 30)
             assert ticket == f"w#{n}"
             assert [row] == await worker.get([f"j{n}"])
 

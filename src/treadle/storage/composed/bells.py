@@ -20,7 +20,7 @@ from msgspec import Struct
 from treadle.errors import UNREADABLE, StorageError
 from treadle.model import Record, State
 from treadle.ports import Pulled
-from treadle.storage.composed.calls import Port
+from treadle.storage.composed.calls import Port, here
 
 log = logging.getLogger("treadle")
 
@@ -152,15 +152,16 @@ class Bells:
 
     async def abandon(self) -> None:
         """Stop at once."""
-        for task in self._work:
+        work = here(self._work)
+        for task in work:
             task.cancel()
-        if self._work:
-            await asyncio.wait(self._work)
+        if work:
+            await asyncio.wait(work)
 
     async def close(self) -> None:
         """Stop, once what is on its way is done; give back what was popped and is not needed."""
-        if self._work:
-            await asyncio.wait(self._work, timeout=GRACE)
+        if work := here(self._work):
+            await asyncio.wait(work, timeout=GRACE)
         await self.abandon()
         kept, self._kept, self._owed = self._kept, [], 0
 

@@ -48,6 +48,11 @@ class Port:
             raise StorageUnavailable(f"the {self._kind}, asked to {name}: {what}") from error
 
 
+def here(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Those of the event loop that runs. Tasks of a loop that was closed never end, and cannot be cancelled."""
+    return {task for task in tasks if task.get_loop() is asyncio.get_running_loop()}
+
+
 async def soon(call: Awaitable[Any]) -> Any:
     """For what may fail without harm: answers None then."""
     try:

@@ -18,6 +18,7 @@ import msgspec
 
 from treadle import clock
 from treadle.errors import StorageError, StorageUnavailable
+from treadle.groups import Groups, Request
 from treadle.model import (
     Claim,
     Claimed,
@@ -47,7 +48,7 @@ from treadle.storage.checks import (
 )
 from treadle.storage.composed import tidy, words
 from treadle.storage.composed.bells import Bells
-from treadle.storage.composed.calls import PATIENCE, Port, soon
+from treadle.storage.composed.calls import PATIENCE, Port, here, soon
 from treadle.storage.composed.log import AHEAD, Log, as_text, pieces
 from treadle.storage.composed.replica import Replica
 from treadle.storage.composed.words import Draft, Entry, Op
@@ -68,27 +69,18 @@ Look = Callable[[Replica, float], Any]
 _encode = msgspec.json.Encoder().encode
 
 
-class _Asked:
+class _Asked(Request):
     """A call that waits: what it wants in the log, when it wants that, and how it is answered without."""
 
-    __slots__ = ("answer", "look", "op", "text", "wants")
+    __slots__ = ("look", "op", "text", "wants")
 
     def __init__(self, op: Op | None, look: Look | None, wants: Callable[[Replica, float], bool] | None) -> None:
+        super().__init__()
         self.op, self.look, self.wants = op, look, wants
         self.text = _encode(op) if op is not None else b""
-        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def writes(self, replica: Replica, now: float) -> bool:
         return self.op is not None and (self.wants is None or self.wants(replica, now))
-
-    def say(self, found: Any) -> None:
-        if self.answer.done():
-            return  # whoever asked has gone
-        if isinstance(found, Exception):
-            self.answer.set_exception(found)
-            self.answer.exception()  # seen, even if nobody is there any more
-        else:
-            self.answer.set_result(found)
 
 
 class ComposedStorage:
@@ -111,15 +103,18 @@ class ComposedStorage:
         self._queue = Port(ports.queue, "queue", patience)
         self._hub = Hub()
         self._log, self._replica = Log(self._store, namespace), Replica(self._hub)
-        self._asked: deque[_Asked] = deque()
-        self._running: asyncio.Task[None] | None = None
+        self._groups = Groups[_Asked](f"the jobs of {namespace!r}", self._step, self._together)
+        self._is_open = False
+        self._read_at: tuple[float, float] | None = None  # our monotonic clock, and the store's, at one moment
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is under way: an event loop that was closed may have left tasks in the middle."""
         self._closing: asyncio.Task[None] | None = None  # while it is being closed
         self._beside: set[asyncio.Task[Any]] = set()
         self._bells = self._new_bells()
         self._end_listening: Any = None
-        self._is_open, self._telling, self._hearing = False, False, False
-        self._tidying = self._listening = False
-        self._read_at: tuple[float, float] | None = None  # our monotonic clock, and the store's, at one moment
+        self._telling = self._hearing = self._tidying = self._listening = False
 
     def _new_bells(self) -> Bells:
         return Bells(self._queue, self._row, self._hub.speak, lambda: self._replica.at)
@@ -131,11 +126,11 @@ class ComposedStorage:
 
     async def open(self) -> None:
         """Read the rows as they are, and listen for what happens to them."""
-        while self._closing is not None:
+        while self._closing is not None and self._closing.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._closing])  # or it would close what is opened here
         if self._is_open:
             return
-        self._running, self._bells = None, self._new_bells()
+        self._begin()
         await self._reload()
         await self._catch_up()
         self._is_open = True
@@ -144,7 +139,7 @@ class ComposedStorage:
     async def close(self) -> None:
         """Stop, and let the ports close what they have open. Where the caller is cancelled, closing goes on; the next
         `open` or `close` waits for it."""
-        if self._closing is None:
+        if self._closing is None or self._closing.get_loop() is not asyncio.get_running_loop():
             if not self._is_open:
                 return
             self._is_open = False
@@ -159,12 +154,12 @@ class ComposedStorage:
 
     async def _stop(self) -> None:
         await self._bells.close()
-        for task in list(self._beside):
+        beside = here(self._beside)
+        for task in beside:
             task.cancel()
-        if self._running is not None:
-            await asyncio.wait([self._running])
-        if self._beside:
-            await asyncio.wait(self._beside)
+        await self._groups.idle()
+        if beside:
+            await asyncio.wait(beside)
         ending, self._end_listening = self._end_listening, None
         if ending is not None:
             await soon(self._pubsub(ending))
@@ -176,9 +171,10 @@ class ComposedStorage:
         """Stop as if the process had died: nothing is finished, given back or said. For tests."""
         self._is_open = False
         await self._bells.abandon()
-        for task in (*self._beside, *filter(None, [self._running])):
+        for task in self._beside:
             task.cancel()
-        await asyncio.gather(*self._beside, *filter(None, [self._running]), return_exceptions=True)
+        await self._groups.stop()
+        await asyncio.gather(*self._beside, return_exceptions=True)
 
     # --- the verbs
 
@@ -281,32 +277,14 @@ class ComposedStorage:
     async def _ask(
         self, op: Op | None, look: Look | None = None, wants: Callable[[Replica, float], bool] | None = None
     ) -> Any:
-        asked = _Asked(op, look, wants)
-        self._asked.append(asked)
-        if self._running is None:
-            self._running = started(self._work())
-        return await asked.answer
+        return await self._groups.ask(_Asked(op, look, wants))
 
-    async def _work(self) -> None:
-        try:
-            while self._asked:
-                asked = self._together()
-                try:
-                    await self._step(asked)
-                except asyncio.CancelledError:
-                    raise
-                except Exception as error:
-                    for each in asked:
-                        each.say(error)
-        finally:
-            self._running = None
-
-    def _together(self) -> list[_Asked]:
+    def _together(self, waiting: deque[_Asked]) -> list[_Asked]:
         """The calls that go into one entry: as many as fit into one value; one that does not goes alone."""
-        asked, size = [self._asked.popleft()], 0
+        asked = [waiting.popleft()]
         size = len(asked[0].text)
-        while self._asked and size + len(self._asked[0].text) <= self._piece:
-            asked.append(self._asked.popleft())
+        while waiting and size + len(waiting[0].text) <= self._piece:
+            asked.append(waiting.popleft())
             size += len(asked[-1].text)
         return asked
 
@@ -331,13 +309,13 @@ class ComposedStorage:
                     await self._won(place)
                     entry = Entry(draft.id, now, words.RULES, draft.after, parts=beside)
                     for each, answer in zip(writing, self._apply_own(entry, writing), strict=True):
-                        each.say(answer)
+                        each.reply(answer)
                     asked, at_end = [each for each in asked if each not in writing], True
                     continue
             await self._catch_up()
             replica, at_end = self._replica, True
         for each in asked:
-            each.say(_seen(each, replica, now))
+            each.reply(_seen(each, replica, now))
 
     async def _won(self, place: int) -> None:
         """A place can be won that was deleted meanwhile, or that comes after what the store has forgotten: then nobody
@@ -477,7 +455,7 @@ class ComposedStorage:
             self._hearing = False
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(_quietly(work))
+        task = started(_quietly(work))  # or a task that is cancelled before it began would be "under way" for ever
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
