@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,6 +108,31 @@ def test_each_method_that_must_be_awaited(shop: App, group: str, name: str) -> N
 
 def test_the_methods_keep_their_signatures() -> None:
     assert list(inspect.signature(App("memory://").jobs.cancel).parameters) == ["job", "tree", "progress", "filters"]
+
+
+def coroutine_functions(shop: App) -> Iterator[Callable[..., Any]]:
+    for group, name in methods():
+        yield getattr(GROUPS[group](shop), name)
+    greet = shop.tasks["greet"]
+    yield from (shop.enqueue, greet.enqueue, greet.options(delay=1).enqueue, shop.stub("far").enqueue)
+    yield from (flow(greet.job("x")).enqueue, chain(greet.job("x")).enqueue, Worker(shop).run, Worker(shop).stop)
+
+
+def test_they_are_coroutine_functions(shop: App) -> None:
+    """As frameworks, mocks and decorators ask, which await what such a function answers."""
+    for function in coroutine_functions(shop):
+        assert asyncio.iscoroutinefunction(function), function
+        if sys.version_info >= (3, 12) or function.__name__ not in ("enqueue", "run"):
+            assert inspect.iscoroutinefunction(function), function
+            assert inspect.iscoroutinefunction(getattr(type(function.__self__), function.__name__))  # type: ignore[attr-defined]
+    assert not asyncio.iscoroutinefunction(shop.task)
+    assert not asyncio.iscoroutinefunction(shop.sync.enqueue)
+
+
+def test_they_have_names_and_words(shop: App) -> None:
+    assert shop.jobs.cancel.__name__ == "cancel"
+    assert (shop.jobs.cancel.__doc__ or "").startswith("Cancel a job")
+    assert "coroutine" not in repr(shop.jobs.cancel)
 
 
 def test_what_it_says_to_write_works(shop: App) -> None:

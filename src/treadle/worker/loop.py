@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from treadle import defaults, ids
-from treadle.awaiting import check_awaited
+from treadle.awaiting import answers_coroutine, check_awaited
 from treadle.compose.plan import FLOW
 from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
 from treadle.loopcall import LoopCall, LoopEnded
@@ -29,6 +29,7 @@ from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask
 from treadle.started import started
 from treadle.storage.contract import Storage, confined
+from treadle.words import spelled
 from treadle.worker.asks import Rooms, weights
 from treadle.worker.backlog import Backlog
 from treadle.worker.lead import Role, role_of
@@ -53,6 +54,7 @@ def calm_collector() -> None:
         gc.set_threshold(YOUNG)
 
 
+@spelled
 class Worker:
     """Runs the jobs of an app.
 
@@ -190,6 +192,7 @@ class Worker:
         if only and self._setup.role == "leader":
             raise BadOption("role", f"the token is bound to {', '.join(only)}: a leader tends the jobs of every queue")
 
+    @answers_coroutine
     def run(self) -> Coroutine[Any, Any, None]:
         """Run until SIGTERM or SIGINT: the first stops decently, the second at once.
 
