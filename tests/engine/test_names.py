@@ -15,7 +15,7 @@ from treadle import App, BadOption, Limit, UnknownName, UnknownSchedule, current
 async def shop(app: App) -> App:
     """A queue and a limit that code names, a queue that only a job names, and a rule."""
 
-    @app.task(name="mail.send", queue="mail", limits=["smtp"])
+    @app.task(name="mail.send", queue="mail", limits=["smtp", "tenant:4"])
     async def send() -> None: ...
 
     await app.stub("fetch.page", queue="fetch").enqueue()
@@ -44,6 +44,7 @@ RIGHT: dict[str, Callable[[App], Awaitable[object]]] = {
     "a queue of a task": lambda app: app.queues.pause("mail"),
     "a limit of a task": lambda app: app.limits.pause("smtp"),
     "a partition of a rule": lambda app: app.limits.pause("site:one"),
+    "a new rule for partitions in use": lambda app: app.limits.set(Limit("tenant", slots=1)),
     "a new rule": lambda app: app.limits.set(Limit("new", slots=1)),
     "no job in a queue that is used": lambda app: app.jobs.cancel(queue="mail"),
     "a task of code": lambda app: app.jobs.retry(task="mail.send"),

@@ -273,7 +273,9 @@ class Names:
             return None
         kind, _, queue = name.partition(":")
         if kind != "queue":
-            return self._mistyped(used(self._tasks, Stats(limits=rules)), "limit", name)
+            known = used(self._tasks, Stats(limits=rules))
+            holds = any(each.partition(":")[0] == name for each in known.limits)  # a rule is for all its partitions
+            return None if holds else self._mistyped(known, "limit", name)
         known = await self._all_known(FRESH)
         return None if await self._has_jobs(queue) else self._mistyped(known, "queue", queue)
 
