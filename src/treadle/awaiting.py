@@ -62,7 +62,8 @@ class Awaited:
         if call is None:  # a class that a user derived
             return
         for name, method in list(vars(cls).items()):
-            if not name.startswith("_") and inspect.iscoroutinefunction(method):
+            code = getattr(method, "__code__", None)  # a marked function (`answers_coroutine`) checks by itself
+            if not name.startswith("_") and code is not None and code.co_flags & inspect.CO_COROUTINE:
                 through = f"app.sync.call({call}.{name}(...))"
                 instead = (more or {}).get(name, sync or through).format(name=name, through=through)
                 setattr(cls, name, _Checked(method, f"{call}.{name}()", instead))
