@@ -18,7 +18,7 @@ from treadle import clock as clocks
 from treadle import codec as codecs
 from treadle import config, defaults, judge, middleware
 from treadle import cron as crons
-from treadle.awaiting import Awaited, answers_coroutine, check_awaited
+from treadle.awaiting import Awaited, check_awaited
 from treadle.batch import BatchDecorator, BatchTask
 from treadle.client import Client
 from treadle.compose.reduce import Reducer
@@ -46,6 +46,7 @@ from treadle.operate.ticks import CatchUp, Overlap
 from treadle.options import HasId, Options, Seconds, Sizes, When, name_of
 from treadle.ports import name_of_space, three
 from treadle.retry import Retry
+from treadle.started import answers_coroutine
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage, confined
 from treadle.storage.sessions import bound_to

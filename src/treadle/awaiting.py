@@ -19,7 +19,6 @@ from treadle.words import refuse_unknown
 
 P = ParamSpec("P")
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 # What follows a call whose result is an argument of another call, as in `asyncio.run(task.enqueue())`.
 HANDED_ON: Final = (
@@ -106,13 +105,3 @@ def unchecked(method: Callable[P, T]) -> Callable[P, T]:
     loop."""
     found: Callable[P, T] = getattr(method, "__wrapped__", method)
     return found
-
-
-def answers_coroutine(function: F) -> F:
-    """Mark a plain function that answers a coroutine, so that programs await what it answers. Before Python 3.12 only
-    `asyncio.iscoroutinefunction` sees the mark."""
-    if sys.version_info >= (3, 12):
-        return inspect.markcoroutinefunction(function)
-    marked: Any = function
-    marked._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
-    return function

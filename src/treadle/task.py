@@ -14,7 +14,7 @@ from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle import codec, defaults, ids
-from treadle.awaiting import answers_coroutine, check_awaited
+from treadle.awaiting import check_awaited
 from treadle.compose.reduce import BUILT_IN, Reducer, folded_type, reducer_of
 from treadle.errors import BadArgument, BadOption, BadTask, TooLarge
 from treadle.ids import IdFactory
@@ -36,6 +36,7 @@ from treadle.options import (
 )
 from treadle.ranges import OWN
 from treadle.retry import Policy, Retry
+from treadle.started import answers_coroutine
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar

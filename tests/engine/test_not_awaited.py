@@ -14,6 +14,13 @@ import pytest
 
 from treadle import App, Job, Worker, chain, flow
 from treadle.errors import BadOption, NotAwaited, UnknownJob
+from treadle.storage.composed import ComposedStorage
+from treadle.storage.contract import Storage
+from treadle.storage.http import HttpStorage
+from treadle.storage.memory import MemoryStorage
+from treadle.storage.postgres import PostgresStorage
+from treadle.storage.redis import RedisStorage
+from treadle.storage.sqlite import SqliteStorage
 
 
 @pytest.fixture
@@ -127,6 +134,18 @@ def test_they_are_coroutine_functions(shop: App) -> None:
             assert inspect.iscoroutinefunction(getattr(type(function.__self__), function.__name__))  # type: ignore[attr-defined]
     assert not asyncio.iscoroutinefunction(shop.task)
     assert not asyncio.iscoroutinefunction(shop.sync.enqueue)
+
+
+@pytest.mark.parametrize(
+    "kind", [MemoryStorage, SqliteStorage, PostgresStorage, RedisStorage, HttpStorage, ComposedStorage]
+)
+def test_the_verbs_of_a_storage_are_coroutine_functions(kind: type) -> None:
+    verbs = [name for name, found in vars(Storage).items() if not name.startswith("_") and inspect.isfunction(found)]
+    assert {"settle", "settle_claim"} & {*verbs}
+    for name in verbs:
+        if (found := getattr(kind, name, None)) is not None:
+            assert asyncio.iscoroutinefunction(found), name
+            assert sys.version_info < (3, 12) or inspect.iscoroutinefunction(found), name
 
 
 def test_they_have_names_and_words(shop: App) -> None:

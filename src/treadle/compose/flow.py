@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from msgspec.structs import replace
 
 from treadle import defaults
-from treadle.awaiting import answers_coroutine, check_awaited
+from treadle.awaiting import check_awaited
 from treadle.codec import MISSING
 from treadle.compose.check import acyclic, usable
 from treadle.compose.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
@@ -22,6 +22,7 @@ from treadle.job import Continuation, Job, JobSpec, Source, T, T_co, W, W_co
 from treadle.model import NewJob
 from treadle.options import When, all_succeeded
 from treadle.retry import read_policy
+from treadle.started import answers_coroutine
 from treadle.words import spelled_call
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from treadle import defaults, ids
-from treadle.awaiting import answers_coroutine, check_awaited
+from treadle.awaiting import check_awaited
 from treadle.compose.plan import FLOW
 from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
 from treadle.loopcall import LoopCall, LoopEnded
@@ -27,7 +27,7 @@ from treadle.model import Record
 from treadle.options import name_of
 from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask
-from treadle.started import started
+from treadle.started import answers_coroutine, started
 from treadle.storage.contract import Storage, confined
 from treadle.words import spelled
 from treadle.worker.asks import Rooms, weights
