@@ -22,7 +22,7 @@ from treadle.awaiting import Awaited, check_awaited
 from treadle.batch import BatchDecorator, BatchTask
 from treadle.client import Client
 from treadle.compose.reduce import Reducer
-from treadle.compose.sent import flatten, waiting
+from treadle.compose.sent import SENDING, flatten, waiting
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.errors import BadOption, BadTask, UnknownTask
 from treadle.events import Emitter, Event, Listener
@@ -37,6 +37,7 @@ from treadle.operate.following import Following
 from treadle.operate.holds import Holds
 from treadle.operate.jobs import Jobs
 from treadle.operate.limits import Limits
+from treadle.operate.moved import Moved
 from treadle.operate.names import Names, without_rule
 from treadle.operate.orphans import Orphans
 from treadle.operate.queues import Queues
@@ -45,11 +46,13 @@ from treadle.operate.ticks import CatchUp, Overlap
 from treadle.options import HasId, Options, Seconds, Sizes, When, name_of
 from treadle.ports import name_of_space, three
 from treadle.retry import Retry
+from treadle.started import answers_coroutine
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage, confined
 from treadle.storage.sessions import bound_to
 from treadle.sync import Portal
 from treadle.task import Computed, Kind, Maker, Stub, Task, own_limit
+from treadle.words import refuse_unknown, spelled, spelled_call
 from treadle.worker.inline import Inline
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ V = TypeVar("V", bound=Value)
 Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
 
 
+@spelled
 class App(Awaited, call="app", more={"close": "app.sync.close()"}):
     """Tasks and where their jobs live.
 
@@ -117,12 +121,19 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         self.sync = Portal(self)
         names = Names(self._opened, self.tasks)
         self.client.names, self._maker.given = names, names.given
-        self.jobs = Jobs(self.client, self._opened, self.tasks, self.now, names, self.sizes.step)
+        self._moved = self.client.moved = Moved(self._opened)
+        self.jobs = Jobs(self.client, self._opened, self.tasks, self.now, names, self._moved, self.sizes.step)
         self.dead = Dead(self.jobs)
-        self.limits = Limits(self._opened, names)
-        self.queues = Queues(self._opened, self.limits)
+        self.limits = Limits(self._opened, names, self._moved)
+        self.queues = Queues(self._opened, self.limits, self._moved)
         self.schedules = Schedules(
-            self._opened, self.client.send, self._new_id, self.jobs.job_of, self._tell_error, self.client.prepared
+            self._opened,
+            self.client.send,
+            self._new_id,
+            self.jobs.job_of,
+            self._tell_error,
+            self.client.prepared,
+            self._moved,
         )
         self.own = self.schedules.tasks
         self.own[HOLD] = Holds(self.limits).task
@@ -203,6 +214,7 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         task: Task[[Any], Any, R] = made(function)
         return task
 
+    @spelled_call
     def cron(
         self, line: str, *, tz: str = "UTC", name: str | None = None, args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
@@ -219,6 +231,7 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         """
         return self._scheduled(crons.cron(line, tz), None, name, args, kwargs, catch_up, overlap)
 
+    @spelled_call
     def every(
         self, interval: Seconds, *, name: str | None = None, args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
@@ -226,6 +239,7 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         """Run a task each `interval` seconds (0.1 or more), first one interval after it was stored. See `cron`."""
         return self._scheduled(crons.every(interval), None, name, args, kwargs, catch_up, overlap)
 
+    @spelled_call
     def schedule(
         self, ask: crons.Next, *, name: str | None = None, args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
@@ -332,6 +346,7 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
 
         return decorate
 
+    @spelled_call
     def events(self, *, everywhere: bool = False) -> AsyncIterator[Event]:
         """The events of this process, from now on.
 
@@ -363,10 +378,11 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         after: HasId | str | Iterable[HasId | str] | None = None,
         when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
     ) -> Coroutine[Any, Any, list[Job[Any, Any]]]: ...  # fmt: skip
+    @answers_coroutine
     def enqueue(
         self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
         after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
+        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None, **unknown: Any,
     ) -> Coroutine[Any, Any, Any]:  # fmt: skip
         """Store specs and flows, all or none, in one trip; durable when it returns. One answers one Job, else a list.
         A flow is answered by the job that ends when all of it has.
@@ -378,6 +394,8 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         then.
         """
         check_awaited("app.enqueue()", "app.sync.enqueue(...)")
+        if unknown:
+            refuse_unknown("enqueue", unknown, SENDING)
         return self._enqueue(specs, after, when, wait_timeout, within)
 
     async def _enqueue(
@@ -423,6 +441,7 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         others = -1 if self._inline.stopping else self._inline.users
         await self._life.leave(others, even_if_lazily=even_if_lazily)
 
+    @spelled_call
     def testing(self, clock: HandClock | None = None, *, within: Literal["commit", "at_once"] = "commit") -> Testing:
         """`async with app.testing() as t:` puts jobs into a fresh storage in memory, under a clock moved by hand.
 
@@ -504,6 +523,7 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         )  # fmt: skip
 
     def _say_where(self) -> None:
+        self._moved.forget()
         if self._by_default:
             log.info("jobs live in %s", self.url)
 

@@ -10,11 +10,12 @@ import dis
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping
+from types import FrameType, MethodType
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from treadle.errors import NotAwaited
+from treadle.words import refuse_unknown
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,20 +61,43 @@ class Awaited:
         if call is None:  # a class that a user derived
             return
         for name, method in list(vars(cls).items()):
-            if not name.startswith("_") and inspect.iscoroutinefunction(method):
+            code = getattr(method, "__code__", None)  # a marked function (`answers_coroutine`) checks by itself
+            if not name.startswith("_") and code is not None and code.co_flags & inspect.CO_COROUTINE:
                 through = f"app.sync.call({call}.{name}(...))"
                 instead = (more or {}).get(name, sync or through).format(name=name, through=through)
-                setattr(cls, name, _checked(method, f"{call}.{name}()", instead))
+                setattr(cls, name, _Checked(method, f"{call}.{name}()", instead))
 
 
-def _checked(method: Callable[..., Any], call: str, instead: str) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+class _Checked(functools.partial[Any]):
+    """A coroutine method with the check in front. A partial of the method is a coroutine function to `inspect`."""
+
+    def __new__(cls, method: Callable[..., Any], call: str, instead: str) -> Self:
+        made = super().__new__(cls, method)
+        functools.update_wrapper(made, method)
+        made.call, made.instead = call, instead
+        return made
+
+    call: str
+    instead: str
+
+    def __get__(self, obj: object, owner: type | None = None) -> Any:
+        return self if obj is None else MethodType(self, obj)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if asyncio._get_running_loop() is None:
-            check_awaited(call, instead, returned=True)
-        return method(*args, **kwargs)
+            check_awaited(self.call, self.instead, returned=True)
+        try:
+            return self.func(*args, **kwargs)
+        except TypeError:
+            check_spelling(self.func, kwargs)
+            raise
 
-    return checked
+
+def check_spelling(method: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise BadOption for a name that a method does not take."""
+    known = inspect.signature(method).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in known):
+        refuse_unknown(method.__name__, given, [each.name for each in known if each.name != "self"])
 
 
 def unchecked(method: Callable[P, T]) -> Callable[P, T]:

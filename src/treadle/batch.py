@@ -31,6 +31,8 @@ class BatchTask(Task[[X], R, Any], Generic[X, R]):
     max_wait  s the first item of a call waits for others
     """
 
+    _words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec")
+
     def __init__(
         self, maker: Maker, name: str, function: Callable[..., Any], kind: Kind | None, constants: Options,
         computed: Computed | None, on_error: OnError | None, codec_: codec.Codec | None, *, size: int,

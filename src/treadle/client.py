@@ -142,6 +142,13 @@ class Names(Protocol):
     fresh: set[tuple[str, str]]
 
     async def sending(self, jobs: Sequence[NewJob]) -> None: ...
+    async def returned(self, jobs: Sequence[NewJob]) -> Sequence[str]: ...
+
+
+class Moved(Protocol):
+    """Whether the jobs live elsewhere; see `treadle.operate.moved`."""
+
+    async def check(self) -> None: ...
 
 
 class Client:
@@ -157,6 +164,7 @@ class Client:
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.layers: list[middleware.Middleware] = []
         self.names: Names | None = None  # checked where a call may use a new one
+        self.moved: Moved | None = None  # asked while somebody waits for a job
         self.orphans: Waited | None = None  # told who waits, where somebody listens for workflows nobody waits for
         self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # the app's way to run inline jobs
 
@@ -225,6 +233,10 @@ class Client:
     async def prepared(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
         """Jobs that are stored with an outcome, as the middleware of this app lets them through."""
         return await middleware.prepared(self.layers, jobs, self) if self.layers and jobs else tuple(jobs)
+
+    async def mistyped(self, jobs: Sequence[NewJob]) -> Sequence[str]:
+        """Warnings of names in jobs that are stored with an outcome."""
+        return await self.names.returned(jobs) if self.names is not None and self.names.fresh else ()
 
     async def _send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
         jobs = self._jobs(specs, await self._stored(specs, self._enqueue))
@@ -379,6 +391,8 @@ class Client:
                 row = await self._look_at(id)
                 if row.state.final or (own and has_result(row)):
                     return row
+                if self.moved is not None:
+                    await self.moved.check()
                 if nested.is_alone():
                     nested.refuse(f"waiting for job {id}")
                 await heard

@@ -24,6 +24,7 @@ WATCH: Final = 30.0  # s one watch call lasts at most
 THROTTLE_EVERY: Final = 0.1  # s between two questions to a throttle that lets claims pass
 BACKLOG_AFTER: Final = 60.0  # s a worker is behind before it says so
 PRUNE_EVERY: Final = 30.0  # s between two looks for rows past their retention
+DECLARED_LEAST: Final = 1.0  # s between two such looks, whatever is lost meanwhile
 DECLARED_EVERY: Final = 30.0  # s between two looks whether the storage still has what code declares
 PRUNE_STEP: Final = 500  # rows per prune call: bounds the time one call holds the storage
 TEND_STEP: Final = 1_000  # due rows one claim moves: bounds the time a claim takes after a night off

@@ -130,9 +130,10 @@ class UnknownTask(TreadleError, LookupError):
 class UnknownSchedule(TreadleError, LookupError):
     """No schedule of that name is stored. One declared in code is stored when a worker with that code starts."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(f"there is no schedule {name!r}; `treadle schedules list` shows those there are")
+    def __init__(self, name: str, like: str | None = None) -> None:
+        self.name, self.like = name, like
+        hint = f"; did you mean {like!r}?" if like else ";"
+        super().__init__(f"there is no schedule {name!r}{hint} `treadle schedules list` shows those there are")
 
 
 class UnknownJob(TreadleError, LookupError):
@@ -416,3 +417,7 @@ class EventLoopError(NestedTransaction, RuntimeError):
 class UnknownName(UserWarning):
     """A call named a queue, limit, task, label or signal that nothing else uses, so it may be mistyped. The call is
     done."""
+
+
+class OldRows(UserWarning):
+    """A call looked at a storage whose jobs live elsewhere since a move: what it answers no longer changes."""

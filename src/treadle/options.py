@@ -6,18 +6,18 @@ Without it a negative delay or a moment without a zone would be found by a stora
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, Protocol, TypedDict, cast
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from treadle import defaults, ids
 from treadle.errors import BadOption, TooLarge
 from treadle.ranges import CONTROL, OWN
 from treadle.retry import Policy, Retry, seconds, until
-from treadle.words import Spelled
+from treadle.words import Spelled, spelled_call
 
 Seconds = float | timedelta
 
@@ -29,7 +29,7 @@ class HasId(Protocol):
     def id(self) -> str: ...
 
 
-class When(Struct, frozen=True):
+class When(Spelled, frozen=True):
     """How many of the jobs waited for must have ended, and whether failures count. See `all_succeeded` and friends."""
 
     need: int | None = None
@@ -53,6 +53,7 @@ def all_done() -> When:
     return When(of="done")
 
 
+@spelled_call
 def at_least(n: int, of: Literal["succeeded", "done"] = "succeeded") -> When:
     """`n` of them succeeded, or ended in any way with `of="done"`."""
     number: object = n
@@ -336,11 +337,12 @@ def completed(own: Options, constants: Options) -> Options:
     return cast("Options", {**partners, **own}) if partners else own
 
 
-def check_names(options: Mapping[str, object]) -> None:
-    """Raise BadOption for an option that does not exist."""
+def check_names(options: Mapping[str, object], beside: Collection[str] = ()) -> None:
+    """Raise BadOption for an option that does not exist. `beside`: what else the call takes by name."""
     for name in options:
         if name not in NAMES:
-            raise BadOption(name, f"there is no such option{meant(name)}; there are {', '.join(sorted(NAMES))}")
+            known = ", ".join(sorted(NAMES.union(beside)))
+            raise BadOption(name, f"there is no such option{meant(name, beside)}; there are {known}")
 
 
 # What other job queues call an option, and how it is written here.
@@ -353,9 +355,9 @@ ELSEWHERE: Final = {
 }  # fmt: skip
 
 
-def meant(name: str) -> str:
+def meant(name: str, beside: Collection[str] = ()) -> str:
     """`; did you mean ...?` for an option that does not exist, or "" """
-    close = difflib.get_close_matches(name, NAMES, 1)
+    close = difflib.get_close_matches(name, sorted(NAMES.union(beside)), 1)
     found = ELSEWHERE.get(name) or (f"{close[0]}=" if close else None)
     return f"; did you mean {found}?" if found else ""
 

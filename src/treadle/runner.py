@@ -123,8 +123,8 @@ class Runner:
                 text = self._encode(task, await task.function(*args, **kwargs))
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
-            elif self._sending:
-                text = await self._passed_on(text)
+            elif type(text) is Next:
+                text = await self._passed_on(task, text)
         except BaseException as error:
             if forks.tag is not process:
                 forks.end(error)
@@ -156,11 +156,13 @@ class Runner:
             return self._left(task, context, rules, error, began)
         return self._failed(task, context, rules, error, began)
 
-    async def _passed_on(self, text: str | Next) -> str | Next:
+    async def _passed_on(self, task: AnyTask, following: Next) -> Next:
         """The jobs that a run returned, as the middleware lets them through."""
-        if isinstance(text, str) or not text.jobs:
-            return text
-        return replace(text, jobs=await middleware.prepared(self._sending, text.jobs, self._sender))
+        for words in await self._sender.mistyped(following.jobs):
+            log.warning("a job that task %s returned: %s", task.name, words)
+        if not following.jobs or not self._sending:
+            return following
+        return replace(following, jobs=await middleware.prepared(self._sending, following.jobs, self._sender))
 
     def _goes_on(self, following: Next, context: Context, rules: judge.Rules, began: float) -> Outcome:
         record = context.record

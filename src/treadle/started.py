@@ -1,4 +1,4 @@
-"""Asyncio tasks that always begin.
+"""Asyncio tasks that always begin; and plain functions that answer coroutines.
 
 Of a task that is cancelled before its first step asyncio runs no line, not even a `finally`. Whatever such a task was
 to put in order stays as it is: a queue is "being written" for ever, a storage "being closed".
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine, Generator
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def started(
@@ -69,3 +72,13 @@ class _Started(Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._work.__await__()
+
+
+def answers_coroutine(function: F) -> F:
+    """Mark a plain function that answers a coroutine, so that programs await what it answers. Before Python 3.12 only
+    `asyncio.iscoroutinefunction` sees the mark."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    marked: Any = function
+    marked._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    return function

@@ -14,11 +14,13 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
+from treadle.compose.sent import SENDING
 from treadle.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.job import Job, JobSpec
 from treadle.loopcall import LoopCall, LoopEnded
 from treadle.storage.sessions import at_once, is_async
 from treadle.syncviews import SyncDead, SyncJobs, SyncLimits, SyncQueues, SyncSchedules
+from treadle.words import refuse_unknown
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -66,6 +68,7 @@ class Portal:
 
         With `within=` the jobs are stored in this thread, on the connection you give, and on no event loop.
         """
+        refuse_unknown("enqueue", options, SENDING)
         within = options.pop("within", None)
         if is_async(within):
             raise BadSession(

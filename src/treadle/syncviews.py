@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.awaiting import unchecked
+from treadle.awaiting import check_spelling, unchecked
 from treadle.model import Record
 from treadle.operate.dead import Dead
 from treadle.operate.jobs import Filter, Jobs
@@ -55,9 +55,13 @@ class Waits(Generic[S, P, T]):
         portal, make = view._portal, functools.partial(self._method, view._calls)
 
         def wait(*args: P.args, **kwargs: P.kwargs) -> T:
-            if self._reads:
-                return portal._again(lambda: make(*args, **kwargs))
-            return portal.call(make(*args, **kwargs))
+            try:
+                if self._reads:
+                    return portal._again(lambda: make(*args, **kwargs))
+                return portal.call(make(*args, **kwargs))
+            except TypeError:
+                check_spelling(self._method, kwargs)
+                raise
 
         wait.__doc__, wait.__name__ = self._method.__doc__, getattr(self._method, "__name__", "wait")
         return wait

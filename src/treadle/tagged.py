@@ -12,7 +12,8 @@ what it says. In any other text, an object with the key ``$t`` is a tag; everyth
     {"$t": "datetime" | "date" | "time" | "timedelta", "v": ISO 8601}
     {"$t": "decimal" | "uuid", "v": text}           {"$t": "int", "v": "0x..."} beyond some 4,000 digits
     {"$t": "str", "v": [code points]}               text with lone surrogates, which UTF-8 cannot carry
-    {"$t": "error", "v": {"type": name, "message": text}}      an exception; read back as `RemoteError`
+    {"$t": "error", "v": {"type": name, "message": text, "stack": text}}      an exception; read back as `RemoteError`;
+                                                               "stack" only of one that was raised
     {"$t": "enum", "of": name, "v": member}         {"$t": "object", "of": name, "v": {field: value}}
 
 The last two are written and read only for classes that stand in the task's annotations; read anywhere else they
@@ -25,6 +26,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -42,6 +44,7 @@ from treadle.job import Continuation
 
 TAG: Final = "$t"
 MARK: Final = '"$t"'  # in a text: it is tagged. A text value holding these characters has its quotes escaped
+STACK: Final = 4_000  # characters of a traceback, the last ones
 MAX_DEPTH: Final = 100  # containers inside each other; deeper is a cycle or a mistake
 MAX_VALUES: Final = 8_400_000  # 16 MiB of JSON cannot hold more; bounds shared parts that double at every level
 WIDE: Final = 1_000_000  # values after which the level-wise look gives up and the exact walk decides
@@ -66,11 +69,17 @@ class Unstorable(TreadleError, ValueError):
 
 
 class RemoteError(Exception):
-    """An exception that crossed a process as data: the name of its class and its message, never the class."""
+    """An exception that crossed a process as data: the name of its class and its message, never the class.
 
-    def __init__(self, type: str, message: str) -> None:
-        self.type, self.message = type, message
+    stack  its traceback as text; empty if it was never raised. Two that differ in it only are equal
+    """
+
+    def __init__(self, type: str, message: str, stack: str = "") -> None:
+        self.type, self.message, self.stack = type, message, stack
         super().__init__(type, message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteError, (self.type, self.message, self.stack)
 
     def __str__(self) -> str:
         return self.message
@@ -264,15 +273,16 @@ class _Tagger:
         if kind is Decimal or kind is UUID:
             return {TAG: kind.__name__.lower(), "v": str(value)}
         if isinstance(value, RemoteError):
-            return self._error(value.type, value.message)
+            return self._error(value.type, value.message, value.stack)
         if isinstance(value, Exception):
-            return self._error(kind.__qualname__, message_of(value))
+            return self._error(kind.__qualname__, message_of(value), _stack_of(value))
         if self.flatten and isinstance(value, (str, int, float)):
             return self(flat(value), depth)
         raise Unstorable(_refusal(value))
 
-    def _error(self, name: str, message: str) -> object:
-        return {TAG: "error", "v": {"type": self(name, 0), "message": self(message, 0)}}
+    def _error(self, name: str, message: str, stack: str) -> object:
+        facts = {"type": self(name, 0), "message": self(message, 0)}
+        return {TAG: "error", "v": facts | {"stack": self(stack, 0)} if stack else facts}
 
 
 def flat(value: str | int | float) -> str | int | float:
@@ -304,6 +314,17 @@ def message_of(error: Exception) -> str:
         return str(error)
     except Exception:  # a broken __str__ must not lose the failure itself
         return "(its message cannot be read)"
+
+
+def _stack_of(error: Exception) -> str:
+    """Its traceback, at most STACK characters; empty if it was never raised."""
+    if error.__traceback__ is None:
+        return ""
+    try:
+        text = "".join(traceback.format_exception(error)).rstrip()
+    except Exception:  # a broken __str__ of it, or of what was behind it
+        text = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    return text if len(text) <= STACK else f"... (shortened) ...\n{text[-STACK:]}"
 
 
 def short(value: object, most: int = 60) -> str:
@@ -378,7 +399,8 @@ def _read(kind: str, v: Any, raw: dict[str, Any], read: Callable[[object], Any],
         case "enum":
             return member(classes[raw["of"]], v) if raw.get("of") in classes else v
         case "error":
-            return RemoteError(_text(read(v["type"])), _text(read(v["message"])))
+            stack = _text(read(v["stack"])) if "stack" in v else ""
+            return RemoteError(_text(read(v["type"])), _text(read(v["message"])), stack)
         case "str":
             return "".join(map(chr, _list(v)))
         case _:

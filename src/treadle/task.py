@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
@@ -36,6 +36,7 @@ from treadle.options import (
 )
 from treadle.ranges import OWN
 from treadle.retry import Policy, Retry
+from treadle.started import answers_coroutine
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
@@ -114,6 +115,9 @@ def own_limit(task: str) -> str:
 class Task(Generic[P, R, C, W]):
     """A function that can be enqueued. Calling it calls the function: a unit test needs nothing else."""
 
+    # what the decorator takes besides options of jobs
+    _words: ClassVar[tuple[str, ...]] = ("name", "kind", "on_error", "options", "codec", "reduce", "concurrency")
+
     def __class_getitem__(cls, types: Any) -> Any:
         return GenericAlias(cls, types)
 
@@ -123,7 +127,7 @@ class Task(Generic[P, R, C, W]):
         *, shown: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
         """`shown` has the annotations of what a job takes and gives, where they are not the function's own."""
-        check_names(constants)
+        check_names(constants, self._words)
         if " " in name_of(name, "name") or name.startswith("treadle."):
             raise BadTask(f"a task name has no spaces and does not begin with 'treadle.', found {name!r}")
         for once in ("id", "after", "run_at", "within"):
@@ -164,6 +168,7 @@ class Task(Generic[P, R, C, W]):
         be left out, for `chain` to hand in the result before it."""
         return self._spec_or_late(_NO_OPTIONS, args, kwargs)
 
+    @answers_coroutine
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R, W]]:
         """Store a job that will run this task; durable when it returns. Raises BadArgument, TooLarge, StorageError, and
         NotAwaited at once in synchronous code, where `app.sync.enqueue(task.job(...))` does the same."""
@@ -311,6 +316,7 @@ class Bound(Generic[P, R, W]):
         refuse_within(self._within)
         return self._task._spec(merge(self._options, {"pass_result": True}), args, kwargs)
 
+    @answers_coroutine
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R, W]]:
         """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
         name = self._task.__name__
@@ -356,6 +362,7 @@ class Stub:
         """As `task.late`; nothing is checked here."""
         return self.options(pass_result=True).job(*args, **kwargs)
 
+    @answers_coroutine
     def enqueue(self, /, *args: object, **kwargs: object) -> Coroutine[Any, Any, Job[Any, Any]]:
         """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
         check_awaited("stub.enqueue()", f"app.sync.enqueue(app.stub({self.name!r}).job(...))")

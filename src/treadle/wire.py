@@ -268,7 +268,7 @@ WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     "signalled": (errors.Signalled, 409, ("id", "name")),
     "stale": (errors.Stale, 409, ("id", "found")),
     "no_such_job": (errors.UnknownJob, 404, ("id",)),
-    "no_such_schedule": (errors.UnknownSchedule, 404, ("name",)),
+    "no_such_schedule": (errors.UnknownSchedule, 404, ("name", "like")),
     "bad_option": (errors.BadOption, 422, ("option", "problem")),
     "bad_argument": (errors.BadArgument, 422, ("task", "parameter", "problem")),
     "unknown_task": (errors.UnknownTask, 422, ("name", "known", "like")),

@@ -1,4 +1,5 @@
-"""Wrong argument names of what users write: `Retry(max_retries=3)` raises BadOption with the name that is meant.
+"""Wrong argument names of what users write: `Retry(max_retries=3)` or `App(broker=...)` raises BadOption with the name
+that is meant.
 
 Python's own TypeError names neither the right word nor those there are. Users bring the words of other job queues.
 """
@@ -9,13 +10,16 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import Struct, StructMeta
 
 from treadle.errors import BadOption
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 FIRST_TOO: Final = "attempts=, which counts the first try too"
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {
@@ -50,12 +54,27 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "base": "backoff=", "delay": "backoff=", "max": "longest=", "max_backoff": "longest=", "count": "limit=",
     },
     "AIMD": {"delay": "base=", "max_delay": "max=", "multiplier": "factor=", "fail_rate": "max_fail_rate="},
+    "App": {
+        "broker": "url=", "broker_url": "url=", "backend": "url=", "result_backend": "url=", "database": "url=",
+        "database_url": "url=", "dsn": "url=", "connection": "url=", "redis_url": "url=", "db": "url=",
+        "max_retries": "retry=Retry(attempts=...)", "retries": "retry=Retry(attempts=...)", "serializer": "codec=",
+        "api_key": "token=", "prefix": "namespace=",
+    },
+    "Worker": {
+        "workers": "concurrency=", "max_workers": "concurrency=", "max_jobs": "concurrency=", "slots": "concurrency=",
+        "prefetch": "concurrency=", "queue": "queues=", "functions": "tasks=", "shutdown_timeout": "grace=",
+        "graceful_timeout": "grace=", "stop_timeout": "grace=", "timeout": "grace=", "visibility_timeout": "lease=",
+        "poll_interval": "poll=", "interval": "poll=", "poll_delay": "poll=", "retry": "recovery=",
+    },
+    "cron": {"timezone": "tz=", "zone": "tz=", "cron": "line=", "expression": "line=", "schedule": "line="},
+    "When": {"n": "need=", "count": "need=", "status": "of="},
+    "at_least": {"need": "its first argument, as in at_least(2)", "count": "its first argument, as in at_least(2)"},
     "Sizes": {"args": "payload=", "arguments": "payload=", "results": "result=", "meta": "headers="},
 }  # fmt: skip
 
 
 def refuse_unknown(what: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise BadOption for the first name that `what`, a class, does not take."""
+    """Raise BadOption for the first name that `what`, a class or a function, does not take."""
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
@@ -88,16 +107,28 @@ else:
 
 def spelled(kind: type[T]) -> type[T]:
     """The same for a class with an `__init__` of its own."""
-    method: Callable[..., None] = kind.__init__
-    known = [name for name in list(inspect.signature(method).parameters)[1:] if not name.endswith("_")]
+    kind.__init__ = _checked(kind.__init__, kind.__name__)  # type: ignore[method-assign]
+    return kind
 
-    @functools.wraps(method)
-    def init(self: T, *args: Any, **kwargs: Any) -> None:
+
+def spelled_call(function: F) -> F:
+    """The same for a function or a method."""
+    found: Any = _checked(function, function.__name__)
+    return cast("F", found)
+
+
+def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    known = [
+        name for name, each in inspect.signature(function).parameters.items()
+        if each.kind in BY_NAME and name != "self" and not name.endswith("_")
+    ]  # fmt: skip
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
         try:
-            method(self, *args, **kwargs)
+            return function(*args, **kwargs)
         except TypeError:
-            refuse_unknown(kind.__name__, kwargs, known)
+            refuse_unknown(what, kwargs, known)
             raise
 
-    kind.__init__ = init  # type: ignore[assignment]
-    return kind
+    return checked

@@ -92,6 +92,14 @@ CASES: dict[str, Case] = {
         "there is no limit 'stmp'; did you mean 'smtp'?", lambda app: app.limits.set(Limit("stmp")),
         ["limits", "remove", "stmp"], ("DELETE", "/v1/limits/stmp", None),
     ),
+    "set limit": Case(
+        "nothing uses the limit 'stmp' yet; did you mean 'smtp'?", lambda app: app.limits.set(Limit("stmp", slots=1)),
+        ["limits", "set", "stmp", "--slots", "1"], ("PUT", "/v1/limits/stmp", {"slots": 1}),
+    ),
+    "set limit of a queue": Case(
+        QUEUE, lambda app: app.limits.set(Limit("queue:fecth", slots=1)),
+        ["limits", "set", "queue:fecth", "--slots", "1"], ("PUT", "/v1/limits/queue:fecth", {"slots": 1}),
+    ),
     "signal": Case(
         "job waiting waits for the signal 'approved', not for 'aproved'; did you mean 'approved'?",
         lambda app: app.jobs.signal("waiting", "aproved"), ["jobs", "signal", "waiting", "aproved"],

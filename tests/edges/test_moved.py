@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ import aiohttp
 import pytest
 
 from tests.storage.moving_kit import url_of
-from treadle import App, Limit, StorageMoved
+from treadle import App, Job, JobCancelled, Limit, OldRows, StorageMoved
 from treadle.cli.root import run as treadle
+from treadle.operate import moved
 from treadle.operate.moving import Place, move
 from treadle.server import Serving, Settings, make_site
 from treadle.storage import connect
@@ -24,9 +26,9 @@ KINDS = ("sqlite", "redis", "postgres")
 NEW = "sqlite:///the-new-one.db"
 
 
-async def left(kind: str, folder: Path) -> str:
+async def left(kind: str, folder: Path, url: str | None = None) -> str:
     """The URL of a storage whose jobs were moved: one each that is ready, was cancelled, and a schedule."""
-    url = url_of(kind, folder)
+    url = url or url_of(kind, folder)
     async with App(url) as app:
         await app.enqueue(app.stub("t").options(id="ready").job(), app.stub("t").options(id="done").job())
         await app.jobs.cancel("done")
@@ -120,7 +122,7 @@ def test_each_public_call_is_known_as_an_act_or_a_look() -> None:
     assert found == (set(ACTS) - {"enqueue"}) | LOOKS
 
 
-@pytest.mark.filterwarnings("ignore::treadle.UnknownName")
+@pytest.mark.filterwarnings("ignore::treadle.UnknownName", "ignore::treadle.OldRows")
 @pytest.mark.parametrize("way", ["python", "http"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_acts_raise_and_looks_say_that_they_are_old(
@@ -141,6 +143,7 @@ async def test_acts_raise_and_looks_say_that_they_are_old(
     assert f"was moved to {NEW}" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore::treadle.OldRows")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_server_over_it_is_not_ready_and_answers_acts_with_410(tmp_path: Path, kind: str) -> None:
     url = await left(kind, tmp_path)
@@ -179,3 +182,62 @@ async def test_no_command_that_acts_ends_with_0(tmp_path: Path, capsys: pytest.C
     for words in ("jobs list", "jobs explain ready", "stats", "queues list"):
         assert await asyncio.to_thread(treadle, [*words.split(), "--url", url]) == 0
         assert f"was moved to {NEW}" in capsys.readouterr().err
+
+
+LOOKS: dict[str, Callable[[App], Awaitable[Any]]] = {
+    "app.jobs.get": lambda app: app.jobs.get("ready"),
+    "app.jobs.list": lambda app: app.jobs.list(task="t"),
+    "app.limits.list": lambda app: app.limits.list(),
+    "app.queues.stats": lambda app: app.queues.stats(),
+    "app.schedules.list": lambda app: app.schedules.list(),
+    "app.schedules.get": lambda app: app.schedules.get("daily"),
+}
+
+
+@pytest.mark.parametrize("way", ["python", "http"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_looks_warn_that_they_are_old(tmp_path: Path, kind: str, way: str) -> None:
+    url = await left(kind, tmp_path)
+    async with seen_from(way, url) as app:
+        for name, look in LOOKS.items():
+            with pytest.warns(OldRows) as caught:
+                await look(app)
+            assert any(str(each.message).startswith(f"{name}: ") and NEW in str(each.message) for each in caught), name
+        with pytest.raises(StorageMoved) as told:
+            await Job("ready", "t", app.client, None).result(timeout=60)
+        assert told.value.target == NEW
+        with pytest.raises(JobCancelled):
+            await Job("done", "t", app.client, None).result()
+
+
+async def test_a_process_that_had_it_open_during_the_move_is_warned_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(moved, "monotonic", lambda: now)
+    url = url_of("sqlite", tmp_path)
+    async with App(url) as app:
+        await app.enqueue(app.stub("u").options(id="mine").job())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", OldRows)
+            await app.jobs.get("mine")
+        await left("sqlite", tmp_path, url)
+        caplog.clear()
+        now += moved.FRESH + 1
+        with pytest.warns(OldRows, match="app.jobs.get: .* was moved to"):
+            await app.jobs.get("mine")
+        assert [each.levelname for each in caplog.records if "was moved to" in each.getMessage()] == ["WARNING"]
+
+
+@pytest.mark.filterwarnings("ignore::treadle.OldRows")
+async def test_a_server_says_it_in_each_answer_to_a_look(tmp_path: Path) -> None:
+    url = await left("sqlite", tmp_path)
+    async with Serving(make_site(App(url), Settings())) as serving, aiohttp.ClientSession(serving.url) as web:
+        for path in ("/v1/jobs", "/v1/jobs/ready", "/v1/stats", "/v1/queues", "/v1/limits", "/v1/schedules"):
+            async with web.get(path) as answer:
+                assert answer.status == 200
+                assert NEW in answer.headers["Treadle-Warning"], path
+    fresh = App(f"sqlite:///{tmp_path / 'fresh.db'}")
+    async with Serving(make_site(fresh, Settings())) as serving, aiohttp.ClientSession(serving.url) as web:
+        answer = await web.get("/v1/jobs")
+        assert "Treadle-Warning" not in answer.headers

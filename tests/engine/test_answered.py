@@ -221,3 +221,20 @@ async def test_pages_that_link_to_each_other_end(app: App, shop: Shop) -> None:
         await job.ended(timeout=30)
         assert (await app.jobs.get(job)).state == "succeeded"
     assert sorted(seen) == ["a", "b", "c", "d"]
+
+
+async def test_a_returned_job_that_waits_for_an_ancestor_fails_its_run(app: App, shop: Shop) -> None:
+    """The grandparent waits for it: none of them could end. The error names the jobs."""
+
+    @app.task(name="inner", retry=Retry(attempts=1))
+    async def inner(top: str) -> JobSpec[str]:
+        return shop.take.options(after=top).job(1)
+
+    @app.task(name="outer")
+    async def outer() -> JobSpec[str]:
+        return inner.job(current().id)
+
+    async with work(app):
+        job = await outer.enqueue()
+        with pytest.raises(WorkflowFailed, match=f"would wait for job {job.id}, which waits for job"):
+            await job.workflow.result(timeout=10)

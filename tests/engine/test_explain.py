@@ -236,3 +236,27 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, key: s
         assert (await say(app, made[0], "parent")).startswith(expected)
         go.set()
         await made[0].ended(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (Limit("api", slots=0), "The limit 'api' is paused (0 slots): `treadle limits resume api` opens it."),
+        (Limit("queue:q", slots=0), "Its queue 'q' is paused (0 slots): `treadle queues resume q` opens it."),
+        (Limit("api", rate=0), "The limit 'api' lets no job start, as its rate is 0: `treadle limits set api` gives it "
+         "another one."),
+        (Limit("queue:q", rate=0), "Its queue 'q' lets no job start, as its rate is 0: `treadle limits set queue:q` "
+         "gives it another one."),
+    ],
+    ids=lambda found: f"{found.name} {found.slots}" if isinstance(found, Limit) else "",
+)  # fmt: skip
+async def test_a_rule_of_nothing(app: App, rule: Limit, sentence: str) -> None:
+    @app.task(name="t", queue="q", limits=["api"])
+    async def t() -> None: ...
+
+    await (await app.open()).set_limits([rule])
+    job = await t.enqueue()
+    await app.storage.heartbeat(present(queue="q"), [], 30)
+    await app.storage.claim(Claim(worker="w1#1", queues=(("q", 9),), limit=9, lease=9999))
+    assert await app.jobs.explain(job) == sentence
+    await app.release()

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.engine.kit import Told, work
-from treadle import App, Limit, UnknownName, current
+from treadle import App, BadOption, Limit, UnknownName, UnknownSchedule, current
 
 
 @pytest.fixture
 async def shop(app: App) -> App:
     """A queue and a limit that code names, a queue that only a job names, and a rule."""
 
-    @app.task(name="mail.send", queue="mail", limits=["smtp"])
+    @app.task(name="mail.send", queue="mail", limits=["smtp", "tenant:4"])
     async def send() -> None: ...
 
     await app.stub("fetch.page", queue="fetch").enqueue()
@@ -44,6 +44,7 @@ RIGHT: dict[str, Callable[[App], Awaitable[object]]] = {
     "a queue of a task": lambda app: app.queues.pause("mail"),
     "a limit of a task": lambda app: app.limits.pause("smtp"),
     "a partition of a rule": lambda app: app.limits.pause("site:one"),
+    "a new rule for partitions in use": lambda app: app.limits.set(Limit("tenant", slots=1)),
     "a new rule": lambda app: app.limits.set(Limit("new", slots=1)),
     "no job in a queue that is used": lambda app: app.jobs.cancel(queue="mail"),
     "a task of code": lambda app: app.jobs.retry(task="mail.send"),
@@ -91,3 +92,44 @@ async def test_a_signal_of_another_name_than_the_job_waits_for(app: App, told: T
             warnings.simplefilter("error", UnknownName)
             await app.jobs.signal(job, "approved", 2)
         assert await job.result(timeout=30) == 2
+
+
+async def test_a_job_that_a_task_returns(app: App, told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    """The worker's log says it once; the job is stored."""
+
+    @app.task(name="mail.send", queue="mail")
+    async def send() -> None: ...
+
+    @app.task(name="first")
+    async def first() -> object:
+        return app.stub("mail.sned", queue="mial").job()
+
+    @app.task(name="good")
+    async def good() -> object:
+        return send.options(queue="mail").job()
+
+    async with work(app, queues=["default"]):
+        for task in (first, first, good):
+            await task.enqueue()
+            await told.until("waiting")
+    said = [each.getMessage() for each in caplog.records if "a job that task" in each.getMessage()]
+    assert said == [
+        "a job that task first returned: nothing uses the queue 'mial' yet; did you mean 'mail'?",
+        "a job that task first returned: nothing knows the task 'mail.sned'; did you mean 'mail.send'?",
+    ]
+
+
+async def test_an_unknown_schedule_is_answered_with_the_nearest(app: App) -> None:
+    @app.task(name="report")
+    async def report() -> None: ...
+
+    await app.schedules.upsert("nightly", report.job(), cron="@daily")
+    for act in (app.schedules.get, app.schedules.pause, app.schedules.delete, app.schedules.trigger):
+        with pytest.raises(UnknownSchedule, match=r"there is no schedule 'nigthly'; did you mean 'nightly'\?") as found:
+            await act("nigthly")
+        assert found.value.like == "nightly"
+    with pytest.raises(UnknownSchedule) as found:
+        await app.schedules.get("other")
+    assert found.value.like is None
+    with pytest.raises(BadOption, match="'nigthly' is new; did you mean 'nightly'"):
+        await app.schedules.upsert("nigthly", cron="@hourly")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,13 @@ import pytest
 
 from treadle import App, Job, Worker, chain, flow
 from treadle.errors import BadOption, NotAwaited, UnknownJob
+from treadle.storage.composed import ComposedStorage
+from treadle.storage.contract import Storage
+from treadle.storage.http import HttpStorage
+from treadle.storage.memory import MemoryStorage
+from treadle.storage.postgres import PostgresStorage
+from treadle.storage.redis import RedisStorage
+from treadle.storage.sqlite import SqliteStorage
 
 
 @pytest.fixture
@@ -107,6 +115,43 @@ def test_each_method_that_must_be_awaited(shop: App, group: str, name: str) -> N
 
 def test_the_methods_keep_their_signatures() -> None:
     assert list(inspect.signature(App("memory://").jobs.cancel).parameters) == ["job", "tree", "progress", "filters"]
+
+
+def coroutine_functions(shop: App) -> Iterator[Callable[..., Any]]:
+    for group, name in methods():
+        yield getattr(GROUPS[group](shop), name)
+    greet = shop.tasks["greet"]
+    yield from (shop.enqueue, greet.enqueue, greet.options(delay=1).enqueue, shop.stub("far").enqueue)
+    yield from (flow(greet.job("x")).enqueue, chain(greet.job("x")).enqueue, Worker(shop).run, Worker(shop).stop)
+
+
+def test_they_are_coroutine_functions(shop: App) -> None:
+    """As frameworks, mocks and decorators ask, which await what such a function answers."""
+    for function in coroutine_functions(shop):
+        assert asyncio.iscoroutinefunction(function), function
+        if sys.version_info >= (3, 12) or function.__name__ not in ("enqueue", "run"):
+            assert inspect.iscoroutinefunction(function), function
+            assert inspect.iscoroutinefunction(getattr(type(function.__self__), function.__name__))  # type: ignore[attr-defined]
+    assert not asyncio.iscoroutinefunction(shop.task)
+    assert not asyncio.iscoroutinefunction(shop.sync.enqueue)
+
+
+@pytest.mark.parametrize(
+    "kind", [MemoryStorage, SqliteStorage, PostgresStorage, RedisStorage, HttpStorage, ComposedStorage]
+)
+def test_the_verbs_of_a_storage_are_coroutine_functions(kind: type) -> None:
+    verbs = [name for name, found in vars(Storage).items() if not name.startswith("_") and inspect.isfunction(found)]
+    assert {"settle", "settle_claim"} & {*verbs}
+    for name in verbs:
+        if (found := getattr(kind, name, None)) is not None:
+            assert asyncio.iscoroutinefunction(found), name
+            assert sys.version_info < (3, 12) or inspect.iscoroutinefunction(found), name
+
+
+def test_they_have_names_and_words(shop: App) -> None:
+    assert shop.jobs.cancel.__name__ == "cancel"
+    assert (shop.jobs.cancel.__doc__ or "").startswith("Cancel a job")
+    assert "coroutine" not in repr(shop.jobs.cancel)
 
 
 def test_what_it_says_to_write_works(shop: App) -> None:

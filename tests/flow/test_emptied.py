@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from tests.servers import postgres, valkey
 from treadle import App, Limit, Worker, defaults
 from treadle.ports import memory_backend
+
+Empty = Callable[[str, App], Awaitable[None]]
 
 
 async def _flushed(url: str, app: App) -> None:
@@ -48,15 +51,47 @@ async def test_declared_limits_and_schedules_come_back(
 ) -> None:
     monkeypatch.setattr(defaults, "DECLARED_EVERY", 0.1)
     caplog.set_level(logging.WARNING, "treadle")
+    await _on(kind, tmp_path, lambda app, empty: _empties(app, empty, caplog))
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres", "sqlite", "ports"])
+async def test_a_worker_that_loses_a_job_looks_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only at the next look of many: the heartbeat that finds a job lost is a sign."""
+    monkeypatch.setattr(defaults, "DECLARED_EVERY", 3600.0)
+    monkeypatch.setattr(defaults, "DECLARED_LEAST", 0.0)
+    await _on(kind, tmp_path, _loses_a_job)
+
+
+async def _loses_a_job(app: App, empty: Empty) -> None:
+    app.limits.declare(Limit("one", slots=1))
+    began = asyncio.Event()
+
+    @app.task(name="long")
+    async def long() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with app, Worker(app, lease=0.6, grace=0):
+        await long.enqueue()
+        await asyncio.wait_for(began.wait(), 60)
+        await empty(app.url or "", app)
+        async with asyncio.timeout(60):
+            while not await app.limits.list():  # noqa: ASYNC110  # no event says it
+                await asyncio.sleep(0.01)
+
+
+async def _on(kind: str, folder: Path, act: Callable[[App, Empty], Awaitable[None]]) -> None:
     if kind == "redis":
         with valkey.Valkey() as server:
-            await _empties(App(server.url), _flushed, caplog)
+            await act(App(server.url), _flushed)
     elif kind == "postgres":
-        await _empties(App(postgres.database()), _dropped, caplog)
+        await act(App(postgres.database()), _dropped)
     elif kind == "sqlite":
-        await _empties(App(f"sqlite:///{tmp_path}/jobs.db"), _deleted, caplog)
+        await act(App(f"sqlite:///{folder}/jobs.db"), _deleted)
     else:
-        await _empties(App(ports=memory_backend()), _forgotten, caplog)
+        await act(App(ports=memory_backend()), _forgotten)
 
 
 def _declare(app: App) -> asyncio.Event:
@@ -72,12 +107,12 @@ def _declare(app: App) -> asyncio.Event:
     return ticked
 
 
-async def _empties(app: App, empty: object, caplog: pytest.LogCaptureFixture) -> None:
+async def _empties(app: App, empty: Empty, caplog: pytest.LogCaptureFixture) -> None:
     ticked, url = _declare(app), app.url
     async with app, Worker(app, poll=0.2):
         await asyncio.wait_for(ticked.wait(), 60)
         assert [use.key for use in await app.limits.list()] == ["one"]
-        await empty(url or "", app)  # type: ignore[operator]
+        await empty(url or "", app)
         ticked.clear()
         await asyncio.wait_for(ticked.wait(), 60)
         [use] = await app.limits.list()

@@ -8,6 +8,7 @@ import enum
 import functools
 import json
 import math
+import pickle
 import re
 import sys
 from collections import OrderedDict
@@ -499,11 +500,39 @@ def test_exceptions_travel_as_data() -> None:
     assert same(through(Any, {"e": KeyError("k")}), {"e": KeyError("k")})
     assert through(ValueError, ValueError("x")) == RemoteError("ValueError", "x")
 
+    assert back[1].stack == "", "it was never raised"
+
     class Broken(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
     assert decode_any(encode_any(Broken())).message == "(its message cannot be read)"
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as found:
+        return found
+
+
+def test_the_stack_of_an_exception_travels_too() -> None:
+    """Of one that was raised, cut to a bound; also where it travels on, and where its text cannot be made."""
+    [back] = through(list[Exception], [raised(ValueError("no"))])
+    assert back == RemoteError("ValueError", "no")
+    assert back.stack.startswith("Traceback (most recent call last):")
+    assert "in raised\n    raise error" in back.stack
+    assert back.stack.endswith("ValueError: no")
+    [on] = through(list[Exception], [back])
+    assert on.stack == copy.copy(back).stack == pickle.loads(pickle.dumps(back)).stack == back.stack
+    [long] = through(list[Exception], [raised(ValueError("x" * 100_000))])
+    assert len(long.stack) < 5_000
+
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert "in raised" in through(list[Exception], [raised(Broken())])[0].stack
 
 
 def test_cycles_and_depth() -> None:

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from treadle import AIMD, Abort, BadOption, Defer, Key, Limit, Redrive, Retry, Sizes
+from treadle import (
+    AIMD,
+    Abort,
+    App,
+    BadOption,
+    Defer,
+    Key,
+    Limit,
+    Redrive,
+    Retry,
+    Sizes,
+    Worker,
+    at_least,
+    chain,
+    flow,
+    gather,
+)
+from treadle.options import When
 from treadle.words import ELSEWHERE
 
-KINDS: dict[str, Any] = {each.__name__: each for each in (AIMD, Abort, Defer, Key, Limit, Redrive, Retry, Sizes)}
+KINDS: dict[str, Any] = {each.__name__: each for each in (
+    AIMD, Abort, App, Defer, Key, Limit, Redrive, Retry, Sizes, When, Worker, at_least,
+)}  # fmt: skip
+KINDS["cron"] = App.cron
 
 
 @pytest.mark.parametrize(
@@ -27,6 +51,11 @@ KINDS: dict[str, Any] = {each.__name__: each for each in (AIMD, Abort, Defer, Ke
         (Key, ("a",), "ttl", "window="), (Defer, (), "countdown", "Defer(30)"), (Defer, (), "seconds", "Defer(30)"),
         (Defer, (), "eta", "until="), (Abort, (), "reason", "message="), (Redrive, (), "max_retries", "max_times="),
         (AIMD, (), "multiplier", "factor="), (Sizes, (), "payloads", "payload="),
+        (App, (), "broker", "url="), (App, (), "retires", "retry="), (App, (), "max_retries", "retry=Retry(attempts="),
+        (Worker, (None,), "concurency", "concurrency="), (Worker, (None,), "max_jobs", "concurrency="),
+        (Worker, (None,), "queue", "queues="), (When, (), "needs", "need="), (at_least, (1,), "off", "of="),
+        (at_least, (), "count", "at_least(2)"), (flow, (), "wehn", "when="), (gather, (), "wen", "when="),
+        (chain, (), "pass_results", "pass_result="), (flow().then, (), "scop", "scope="),
     ],
 )  # fmt: skip
 def test_a_wrong_name_is_answered_with_the_right_one(kind: Any, args: Any, wrong: str, meant: str | None) -> None:
@@ -62,3 +91,37 @@ def test_they_are_values_as_before() -> None:
     assert msgspec.structs.replace(retry, attempts=4).attempts == 4
     assert str(pickle.loads(pickle.dumps(Abort("no")))) == "no"
     assert list(inspect.signature(Defer).parameters) == ["seconds_", "until", "limit"]
+
+
+APP = App("memory://")
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "enqueue": (lambda: APP.sync.enqueue([], afer="x"), "after="),
+    "cron": (lambda: APP.cron("@daily", timezone="UTC"), "tz="),
+    "every": (lambda: APP.every(1, overlaps="skip"), "overlap="),
+    "schedule": (lambda: APP.schedule(lambda now: None, catchup="all"), "catch_up="),
+    "testing": (lambda: APP.testing(clok=None), "clock="),
+    "task": (lambda: APP.task(name="x", kinds="async")(lambda: None), "kind="),
+    "batch": (lambda: APP.batch(name="x", max_wit=1)(lambda items: items), "max_wait="),
+    "jobs.list": (lambda: APP.sync.jobs.list(queu="mail"), "'queue'"),
+    "limits.list": (lambda: asyncio.run(APP.limits.list(used=False)), "use="),
+    "schedules.upsert": (lambda: asyncio.run(APP.schedules.upsert("x", evry=1)), "every="),
+    "sync.limits.list": (lambda: APP.sync.limits.list(used=False), "use="),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_name_in_a_call_of_an_app(name: str) -> None:
+    call, meant = CALLS[name]
+    with pytest.raises(BadOption, match=f"did you mean {re.escape(meant)}"):
+        call()
+
+
+async def test_a_wrong_name_in_a_call_that_is_awaited() -> None:
+    with pytest.raises(BadOption, match="there is no afer=; did you mean after="):
+        await APP.enqueue([], afer="x")  # type: ignore[call-overload]
+
+
+def test_the_file_of_an_app_is_that_of_the_code_that_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the check of its arguments."""
+    monkeypatch.delenv("TREADLE_URL", raising=False)
+    assert App().url == f"sqlite:///{Path(__file__).parent / 'treadle.db'}"

@@ -355,3 +355,21 @@ async def test_namespaces_prefix_every_channel() -> None:
     assert ran == {"one": 1, "other": 1}
     assert {channel.partition(":")[0] for channel in pubsub.published} == {"one", "other"}
     assert pubsub.published <= pubsub.subscribed  # what one process publishes, the others of its namespace hear
+
+
+async def test_two_apps_of_two_places_work_in_one_process() -> None:
+    """Each has its own broker, tasks and jobs, and one may enqueue for the other."""
+    near, far = App(ports=memory_backend()), App(ports=memory_backend())
+
+    @far.task(name="double")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @near.task(name="ask")
+    async def ask(n: int) -> int:
+        return await (await double.enqueue(n)).result(PATIENCE)
+
+    async with near, far, Worker(near), Worker(far):
+        assert await (await ask.enqueue(21)).result(PATIENCE) == 42
+        assert [row.job.task for row in (await near.jobs.list()).records] == ["ask"]
+        assert [row.job.task for row in (await far.jobs.list()).records] == ["double"]

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from treadle.cli.say import UNREACHABLE, USAGE, Stop, note
-from treadle.errors import UnknownName
+from treadle.errors import OldRows, UnknownName
 from treadle.redaction import shown
 from treadle.storage.carrying import mark_of, words
 
@@ -85,6 +85,7 @@ class Target:
 
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnknownName)
+            warnings.simplefilter("ignore", OldRows)  # said above, for all looks of the command
             warnings.showwarning = _shown_as_note(warnings.showwarning)
             return asyncio.run(work())
 

@@ -22,6 +22,8 @@ from treadle.job import Continuation, Job, JobSpec, Source, T, T_co, W, W_co
 from treadle.model import NewJob
 from treadle.options import When, all_succeeded
 from treadle.retry import read_policy
+from treadle.started import answers_coroutine
+from treadle.words import spelled_call
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -77,6 +79,7 @@ class Flow(Continuation[T_co, W_co]):
         self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None,
         scope: Scope = "tree",
     ) -> Flow[Any, Any]: ...  # fmt: skip
+    @spelled_call
     def then(self, *specs: Items, when: When | None = None, scope: Scope = "tree") -> Any:
         """Go on with these when those before have ended, with all that came of them (scope="job": when their own
         run has ended, whatever their children do).
@@ -134,6 +137,7 @@ class Flow(Continuation[T_co, W_co]):
         others = tuple([replace(new, root=id, parent=new.parent or id) for new in self.rows()])
         return JobSpec(root, source=maker, others=others)
 
+    @answers_coroutine
     def enqueue(self, *, within: Any = None) -> Coroutine[Any, Any, Job[W_co, W_co]]:
         """Store all of it, with a root job to wait for; durable when it returns, or when the transaction of yours that
         it is to be stored `within` is committed."""
@@ -187,6 +191,8 @@ def _specs(items: Iterable[Items], where: str, source: Source | None = None) -> 
             found.append(item.job(source=source or (found[-1].source if found else None)))
         elif isinstance(item, Iterable) and not isinstance(item, str):
             found += _specs(item, where, source)
+        elif isinstance(item, Gather):
+            raise BadOption("gather", WHERE_TO)
         else:
             raise BadOption(where, f"expected specs (task.job(...)) or flows, found {item!r}")
     return found
@@ -265,6 +271,7 @@ def flow(
 def flow(
     *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None, reduce: str
 ) -> Flow[Any, Any]: ...
+@spelled_call
 def flow(*specs: Items, when: When | None = None, reduce: str | None = None) -> Any:
     """Jobs that run beside each other: `return flow(fetch.job(u) for u in urls)`.
 
@@ -287,6 +294,12 @@ class Makes(Protocol[Q, T_co, W_co]):
     def job(self, *args: Q.args, **kwargs: Q.kwargs) -> JobSpec[T_co, W_co]: ...
 
 
+WHERE_TO = (
+    "says which results are wanted, not where they go: write gather(...).into(task); jobs that only run beside each "
+    "other are flow(...)"
+)
+
+
 class Gather(Generic[T]):
     """Jobs whose results go to one job: `gather(...).into(task)`."""
 
@@ -294,6 +307,16 @@ class Gather(Generic[T]):
 
     def __init__(self, specs: list[JobSpec[Any, Any]], when: When | None) -> None:
         self._specs, self._when = specs, when
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("job", "enqueue", "then", "value"):
+                raise BadOption("gather", WHERE_TO)
+            raise AttributeError(f"'Gather' object has no attribute {name!r}", name=name, obj=self)
+
+    def __repr__(self) -> str:
+        return f"<gather of {len(self._specs)} jobs, without into(...)>"
 
     def into(self, task: Makes[Concatenate[list[T], Q], A, B], /, *args: Q.args, **kwargs: Q.kwargs) -> Flow[B, B]:
         """Call this task with the list of their results as its first argument, in the order they were given; of
@@ -315,6 +338,7 @@ def gather(
 def gather(*specs: Continuation[W, Any], when: When | None = None) -> Gather[W]: ...
 @overload
 def gather(specs: Iterable[Continuation[W, Any]], /, *, when: When | None = None) -> Gather[W]: ...
+@spelled_call
 def gather(*specs: Items, when: When | None = None) -> Any:
     """Jobs whose results are wanted together: `return gather(fetch.job(u) for u in urls).into(summarise)`.
 
@@ -348,6 +372,7 @@ def chain(
 ) -> Chain[V, V]: ...
 @overload
 def chain(a: Any, b: Any, c: Any, d: Any, /, *more: Any, pass_result: bool = True) -> Chain[Any, Any]: ...
+@spelled_call
 def chain(*steps: Any, pass_result: bool = True) -> Any:
     """One after the other, each with the result before it as its first argument (pass_result=False: without).
 
@@ -373,6 +398,8 @@ def _step(step: Any, takes: bool, source: Source | None) -> JobSpec[Any, Any]:
     if isinstance(step, JobSpec | Flow):
         [spec] = _specs([step], "chain", source)
         return spec
+    if isinstance(step, Gather):
+        raise BadOption("gather", WHERE_TO)
     if not hasattr(step, "late"):
         raise BadOption("chain", f"expected specs (task.job(...)), flows or tasks, found {step!r}")
     spec = step.late() if takes else step.job()

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from treadle.compose.flow import Flow, behind
+from treadle.compose.flow import WHERE_TO, Flow, Gather, behind
 from treadle.compose.plan import FLOW
 from treadle.errors import BadOption
 from treadle.job import Continuation, JobSpec, Source
@@ -17,6 +17,8 @@ from treadle.options import HasId, Options, Seconds, Sizes, When, columns
 from treadle.retry import Policy
 
 T = TypeVar("T")
+
+SENDING = ("after", "when", "wait_timeout", "within")  # what `enqueue` takes by name
 
 
 def flatten(
@@ -27,6 +29,8 @@ def flatten(
     for some in specs:
         for each in (some,) if isinstance(some, Continuation) else _many(some):
             found: object = each.job(source=source) if isinstance(each, Flow) else each
+            if isinstance(found, Gather):
+                raise BadOption("gather", WHERE_TO)
             if not isinstance(found, JobSpec):
                 raise BadOption("enqueue", f"expected specs (task.job(...)) or flows, found {each!r}")
             if found.source is not source and found.source is not None:
@@ -38,6 +42,8 @@ def flatten(
 def _many(some: Iterable[T]) -> Iterable[T]:
     """What may stand among the arguments of `enqueue` besides one spec. Raises BadOption, with what to write."""
     found: Any = some
+    if isinstance(found, Gather):
+        raise BadOption("gather", WHERE_TO)
     if callable(getattr(found, "job", None)):
         name = getattr(found, "__name__", "task")
         raise BadOption("enqueue", f"{found!r} is a task: give a job of it, with its arguments: {name}.job(...)")

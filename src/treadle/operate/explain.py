@@ -120,6 +120,8 @@ def _blocked(key: str, stats: Stats, now: float) -> str:
         )
     if use.rule.slots == 0:
         return _shut(f"The limit {key!r}", use)
+    if use.rule.rate == 0:
+        return _no_rate(f"The limit {key!r}", use)
     others = f"{use.parked} {'job stands' if use.parked == 1 else 'jobs stand'} aside"
     if use.next_start is not None:
         return f"It stands aside: {_rate_used_up(f'the rate of the limit {key!r}', use, now)}; {others}."
@@ -136,6 +138,8 @@ def _queue_blocks(queue: str, ahead: int | None, stats: Stats, now: float) -> st
         return None
     if use.rule.slots == 0:
         return _shut(f"Its queue {queue!r}", use)
+    if use.rule.rate == 0:
+        return _no_rate(f"Its queue {queue!r}", use)
     if use.rule.slots is not None and use.used >= use.rule.slots:
         return f"Its queue {queue!r} runs {use.used} of {use.rule.slots} jobs at once already."
     if use.next_start is not None:
@@ -162,6 +166,11 @@ def _shut(what: str, use: LimitUse) -> str:
         also = f"; it also rests {until}, because a job asked for it" if rest is not None else ""
         return f"{what} is paused{slots}: `{_resume(use.rule.name)}` opens it{also}."
     return f"{what} rests {until} because a job asked for it (`Defer(limit=...)`, as after a 429); it opens by itself."
+
+
+def _no_rate(what: str, use: LimitUse) -> str:
+    """No setting of ours has a rate of 0; other programs may store one."""
+    return f"{what} lets no job start, as its rate is 0: `treadle limits set {use.rule.name}` gives it another one."
 
 
 def _resume(name: str) -> str:

@@ -21,6 +21,7 @@ from treadle.memo import check_name
 from treadle.model import Page, Query, Record, State, Stats
 from treadle.operate import acts, stored
 from treadle.operate.explain import explain, limits_within, made_by
+from treadle.operate.moved import Moved
 from treadle.operate.names import Names, near, warn
 from treadle.operate.stays import Stays
 from treadle.options import HasId
@@ -44,7 +45,8 @@ def id_of(job: HasId | str) -> str:
 class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     """Jobs of any state, by id or by filter.
 
-    After a move the old storage still answers looks, with rows that no longer change; acts raise StorageMoved.
+    After a move the old storage still answers looks, with rows that no longer change and a warning (OldRows); acts, and
+    waiting for a result, raise StorageMoved.
 
     Filters: state (a State, its name, or several), task, queue, workflow (id of its first job), parent, label, ids,
     before (an aware moment: created before it).
@@ -54,9 +56,9 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
 
     def __init__(
         self, client: Client, storage: Callable[[], Awaitable[Storage]], tasks: Mapping[str, Task[..., Any, Any]],
-        now: Callable[[], float], names: Names, most: int = defaults.MAX_STEP,
+        now: Callable[[], float], names: Names, moved: Moved, most: int = defaults.MAX_STEP,
     ) -> None:  # fmt: skip
-        self._names = names
+        self._names, self._moved = names, moved
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
         self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
 
@@ -77,6 +79,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         row = self._visible(found)
         if row is None:
             raise UnknownJob(id_of(job))
+        await self._moved.looked("app.jobs.get")
         return row
 
     async def handle(self, job: HasId | str) -> Job[Any, Any]:
@@ -108,6 +111,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             raise BadOption("limit", f"expected 0 to 10,000, found {limit!r}")
         query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order)
         page = await (await self._storage()).find(query)
+        await self._moved.looked("app.jobs.list")
         if not page.records and cursor is None and (limit or page.total == 0):
             await self._names.nothing_found(query.queue, query.task, query.label)
         return page
@@ -305,7 +309,8 @@ def query_of(filters: dict[str, Filter], **rest: Any) -> Query:
     known = {"state", "task", "queue", "workflow", "parent", "label", "ids", "before"}
     for name in filters:
         if name not in known:
-            raise BadOption(name, f"there is no such filter; there are {', '.join(sorted(known))}")
+            like = near(name, known)
+            raise BadOption(name, f"there is no such filter{like}; there are {', '.join(sorted(known))}")
     before = filters.get("before")
     if before is not None and (not isinstance(before, datetime) or before.tzinfo is None):
         raise BadOption("before", f"expected a moment with a zone, found {before!r}")

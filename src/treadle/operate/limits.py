@@ -13,6 +13,7 @@ from treadle import defaults
 from treadle.awaiting import Awaited
 from treadle.errors import BadOption
 from treadle.model import Declare, Limit, LimitUse, Pause, Resume
+from treadle.operate.moved import Moved
 from treadle.operate.names import Names, warn
 from treadle.options import name_of
 from treadle.ranges import LONGEST, OWN
@@ -27,8 +28,8 @@ class Limits(
 ):  # fmt: skip
     """The rules. A rule is looked up by a job's limit name, then by what stands before its colon."""
 
-    def __init__(self, storage: Callable[[], Awaitable[Storage]], names: Names) -> None:
-        self._storage, self.names = storage, names
+    def __init__(self, storage: Callable[[], Awaitable[Storage]], names: Names, moved: Moved) -> None:
+        self._storage, self.names, self._moved = storage, names, moved
         self._declared: dict[str, Limit] = {}
 
     def declare(self, *limits: Limit) -> None:
@@ -47,12 +48,15 @@ class Limits(
         everywhere.
 
         A limit that is paused stays paused, and has the new rule when it is resumed. Raises BadOption for a rule that
-        means nothing; warns (UnknownName) where a rule is to be removed and there is none.
+        means nothing; warns (UnknownName) where a rule is to be removed and there is none, and where a new one has a
+        name that nothing uses and that is like one that is used.
         """
         for rule in limits:
             check(rule)
-        removed = [rule.name for rule in limits if rule.slots is None and rule.rate is None]
-        found = [await self.names.no_rule(name) for name in removed]
+        found = [
+            await (self.names.no_rule if rule.slots is None and rule.rate is None else self.names.new_rule)(rule.name)
+            for rule in limits
+        ]
         await self.change(*limits)
         for words in found:
             warn(words)
@@ -90,7 +94,9 @@ class Limits(
     async def list(self, use: bool = True) -> Sequence[LimitUse]:
         """Each rule, and each partition in use: slots taken, jobs that stand aside, who pauses it. A paused one has 0
         slots. Without `use` nothing is counted, which takes no longer with a million jobs than with none."""
-        return [each for each in await (await self._storage()).limits(use) if not each.key.startswith(OWN)]
+        found = await (await self._storage()).limits(use)
+        await self._moved.looked("app.limits.list")
+        return [each for each in found if not each.key.startswith(OWN)]
 
     async def store(self) -> None:
         """Store what was declared here, and a mark by which an emptied storage is known. Costs no more than a look

@@ -13,7 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -105,7 +105,7 @@ def heard(visible: Visible | None = None) -> Iterator[Heard]:
         _heard.reset(mark)
 
 
-def warn(words: str | None) -> None:
+def warn(words: str | None, kind: type[UserWarning] = UnknownName) -> None:
     """Warn the caller of the library."""
     if words is None:
         return
@@ -115,7 +115,7 @@ def warn(words: str | None) -> None:
     frame, depth = sys._getframe(1), 3
     while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(HERE):
         frame, depth = frame.f_back, depth + 1
-    warnings.warn(words, UnknownName, stacklevel=depth)
+    warnings.warn(words, kind, stacklevel=depth)
 
 
 # --- knowing
@@ -195,6 +195,12 @@ class Names:
         for job in jobs:
             known.add(job)
 
+    async def returned(self, jobs: Sequence[NewJob]) -> Sequence[str]:
+        """The warnings of `sending` for jobs that a run returned, whose caller reads a log. Raises nothing."""
+        with heard() as said, suppress(TreadleError):
+            await self.sending(jobs)
+        return said.words
+
     def _mistyped(self, known: Known, kind: str, name: str) -> str | None:
         if known.has(kind, name):
             return None
@@ -248,6 +254,10 @@ class Names:
         """The warning for a limit whose rule is to be removed, and that has none."""
         return await _soon(self._no_rule(name))
 
+    async def new_rule(self, name: str) -> str | None:
+        """The warning for a limit that is to get a rule, has none, and is like one that is used."""
+        return await _soon(self._new_rule(name))
+
     async def _unused_queue(self, name: str) -> str | None:
         known = used(self._tasks, Stats(limits=await self._rules()))
         if name in known.queues:
@@ -277,6 +287,18 @@ class Names:
         if self._known is None or monotonic() - self._known.at > age:
             self._known = used(self._tasks, await (await self._storage()).stats())
         return self._known
+
+    async def _new_rule(self, name: str) -> str | None:
+        rules = await self._rules()
+        if any(use.key == name for use in rules):
+            return None
+        kind, _, queue = name.partition(":")
+        if kind != "queue":
+            known = used(self._tasks, Stats(limits=rules))
+            holds = any(each.partition(":")[0] == name for each in known.limits)  # a rule is for all its partitions
+            return None if holds else self._mistyped(known, "limit", name)
+        known = await self._all_known(FRESH)
+        return None if await self._has_jobs(queue) else self._mistyped(known, "queue", queue)
 
     async def _rules(self) -> tuple[LimitUse, ...]:
         return await (await self._storage()).limits(use=False)

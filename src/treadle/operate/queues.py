@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from treadle.awaiting import Awaited
 from treadle.model import Stats
 from treadle.operate.limits import Limits
+from treadle.operate.moved import Moved
 from treadle.operate.names import warn
 from treadle.options import name_of
 from treadle.ranges import OWN
@@ -18,8 +19,8 @@ from treadle.storage.contract import Storage
 class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):
     """Queues are names only: one is there as soon as a job is asked under it."""
 
-    def __init__(self, storage: Callable[[], Awaitable[Storage]], limits: Limits) -> None:
-        self._storage, self._limits = storage, limits
+    def __init__(self, storage: Callable[[], Awaitable[Storage]], limits: Limits, moved: Moved) -> None:
+        self._storage, self._limits, self._moved = storage, limits, moved
 
     async def pause(self, queue: str) -> None:
         """Claim nothing more from this queue, at once and everywhere. What runs goes on, what is in line keeps its
@@ -38,4 +39,5 @@ class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):
     async def stats(self) -> Stats:
         """Counts by queue, task and state; the workers; the limits."""
         found = await (await self._storage()).stats()
+        await self._moved.looked("app.queues.stats")
         return replace(found, limits=tuple(use for use in found.limits if not use.key.startswith(OWN)))

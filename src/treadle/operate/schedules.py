@@ -22,6 +22,8 @@ from treadle.errors import BadOption, Stale, UnknownSchedule
 from treadle.job import Job, JobSpec
 from treadle.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
 from treadle.operate import ticks
+from treadle.operate.moved import Moved
+from treadle.operate.names import closest
 from treadle.operate.stays import Stays
 from treadle.operate.ticks import CatchUp, Declared, Definition, Entry, Overlap, Ticker
 from treadle.runner import OwnTask
@@ -58,8 +60,9 @@ class Schedules(
     def __init__(
         self, storage: Callable[[], Awaitable[Storage]], send: Send, new_id: Callable[[], str],
         handle: Callable[[Record], Job[Any, Any]], tell: Callable[[BaseException], None],
-        prepare: ticks.Prepare,
+        prepare: ticks.Prepare, moved: Moved,
     ) -> None:  # fmt: skip
+        self._moved = moved
         self._storage, self._send, self._new_id, self._handle = storage, send, new_id, handle
         self._declared: dict[str, Declared] = {}
         self._ticker = Ticker(storage, self._declared, tell, prepare)
@@ -127,11 +130,14 @@ class Schedules(
         async for row in self._rows():
             with suppress(*ticks.UNREADABLE):
                 found.append(_shown(Entry(row)))
+        await self._moved.looked("app.schedules.list")
         return sorted(found, key=lambda each: each.name)
 
     async def get(self, name: str) -> Schedule:
         """One of them. Raises UnknownSchedule."""
-        return _shown(await self._entry(name))
+        found = _shown(await self._entry(name))
+        await self._moved.looked("app.schedules.get")
+        return found
 
     async def _entry(self, name: str) -> Entry:
         row = await self._find(name)
@@ -154,11 +160,13 @@ class Schedules(
                 return
 
     async def _find(self, name: str) -> Record:
+        """Its row. Raises UnknownSchedule, with the stored name that is nearest."""
         query = Query(queue=defaults.OWN_QUEUE, state=ticks.UNFINISHED, label=ticks.label(name), limit=10)
         for row in (await (await self._storage()).find(query)).records:
             if row.job.task.partition(":")[0] == ticks.TASK:
                 return row
-        raise UnknownSchedule(name)
+        known = [shown async for row in self._rows() for shown in _names(row)]
+        raise UnknownSchedule(name, closest(name, known))
 
     # --- acting
 
@@ -212,9 +220,11 @@ class Schedules(
         for _ in range(TRIES):
             try:
                 entry = await self._entry(name)
-            except UnknownSchedule:
+            except UnknownSchedule as error:
                 if spec is None or timing is None:
-                    raise BadOption("upsert", f"{name!r} is new: give the job it makes, and cron= or every=") from None
+                    like = "" if error.like is None else f"; did you mean {error.like!r}?"
+                    what = f"{name!r} is new{like}: give the job it makes, and cron= or every="
+                    raise BadOption("upsert", what) from None
                 definition = Definition(name, timing, spec.new.task, catch_up or "one", overlap or "allow", spec.new)
                 made = self._row(definition, declared=False)
                 [row] = await (await self._storage()).enqueue([made])
@@ -257,6 +267,14 @@ def _replaced(row: Record, new: NewJob) -> Outcome:
 
 def _gone(row: Record) -> Outcome:
     return Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason=ASKED, keep=0.0)
+
+
+def _names(row: Record) -> list[str]:
+    """The name of a schedule's row; none for a row that cannot be read."""
+    try:
+        return [Entry(row).definition.name]
+    except ticks.UNREADABLE:
+        return []
 
 
 def _shown(entry: Entry) -> Schedule:

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final
 
+from treadle.awaiting import check_spelling
 from treadle.errors import KeyHeld, Stale, UnknownJob, UnknownSchedule
 from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
@@ -39,7 +40,12 @@ def _checked(method: Callable[..., Awaitable[Any]], looks: bool) -> Callable[...
     @functools.wraps(method)  # with an underscore: `nested` names the public method on the stack
     async def _acted(self: Stays, *args: Any, **kwargs: Any) -> Any:
         try:
-            found = await method(self, *args, **kwargs)
+            made = method(self, *args, **kwargs)
+        except TypeError:
+            check_spelling(method, kwargs)
+            raise
+        try:
+            found = await made
         except REFUSED:
             await check_stays(await self._storage())
             raise

@@ -34,6 +34,7 @@ from treadle.pipeline.steps import (
     shifted,
 )
 from treadle.task import Task
+from treadle.words import spelled
 from treadle.worker import Worker
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -41,6 +42,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 END = "(end)"  # what stands behind the children of a last step
 
 
+@spelled
 class Pipeline:
     """Steps in a row, each on a queue of its own, and one state per run that each step adds to.
 

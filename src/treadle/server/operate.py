@@ -90,7 +90,7 @@ class OperatorRoom:
             made(method="GET", path="/v1/limits", run=self.limits, summary="Limits and their use", tag="operate",
                  scope="read", gives=LimitViews),
             made(method="PUT", path="/v1/limits/{name}", run=self.set_limit, summary="Add or replace a limit",
-                 tag="operate", scope="operate", takes=LimitAsked),
+                 tag="operate", scope="operate", takes=LimitAsked, gives=Noted),
             made(method="DELETE", path="/v1/limits/{name}", run=self.drop_limit, summary="Remove a limit",
                  tag="operate", scope="operate", gives=Noted),
             made(method="GET", path="/v1/workers", run=self.workers, summary="The workers heard of lately",
@@ -129,14 +129,15 @@ class OperatorRoom:
     async def limits(self, call: Call[None, wire.Nothing]) -> LimitViews:
         return LimitViews(rights.limits_seen(call.token, await self._app.limits.list()))
 
-    async def set_limit(self, call: Call[LimitAsked, wire.Nothing]) -> wire.Nothing:
+    async def set_limit(self, call: Call[LimitAsked, wire.Nothing]) -> Noted:
         for_everybody(call.token, "limits")
         asked = call.body
         if asked.slots is None and asked.rate is None:
             raise Refused(422, "wrong_shape", "a limit needs slots, rate, or both; DELETE removes it")
         rule = Limit(call.part("name"), asked.slots, asked.rate, asked.per, asked.how, asked.burst, asked.hold)
-        await self._app.limits.set(rule)
-        return wire.Nothing()
+        with call.heard() as said:
+            await self._app.limits.set(rule)
+        return Noted(said.text)
 
     async def drop_limit(self, call: Call[None, wire.Nothing]) -> Noted:
         for_everybody(call.token, "limits")

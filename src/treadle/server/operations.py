@@ -83,20 +83,24 @@ class Operation(Struct, frozen=True, kw_only=True):
     media: str = "application/json"
 
 
-def routes(operations: Sequence[Operation], most: int) -> list[Route]:
+Old = Callable[[], Awaitable[str | None]]
+"""What a person must know of a storage whose jobs live elsewhere; None: nothing."""
+
+
+def routes(operations: Sequence[Operation], most: int, old: Old) -> list[Route]:
     """Starlette's routes, one for each path, so that a wrong method is told apart from a wrong path."""
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = operation
-    return [Route(path, Endpoint(methods, most), methods=list(methods)) for path, methods in paths.items()]
+    return [Route(path, Endpoint(methods, most, old), methods=list(methods)) for path, methods in paths.items()]
 
 
 class Endpoint:
     """The methods of one path. An ASGI application, not a function: Starlette would put two layers for exceptions
     around that, which cost a request 10 us and which the guard makes needless."""
 
-    def __init__(self, methods: dict[str, Operation], most: int) -> None:
-        self._methods, self._most = methods, most
+    def __init__(self, methods: dict[str, Operation], most: int, old: Old) -> None:
+        self._methods, self._most, self._old = methods, most, old
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -107,10 +111,18 @@ class Endpoint:
         if operation.takes is not NO_BODY:
             most = self._most if operation.most is None else min(self._most, operation.most)
             given = await body(request, operation.takes, most, operation.empty, operation.raw)
-        answer = await operation.run(Call(request, token, given, query))
+        answer = await self._run(operation, Call(request, token, given, query))
         if not isinstance(answer, Response):
             answer = Response(await encoded(answer), operation.status, media_type="application/json")
+        if operation.method == "GET" and (words := await self._old()) is not None:
+            answer.headers["Treadle-Warning"] = words.encode("ascii", "replace").decode()
         await answer(scope, receive, send)
+
+    async def _run(self, operation: Operation, call: Call[Any, Any]) -> object:
+        if operation.method != "GET":
+            return await operation.run(call)
+        with heard():  # that rows are old stands in the header, and once in the log
+            return await operation.run(call)
 
 
 def _query(request: Request, kind: Any) -> object:

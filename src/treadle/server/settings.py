@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
-
 from treadle.server.border import check_hosts, check_origins
 from treadle.server.tokens import Token
+from treadle.words import Spelled
 
 PORT: Final = 7373
 PORTS: Final = {"queuey": (1717, 100), "delayed": (8080, 1)}  # of the faces; and ports to try
@@ -18,7 +17,7 @@ GRACE: Final = 10.0  # s that requests get to end when the server stops
 REQUESTS: Final = 512  # of one caller at once, with those that wait for work or for an ending
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(Spelled, frozen=True, kw_only=True):
     """How a server behaves.
 
     tokens     who may do what; none: everybody may do everything, which is refused on any address but loopback

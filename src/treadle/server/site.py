@@ -89,7 +89,7 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if api:
         operations = operations_of(app, settings, waiting)
-        routes += made_of(operations, settings.max_body)
+        routes += made_of(operations, settings.max_body, app._moved.words)
         if settings.docs:
             routes += description(operations, bool(settings.tokens))
     for face in faces:  # last: one of them answers every other path in words of its own

@@ -23,6 +23,7 @@ from treadle.ranges import (
     check_outcome,
     check_presence,
 )
+from treadle.started import answers_coroutine
 
 FAR: Final = defaults.MAX_DELAY
 SHORT: Final = 65_536  # characters: a text up to this long has no size to be refused for
@@ -43,6 +44,7 @@ def guarded_settle(settle: Settles[S]) -> Settles[S]:
     async def rest(self: S, outcomes: Sequence[Outcome], odd: Mapping[int, Settled]) -> list[Settled]:
         return among(odd, await settle(self, _without(odd, outcomes)))
 
+    @answers_coroutine
     @functools.wraps(settle)
     def guarded(self: S, outcomes: Sequence[Outcome]) -> Coroutine[Any, Any, list[Settled]]:
         odd = odd_outcomes(outcomes)
@@ -60,6 +62,7 @@ def guarded_settle_claim(both: SettlesAndClaims[S]) -> SettlesAndClaims[S]:
         settled, claimed = await both(self, _without(odd, outcomes), ask)
         return among(odd, settled), claimed
 
+    @answers_coroutine
     @functools.wraps(both)
     def guarded(self: S, outcomes: Sequence[Outcome], ask: Claim) -> Coroutine[Any, Any, tuple[list[Settled], Claimed]]:
         check_ask(ask)

@@ -24,9 +24,10 @@ class CircularWait(TreadleError):
 
     def __init__(self, id: str, up: str, origin: str) -> None:
         self.id, self.up, self.origin = id, up, origin
+        waits = "" if up == origin else f", which waits for job {origin}"
         super().__init__(
-            f"job {id} would wait for job {up}, which waits for job {origin}, which would wait for {id}: none of them "
-            f"could end; give the job that {up} answered another key or id"
+            f"job {id} would wait for job {up}{waits}, which would wait for {id}: none of them could end; leave {up} "
+            f"out of after=, or, if {up} answered another job of this call, give that one another key or id"
         )
 
 
@@ -140,16 +141,26 @@ def awaited(out: Outcome, answers: Mapping[str, str], circle: Collection[str]) -
     return tuple([up for up in rows if up not in circle] if circle else rows)
 
 
+def named_outside(out: Outcome, answers: Mapping[str, str], fresh: Container[str]) -> set[str]:
+    """The stored rows that new jobs of an outcome wait for by name. `answers` knows each job of the outcome."""
+    return {up for new in out.then if new.id in fresh for up in new.after if up not in answers}
+
+
 def refuse_circle(out: Outcome, answers: Mapping[str, str], circle: Collection[str], fresh: Container[str]) -> None:
-    """Raise CircularWait where the job would wait for a job of this outcome, and that one for a row in `circle`."""
+    """Raise CircularWait where the job would wait for a job of this outcome, directly or through others, and that one
+    for a row in `circle`."""
     if not circle:
         return
-    for new in out.then:
-        if new.id not in out.after or new.id not in fresh:
-            continue
-        for up in new.after:
-            if (row := answers.get(up, up)) in circle:
-                raise CircularWait(new.id, row, out.id)
+    ups = {new.id: [answers.get(up, up) for up in new.after] for new in out.then if new.id in fresh}
+    reached, look = set[str](), [up for up in out.after if up in ups]
+    while look:
+        if (id := look.pop()) not in reached:
+            reached.add(id)
+            look += [up for up in ups[id] if up in ups]
+    for id, rows in ups.items():
+        wrong = next((row for row in rows if row in circle), None) if id in reached else None
+        if wrong is not None:
+            raise CircularWait(id, wrong, out.id)
 
 
 def lost(row: Record, now: float) -> Record:

@@ -27,8 +27,9 @@ from treadle.model import Record
 from treadle.options import name_of
 from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask
-from treadle.started import started
+from treadle.started import answers_coroutine, started
 from treadle.storage.contract import Storage, confined
+from treadle.words import spelled
 from treadle.worker.asks import Rooms, weights
 from treadle.worker.backlog import Backlog
 from treadle.worker.lead import Role, role_of
@@ -53,6 +54,7 @@ def calm_collector() -> None:
         gc.set_threshold(YOUNG)
 
 
+@spelled
 class Worker:
     """Runs the jobs of an app.
 
@@ -190,6 +192,7 @@ class Worker:
         if only and self._setup.role == "leader":
             raise BadOption("role", f"the token is bound to {', '.join(only)}: a leader tends the jobs of every queue")
 
+    @answers_coroutine
     def run(self) -> Coroutine[Any, Any, None]:
         """Run until SIGTERM or SIGINT: the first stops decently, the second at once.
 

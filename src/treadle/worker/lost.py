@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from treadle.errors import StorageError
 from treadle.events import Emitter, Event
@@ -23,8 +24,10 @@ class Lost:
     def __init__(self, storage: Storage, emitter: Emitter, worker: str) -> None:
         self._storage, self._emitter, self._worker = storage, emitter, worker
         self._looking: set[asyncio.Task[None]] = set()
+        self.doubted: Callable[[], None] = lambda: None  # called for each: the storage may have been emptied
 
     def tell(self, run: Run) -> None:
+        self.doubted()
         if self._emitter.wants("lost") or joblog.wanted("lost", run.record.job.task):
             task = asyncio.create_task(self._look(run))
             self._looking.add(task)

@@ -23,7 +23,7 @@ class Outage:
     ) -> None:
         self._worker, self._retry, self._chance, self._tell = worker, retry, chance, tell
         self._failing: dict[str, int] = {}  # loop -> how often in a row
-        self.over = asyncio.Event()  # set when it ends; who waits for it clears it
+        self.over = asyncio.Event()  # set when it ends, or the storage may have been emptied; who waits clears it
         self.give_up_at: float | None = None  # by the loop's clock; a worker that stops does not wait for ever
 
     async def failed(self, loop: str, error: BaseException) -> None:

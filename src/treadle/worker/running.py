@@ -137,7 +137,9 @@ class Running:
         self.unfollow: Callable[[], None] = lambda: None
 
     async def declared(self) -> None:
-        """Store what code declares once more where the storage has lost it: after an outage, and now and then."""
+        """Store what code declares once more where the storage has lost it. Looks after an outage, after a job of this
+        worker was lost, and now and then."""
+        self.keeper.lost.doubted = self.outage.over.set
         while True:
             self.outage.over.clear()
             with suppress(TimeoutError):
@@ -149,6 +151,7 @@ class Running:
                     self.setup.name,
                 )
             self.outage.answered("declared")
+            await asyncio.sleep(min(defaults.DECLARED_LEAST, defaults.DECLARED_EVERY))  # many jobs may be lost at once
 
     def waits_for(self, seconds: float) -> None:
         """Jobs that were claimed do not run for so long."""

@@ -58,6 +58,7 @@ from treadle.storage.rules import (
     lost,
     may_wait,
     named_by,
+    named_outside,
     needed,
     refuse_circle,
     refuse_holder,
@@ -369,12 +370,13 @@ class MemoryStorage:
         return APPLIED
 
     def _circle(self, out: Outcome, answers: dict[str, str]) -> set[str]:
-        """Of the rows that answer jobs of this outcome those that wait for its job, directly or through others."""
+        """Of the rows that answer jobs of this outcome, or that its jobs name, those that wait for its job, directly or
+        through others; or are that job."""
         if out.state is not WAITING or not out.then:
             return set()
         fresh = {new.id for new in out.then if answers[new.id] == new.id and new.id not in self._jobs}
-        answering = {answers[new.id] for new in out.then} - fresh
-        circle = answering & self._ends.waiting_for(out.id) if answering else answering
+        stored = ({answers[new.id] for new in out.then} | named_outside(out, answers, fresh)) - fresh
+        circle = stored & self._ends.waiting_for(out.id) if stored else stored
         refuse_circle(out, answers, circle, fresh)
         return circle
 

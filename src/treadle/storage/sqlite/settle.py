@@ -21,6 +21,7 @@ from treadle.storage.rules import (
     awaited,
     first_moment,
     may_wait,
+    named_outside,
     needed,
     refuse_circle,
     repeats,
@@ -215,12 +216,15 @@ def _merged(desk: Desk, row: Record, memo: tuple[tuple[str, str], ...]) -> tuple
 
 
 def _circle(desk: Desk, out: Outcome, plan: enqueue.Plan) -> set[str]:
-    """Of the rows that answer jobs of this outcome those that wait for its job, directly or through others."""
-    fresh = {new.id for new in plan.fresh}
-    answering = set(plan.answers.values()) - fresh
-    if not answering or out.state is not WAITING:
+    """Of the rows that answer jobs of this outcome, or that its jobs name, those that wait for its job, directly or
+    through others; or are that job."""
+    if out.state is not WAITING or not out.then:
         return set()
-    circle = endings.waiting_for(desk, out.id, answering)
+    fresh = {new.id for new in plan.fresh}
+    stored = (set(plan.answers.values()) | named_outside(out, plan.answers, fresh)) - fresh
+    if not stored:
+        return set()
+    circle = endings.waiting_for(desk, out.id, stored)
     refuse_circle(out, plan.answers, circle, fresh)
     return circle
 

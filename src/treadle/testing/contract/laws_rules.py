@@ -11,7 +11,7 @@ import pytest
 from treadle.model import Declare, Limit, LimitChange, LimitUse, Pause, Resume
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import claim_ids, claim_one, done, job, jobs, settle
+from treadle.testing.contract.kit import claim, claim_ids, claim_one, claimed, done, job, jobs, settle
 from treadle.testing.contract.run import Connect
 
 API = (("api", 1),)
@@ -171,3 +171,57 @@ async def test_law08_many_changes_at_once_are_all_kept(storage: Storage, connect
     assert found.pop("all") == (0, Limit("all", slots=4))
     assert found.pop("own3") == (0, Limit("own3", slots=4))
     assert found == {f"own{n}": (n + 1, None) for n in range(8) if n != 3}
+
+
+NOTHING = {
+    "no slots": Limit("api", slots=0),
+    "no starts": Limit("api", rate=0, per=60.0),
+    "an empty bucket": Limit("api", rate=0, per=60.0, how="bucket"),
+    "no slots, and starts": Limit("api", slots=0, rate=5, per=60.0),
+    "slots, and no starts": Limit("api", slots=5, rate=0, per=60.0),
+}
+
+
+@pytest.mark.parametrize("kind", NOTHING)
+async def test_law08_a_rule_of_nothing_shows_what_it_holds_up(storage: Storage, clock: HandClock, kind: str) -> None:
+    """However long one waits: no job starts, no moment is promised, and the jobs that stand aside are counted."""
+    rule = NOTHING[kind]
+    await storage.set_limits([rule])
+    await storage.enqueue([*jobs("a b", limits=API), job("free")])
+    [free] = await claim(storage, 9)
+    await settle(storage, done(free))
+    for _ in range(2):
+        found = await claimed(storage, 9)
+        assert (found.records, found.next_in) == ((), None)
+        assert await only(storage) == LimitUse(key="api", rule=rule, parked=2)
+        clock.advance(100_000)
+    assert [use.rule for use in await storage.limits(use=False)] == [rule]
+    await storage.set_limits([Limit("api", slots=1)])
+    assert await claim_ids(storage, 9) == ["a"]
+
+
+@pytest.mark.parametrize("kind", NOTHING)
+async def test_law08_a_rule_of_nothing_holds_nothing_that_runs(storage: Storage, kind: str) -> None:
+    """A job that runs goes on, is counted as far as the rule counts slots, and ends."""
+    await storage.enqueue(jobs("a b", limits=API))
+    running = await claim_one(storage)
+    await storage.set_limits([NOTHING[kind]])
+    assert await claim_ids(storage, 9) == []
+    use = await only(storage)
+    assert (use.used, use.parked, use.next_start) == (1, 1, None)
+    await settle(storage, done(running))
+    use = await only(storage)
+    assert (use.used, use.parked) == (0, 1)
+    assert await claim_ids(storage, 9) == []
+
+
+@pytest.mark.parametrize("rule", [Limit("queue:default", slots=0), Limit("queue:default", rate=0)])
+async def test_law08_a_queue_of_nothing_shows_itself(storage: Storage, rule: Limit) -> None:
+    """Its jobs stay in line."""
+    await storage.set_limits([rule])
+    await storage.enqueue(jobs("a b"))
+    found = await claimed(storage, 9)
+    assert (found.records, found.next_in) == ((), None)
+    assert await only(storage) == LimitUse(key=rule.name, rule=rule)
+    [count] = (await storage.stats()).counts
+    assert (count.in_line, count.parked) == (2, 0)

@@ -563,6 +563,58 @@ async def test_law06_a_child_that_would_wait_for_its_own_parent_is_refused(stora
     assert (await row(storage, "b")).state is RUNNING
 
 
+@pytest.mark.parametrize("up", ["a", "b"])
+@pytest.mark.parametrize("behind", ["itself", "another child"])
+async def test_law06_a_child_that_names_an_ancestor_that_waits_for_it_is_refused(
+    storage: Storage, up: str, behind: str
+) -> None:
+    """The parent of its parent, or the parent: none of them could end. Nothing is stored, and it says why."""
+    await storage.enqueue([job("a", queue="a")])
+    [a] = await claim(storage, 1, "a")
+    await settle(storage, out(a, WAITING, ran=True, then=(job("b"),), after=("b",)))
+    then = (job("x", after=(up,)), job("y", after=("x",)))
+    waits = ("x", "y") if behind == "itself" else ("y",)
+    refused = await refusal(storage, out(b := await claim_one(storage), WAITING, ran=True, then=then, after=waits))
+    assert (refused.status, refused.again) == ("refused", False)
+    assert refused.reason is not None
+    assert refused.reason.startswith(f"job x would wait for job {up}")
+    assert await storage.get(["x", "y"]) == [None, None]
+    assert (await row(storage, "b")).state is RUNNING
+    await settle(storage, done(b))
+    assert [each.job.id for each in await claim(storage, 1, "a")] == ["a"]
+
+
+async def test_law06_a_child_may_name_a_stored_job_that_waits_for_nobody_above_it(storage: Storage) -> None:
+    """A job beside, and one that has ended; nor is a job refused that names an ancestor and that nobody waits for."""
+    await storage.enqueue([job("a", queue="a"), job("beside", queue="far"), job("old", queue="far")])
+    await run(storage, "old")
+    [a] = await claim(storage, 1, "a")
+    await settle(storage, out(a, WAITING, ran=True, then=(job("b"),), after=("b",)))
+    then = (job("x", after=("beside", "old")), job("free", after=("a",)))
+    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=then, after=("x",)))
+    await run(storage, "beside")
+    await run(storage, "x")
+    await run(storage, "b")
+    await run(storage, "a")
+    await run(storage, "free")
+
+
+async def test_law06_of_two_whose_children_name_the_other_one_is_refused(storage: Storage) -> None:
+    """In the same moment, in calls of their own: both end."""
+    for n in range(5):
+        await storage.enqueue([job(f"a{n}"), job(f"b{n}")])
+        a, b = await claim(storage, 2)
+        outs = [
+            out(a, WAITING, ran=True, then=(job(f"x{n}", after=(f"b{n}",)),), after=(f"x{n}",)),
+            out(b, WAITING, ran=True, then=(job(f"y{n}", after=(f"a{n}",)),), after=(f"y{n}",)),
+        ]
+        answers = await asyncio.gather(*(storage.settle([each]) for each in outs))
+        statuses = sorted(answer.status for [answer] in answers)
+        assert statuses == ["applied", "refused"]
+        [refused] = [each for each, [answer] in zip((a, b), answers, strict=True) if answer.status == "refused"]
+        await settle(storage, done(refused))
+
+
 async def test_law06_of_two_that_would_wait_for_each_other_one_does_not(storage: Storage) -> None:
     """Two jobs return a job with the key of the other, in the same moment: both end."""
     for n in range(5):

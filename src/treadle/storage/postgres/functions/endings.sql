@@ -209,9 +209,13 @@ CREATE FUNCTION lock_ahead(jobs json, own text[], failing text[]) RETURNS void L
 DECLARE
     keys text[];
     replaced text[];
+    circles boolean := false;   -- an outcome will look for circles, see waiting_for
 BEGIN
     IF cardinality(own) = 0 AND NOT mentions(jobs, 'key') THEN
         RETURN;
+    END IF;
+    IF cardinality(own) > 0 AND mentions(jobs, 'after') THEN
+        circles := cardinality(named_outside(jobs)) > 0;
     END IF;
     SELECT array_agg(k) INTO keys FROM (
         SELECT x.key AS k FROM json_to_recordset(jobs) AS x (key text)
@@ -219,13 +223,15 @@ BEGIN
     WHERE k IS NOT NULL;
     IF keys IS NOT NULL THEN
         PERFORM lock_keys(keys);
-        IF cardinality(own) > 0 AND EXISTS (SELECT 1 FROM json_to_recordset(jobs) AS x (key text, conflict text)
+        circles := circles OR (cardinality(own) > 0 AND EXISTS (SELECT 1 FROM json_to_recordset(jobs) AS x (key text, conflict text)
             CROSS JOIN LATERAL (SELECT j.id FROM holder h CROSS JOIN LATERAL (SELECT j.id FROM job j WHERE j.id = h.id OFFSET 0) AS j
                 WHERE h.key = x.key OFFSET 0) AS held
-            WHERE x.conflict IN ('keep', 'replace') AND NOT held.id = ANY (own))
-        THEN
-            PERFORM pg_advisory_xact_lock(circle_lock());   -- a job may begin to wait for this holder, see waiting_for
-        END IF;
+            WHERE x.conflict IN ('keep', 'replace') AND NOT held.id = ANY (own)));
+    END IF;
+    IF circles THEN
+        PERFORM pg_advisory_xact_lock(circle_lock());
+    END IF;
+    IF keys IS NOT NULL THEN
         SELECT array_agg(h.id) INTO replaced FROM json_to_recordset(jobs) AS x (key text, conflict text)
         CROSS JOIN LATERAL (SELECT h.id FROM holder h WHERE h.key = x.key OFFSET 0) AS h
         WHERE x.conflict = 'replace' AND h.id IS NOT NULL;

@@ -200,7 +200,7 @@ BEGIN
     IF NOT alone THEN
         SELECT * INTO p FROM prepare(jobs, t, CASE WHEN to_state > 2 THEN named END, named, ups);
         all_fresh := cardinality(p.fresh) = cardinality(p.asked);
-        IF to_state = 0 AND NOT all_fresh THEN
+        IF to_state = 0 AND (NOT all_fresh OR mentions(jobs, 'after')) THEN
             circle := circle_of(named, jobs, ups, p.asked, p.answers, p.fresh);
         END IF;
         IF reach IS NOT NULL THEN

@@ -191,21 +191,43 @@ BEGIN
     ) AS q;
 END $$;
 
--- Of the rows that answer jobs of an outcome those that wait for its job (`self`), directly or through others. Refuses a
--- job that `self` would wait for and that would wait for such a row.
+-- The stored rows that new jobs wait for by name; `fresh`: only these jobs.
+CREATE FUNCTION named_outside(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
+    SELECT ARRAY(
+        SELECT u.up FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
+        WHERE fresh IS NULL OR y.id = ANY (fresh)
+        EXCEPT SELECT y.id FROM json_to_recordset(jobs) AS y (id text))
+$$;
+
+-- Of the rows that answer jobs of an outcome, or that its jobs name, those that wait for its job (`self`), directly or
+-- through others, or are that job. Refuses a job that `self` would wait for, directly or through others, and that would
+-- wait for such a row.
 CREATE FUNCTION circle_of(self text, jobs json, ups text[], asked text[], answers text[], fresh text[]) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
-    answering text[] := ARRAY(SELECT unnest(answers) EXCEPT SELECT unnest(fresh));
-    circle text[] := waiting_for(self, answering);
+    stored text[] := ARRAY(
+        (SELECT unnest(answers) UNION SELECT unnest(named_outside(jobs, fresh))) EXCEPT SELECT unnest(fresh));
+    circle text[] := '{}';
     x record;
 BEGIN
+    IF cardinality(stored) > 0 THEN
+        circle := waiting_for(self, stored);
+    END IF;
     IF cardinality(circle) > 0 THEN
         FOR x IN
+            WITH RECURSIVE waits (id, answer) AS (
+                SELECT y.id, coalesce(answers[array_position(asked, u.up)], u.up)
+                FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
+                WHERE y.id = ANY (fresh)
+            ), reached (id) AS (
+                SELECT unnest(ups)
+                UNION SELECT w.answer FROM reached r JOIN waits w ON w.id = r.id
+            )
             SELECT y.id, a.answer FROM ROWS FROM (json_to_recordset(jobs) AS (id text, after text[]))
                 WITH ORDINALITY AS y (id, after, n), unnest(y.after) WITH ORDINALITY AS u (up, m),
                 LATERAL (SELECT coalesce(answers[array_position(asked, u.up)], u.up) AS answer) AS a
-            WHERE y.id = ANY (ups) AND y.id = ANY (fresh) AND a.answer = ANY (circle) ORDER BY y.n, u.m LIMIT 1
+            WHERE y.id IN (SELECT r.id FROM reached r) AND y.id = ANY (fresh) AND a.answer = ANY (circle)
+            ORDER BY y.n, u.m LIMIT 1
         LOOP
             RAISE EXCEPTION 'circle' USING ERRCODE = 'TR001', DETAIL = json_build_array('circle', x.id, x.answer, self);
         END LOOP;

@@ -186,26 +186,46 @@ local function repeats(out, r)
     and r.value == out.value and r.error == out.error and r.reason == out.reason
 end
 
--- Of the rows that answer jobs of this outcome those that wait for its job, directly or through others; nil and what is wrong
--- if one of these jobs would wait for such a row. See rules.refuse_circle.
+-- the new jobs that the job of this outcome would wait for, directly or through others
+local function reached(out, jobs, answers, fresh)
+  local ups, found, look = {}, {}, {}
+  for _, new in ipairs(jobs) do
+    if fresh[new[1]] then ups[new[1]] = new[3].after end
+  end
+  for _, up in ipairs(out.after) do look[#look + 1] = up end
+  while #look > 0 do
+    local id = table.remove(look)
+    if ups[id] and not found[id] then
+      found[id] = true
+      for _, up in ipairs(ups[id]) do look[#look + 1] = answers[up] or up end
+    end
+  end
+  return found
+end
+
+-- Of the rows that answer jobs of this outcome, or that its jobs name, those that wait for its job, directly or through
+-- others, or are that job; nil and what is wrong if one of its jobs would wait for such a row. See rules.refuse_circle.
 local function circle_of(out, jobs, answers)
-  local circle, fresh, waiting, named = {}, {}, nil, {}
+  local circle, fresh, waiting = {}, {}, nil
   if out.state ~= WAITING then return circle end
+  local function look(row)
+    waiting = waiting or E.waiting_for(out.id)
+    if waiting[row] then circle[row] = true end
+  end
   for _, new in ipairs(jobs) do
     local id = new[1]
     if answers[id] == id and not B.get(id) then fresh[id] = true end
   end
   for _, new in ipairs(jobs) do
-    local row = answers[new[1]]
-    if not fresh[row] then
-      waiting = waiting or E.waiting_for(out.id)
-      if waiting[row] then circle[row] = true end
+    if not fresh[answers[new[1]]] then look(answers[new[1]]) end
+    for _, up in ipairs(fresh[new[1]] and new[3].after or {}) do
+      if not answers[up] then look(up) end
     end
   end
   if not next(circle) then return circle end
-  for _, up in ipairs(out.after) do named[up] = true end
+  local behind = reached(out, jobs, answers, fresh)
   for _, new in ipairs(jobs) do
-    if named[new[1]] and fresh[new[1]] then
+    if behind[new[1]] then
       for _, up in ipairs(new[3].after) do
         local row = answers[up] or up
         if circle[row] then return nil, new[1], row .. '\0' .. out.id end
