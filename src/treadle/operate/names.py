@@ -30,7 +30,7 @@ from treadle.storage.contract import Storage
 COUNTING: Final = 2.0  # s that a look may take; a warning is not worth more
 FRESH: Final = 10.0  # s for which the known names are kept for calls that send
 STALE: Final = 1.0  # s for which they are kept for lists that find nothing
-LONG: Final = 80  # characters of a name that is compared with others
+SHORT, LONG = 3, 80  # characters of a name that is compared with others: "qa" is like "a", and no mistake for it
 COMPARED: Final = 200  # names that one is compared with
 NEW: Final = 1_000  # names of one call that are looked up; more of them are no mistake of typing
 WARNED: Final = 20  # names of one call that are compared with others
@@ -54,9 +54,11 @@ def near(name: str, known: Iterable[str]) -> str:
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like this one; None if none is like it. To compare two names of 200 characters takes
     40 us, so long ones are left out, and of very many those that begin otherwise."""
-    if len(name) > LONG:
+    if not SHORT <= len(name) <= LONG:
         return None
-    alike = {each for each in known if len(each) <= LONG and 2 * min(len(each), len(name)) >= 0.6 * len(each + name)}
+    alike = {
+        each for each in known if SHORT <= len(each) <= LONG and 2 * min(len(each), len(name)) >= 0.6 * len(each + name)
+    }
     if len(alike) > COMPARED:
         alike = {each for each in alike if each[:1] == name[:1]}
     found = difflib.get_close_matches(name, heapq.nsmallest(COMPARED, alike - {name}), 1)
