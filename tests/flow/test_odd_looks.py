@@ -25,7 +25,8 @@ from treadle.storage.memory import MemoryStorage
 
 HUGE = '{"$t":"int","v":"0x' + "f" * 6_000 + '"}'
 HALF = '{"$t":"str","v":[55296]}'
-DEEP = "[" * 3_000 + "]" * 3_000
+DEEP = "[" * 20_000 + "]" * 20_000  # no Python reads that
+NESTED = (90, 150, 400, 800, 950, 1_500, 3_000, 9_000)  # some read that, and cannot write it
 PAYLOADS = {
     "huge": f"[{HUGE}]", "half": f"[{HALF}]", "garbage": "nonsense {", "number": "5", "text": '"abc"', "null": "null",
     "args": '{"args":5}', "kwargs": '{"kwargs":[1]}', "name": '{"kwargs":{"$t":"dict","v":[[1,2]]}}',
@@ -57,6 +58,7 @@ async def fill(app: App) -> None:
     await ticked(app)
     storage: Storage = app.storage
     calls = [NewJob(id=f"call-{name}", task="t", payload=text, delay=60.0) for name, text in PAYLOADS.items()]
+    calls += [NewJob(id=f"nested-{n}", task="t", payload="[" * n + "]" * n, delay=60.0) for n in NESTED]
     flows = [NewJob(id=f"flow-{name}", task="treadle.flow", payload=text, ran=True) for name, text in PAYLOADS.items()]
     promises = [NewJob(id=signal(number), payload=text, wait_timeout=60.0) for number, text in enumerate(SIGNALS)]
     waiting = [NewJob(id=f"w{number}", task="t", after=(signal(number),)) for number in range(len(SIGNALS))]
