@@ -159,7 +159,7 @@ class Load:
     async def _work(self, storage: PostgresStorage, name: str) -> None:
         outcomes: list[Outcome] = []
         tickets, idle = 0, 0
-        while idle < 5 or self.more:
+        while idle < 5:
             tickets += 1
             ask = Claim(worker=f"{name}#{tickets}", queues=tuple((queue, 8) for queue in QUEUES), limit=24)
             settled, found = await storage.settle_claim(outcomes, ask)
@@ -170,7 +170,7 @@ class Load:
                 holds = [Hold(row.job.id, row.version) for row in found.records]
                 assert not (await storage.heartbeat(Presence(worker=name), holds, 30.0)).lost
             outcomes += [self.outcome(row) for row in found.records]
-            idle = 0 if outcomes else idle + 1
+            idle = 0 if outcomes or self.more else idle + 1
             if not outcomes:
                 await asyncio.sleep(0.05)
 
@@ -184,10 +184,10 @@ class Load:
     async def _operate(self, storage: PostgresStorage) -> None:
         await storage.set_limits([Limit("tenant", slots=self.chance.choice([1, 2, 3])), Limit("all", slots=40)])
         if self.more:
-            self.more -= 1
             new = [replace(self.new(f"m{self.more}-", number), key=f"r{self.chance.randrange(9)}",
                            key_conflict="replace") for number in range(5)]  # fmt: skip
             await storage.enqueue(new)
+            self.more -= 1
         rows = (await storage.find(Query(state=(State.READY, State.WAITING), limit=200))).records
         some = self.chance.sample(list(rows), min(4, len(rows)))
         await storage.settle([
