@@ -10,12 +10,12 @@ import dis
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType, MethodType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from treadle.errors import NotAwaited
-from treadle.words import refuse_unknown
+from treadle.words import check_spelling
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,13 +91,6 @@ class _Checked(functools.partial[Any]):
         except TypeError:
             check_spelling(self.func, kwargs)
             raise
-
-
-def check_spelling(method: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raise BadOption for a name that a method does not take."""
-    known = inspect.signature(method).parameters.values()
-    if not any(each.kind is each.VAR_KEYWORD for each in known):
-        refuse_unknown(method.__name__, given, [each.name for each in known if each.name != "self"])
 
 
 def unchecked(method: Callable[P, T]) -> Callable[P, T]:

@@ -9,13 +9,14 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.awaiting import check_spelling, unchecked
+from treadle.awaiting import unchecked
 from treadle.model import Record
 from treadle.operate.dead import Dead
 from treadle.operate.jobs import Filter, Jobs
 from treadle.operate.limits import Limits
 from treadle.operate.queues import Queues
 from treadle.operate.schedules import Schedules
+from treadle.words import check_spelling
 
 P = ParamSpec("P")
 T = TypeVar("T")

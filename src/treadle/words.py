@@ -118,17 +118,23 @@ def spelled_call(function: F) -> F:
 
 
 def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    known = [
-        name for name, each in inspect.signature(function).parameters.items()
-        if each.kind in BY_NAME and name != "self" and not name.endswith("_")
-    ]  # fmt: skip
-
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except TypeError:
-            refuse_unknown(what, kwargs, known)
+            check_spelling(function, kwargs, what)
             raise
 
     return checked
+
+
+def check_spelling(function: Callable[..., Any], given: Collection[str], what: str | None = None) -> None:
+    """Raise BadOption for the first name that a function does not take. `what`: how errors call it."""
+    known = inspect.signature(function).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in known):
+        names = [
+            each.name for each in known
+            if each.kind in BY_NAME and each.name != "self" and not each.name.endswith("_")
+        ]  # fmt: skip
+        refuse_unknown(what or function.__name__, given, names)

@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final
 
-from treadle.awaiting import check_spelling
 from treadle.errors import KeyHeld, Stale, UnknownJob, UnknownSchedule
 from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
+from treadle.words import spelled_call
 
 REFUSED: Final = (UnknownJob, UnknownSchedule, Stale, KeyHeld)  # the row may be elsewhere, and differ there
 
@@ -37,15 +37,12 @@ class Stays:
 
 
 def _checked(method: Callable[..., Awaitable[Any]], looks: bool) -> Callable[..., Awaitable[Any]]:
+    spelled = spelled_call(method)
+
     @functools.wraps(method)  # with an underscore: `nested` names the public method on the stack
     async def _acted(self: Stays, *args: Any, **kwargs: Any) -> Any:
         try:
-            made = method(self, *args, **kwargs)
-        except TypeError:
-            check_spelling(method, kwargs)
-            raise
-        try:
-            found = await made
+            found = await spelled(self, *args, **kwargs)
         except REFUSED:
             await check_stays(await self._storage())
             raise
