@@ -50,6 +50,14 @@ async def kill_rounds(stage: Stage, folder: Path, rounds: int, jobs_per_round: i
             str(jobs_per_round),
         )  # fmt: skip
 
+    async def end(role: str) -> bool:
+        """Start it anew, whether it is killed or has ended by itself meanwhile. -> whether it was killed"""
+        if processes[role].returncode is None:
+            processes[role].kill()
+        killed = await processes[role].wait() == -signal.SIGKILL
+        await start(role)
+        return killed
+
     try:
         for role in ("worker1", "worker2", "producer"):
             await start(role)
@@ -57,18 +65,16 @@ async def kill_rounds(stage: Stage, folder: Path, rounds: int, jobs_per_round: i
             await _at_work(ledgers.values())
             await asyncio.sleep(chance.uniform(0.01, 0.6))  # the random moment itself
             roles = chance.choice(SERVER if stage.server and turn % 2 else CLIENTS)
-            if all(role in processes and processes[role].returncode is not None for role in roles):
-                roles = (*roles, "worker2")  # a producer that has done its part cannot be killed any more
+            if "server" in roles:
+                await stage.kill_server()
+                found.server_kills += 1
+            killed = 0
             for role in roles:
-                if role == "server":
-                    await stage.kill_server()
-                    found.server_kills += 1
-                    continue
-                if processes[role].returncode is None:
-                    os.kill(processes[role].pid, signal.SIGKILL)
-                    found.kills += 1
-                await processes[role].wait()
-                await start(role)
+                if role != "server":
+                    killed += await end(role)
+            if not killed and "server" not in roles:
+                killed = await end("worker2")  # a producer that has done its part cannot be killed any more
+            found.kills += killed
             say(f"round {turn + 1} of {rounds}, {found.kills} kills, {found.server_kills} of the server")
     finally:
         for process in processes.values():
