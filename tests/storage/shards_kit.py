@@ -31,6 +31,8 @@ REFUSED = {
     "test_more_how_many_stand_before_me_among_lanes": ORDER,
     "test_law08_a_claim_of_few_behind_many_takes_no_more_than_asked": ORDER,
     "test_law08_a_queue_of_so_many_slots": QUEUES,
+    "test_law08_queues_with_much_little_and_no_room_side_by_side": QUEUES,
+    "test_law08_slots_of_queues_with_several_workers": QUEUES,
     "test_law08_every_queue_obeys_the_common_rule": QUEUES,
     "test_law08_a_queue_of_a_pace": QUEUES,
     "test_law08_the_moment_the_pace_of_a_queue_allows_is_told": QUEUES,

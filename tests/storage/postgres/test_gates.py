@@ -5,6 +5,7 @@ Without this several workers would stand behind each other at the head of a line
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -72,3 +73,22 @@ async def test_the_claim_of_a_trip_passes_by_what_others_hold(storage: PostgresS
         settled, found = await storage.settle_claim([done(first)], ask)
     assert [each.status for each in settled] == ["applied"]
     assert ids(list(found.records)) == ["other"]
+
+
+async def test_a_claim_waits_for_the_gate_of_a_limit_that_all_jobs_name(storage: PostgresStorage) -> None:
+    """Nothing of the page could start without it, and nothing of the next ones."""
+    await storage.set_limits([Limit("smtp", slots=100), Limit("tenant", slots=2)])
+    await storage.enqueue([job(f"a{n:02}", limits=(("smtp", 1), (tenant, 1))) for n, tenant in enumerate(TENANTS)])
+    async with held(storage, "smtp"):
+        asking = asyncio.create_task(claimed(storage, 1, 5))
+        await waits(storage)
+    assert ids(await asking) == [f"a{n:02}" for n in range(5)]
+
+
+async def waits(storage: PostgresStorage) -> None:
+    """Until somebody waits for a row that another transaction holds."""
+    async with asyncio.timeout(30):
+        while not await storage._runner.run(
+            "SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'", []
+        ):
+            pass

@@ -100,6 +100,12 @@ async def test_claims_that_take_slots(reader: Reader) -> None:
     assert await reader.read(reader.claim(FEW, "limited", holds=holds)) < MANY
 
 
+async def test_claims_of_queues_with_a_rule(reader: Reader) -> None:
+    await reader.storage.set_limits([Limit("queue", slots=10_000)])
+    holds = tuple(row.job.id for row in await reader.claim(FEW))
+    assert await reader.read(reader.claim(FEW, holds=holds)) < MANY
+
+
 async def test_claims_of_jobs_by_name(reader: Reader) -> None:
     ids = tuple(f"new{n:06}" for n in range(MANY - FEW, MANY))
     assert await reader.read(reader.claim(FEW, ids=ids)) < MANY

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from typing import Any, Literal
 
 import pytest
 
-from treadle.model import Limit, LimitUse, Pause, Query, Record
+from treadle.model import Claim, Limit, LimitUse, Pause, Query, Record
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (
@@ -376,6 +377,32 @@ async def test_law08_no_rate_is_a_pause_too(storage: Storage) -> None:
     assert await claim_ids(storage, 9) == ["a"]
 
 
+async def test_law08_many_limits_freed_at_once_let_in_as_many_as_each_has_room_for(storage: Storage) -> None:
+    """Slots alone and with a rate, kept to the end or not, with a costly job among them."""
+    rules = (
+        Limit("dear", slots=2), Limit("kept", slots=2, hold="ended"), Limit("paced", slots=2, rate=100, per=1.0),
+        Limit("plain", slots=2),
+    )  # fmt: skip
+    await storage.set_limits(rules)
+    await storage.enqueue([job(f"{rule.name}{n}", limits=((rule.name, 1),)) for rule in rules for n in range(2)])
+    running = await claim(storage, 20)
+    assert len(running) == 8
+    await storage.enqueue([
+        job(f"{rule.name}{n}", limits=((rule.name, 2 if rule.name == "dear" and n == 2 else 1),))
+        for rule in rules for n in range(2, 6)
+    ])  # fmt: skip
+    assert await claim(storage, 20) == []  # they step aside
+    let_in = (
+        ["dear2", "kept2", "kept3", "paced2", "paced3", "plain2", "plain3"],
+        ["dear3", "dear4", "kept4", "kept5", "paced4", "paced5", "plain4", "plain5"],
+        ["dear5"],
+    )
+    for expected in let_in:
+        await storage.settle([done(each) for each in running])
+        running = await claim(storage, 20)
+        assert sorted(each.id for each in running) == expected
+
+
 async def test_law08_a_paused_queue_moves_nobody(storage: Storage) -> None:
     """Its own limit is checked before its line: nobody steps aside, nobody loses a place."""
     await storage.enqueue([*jobs("a b", queue="mail"), job("c", queue="other")])
@@ -403,6 +430,21 @@ async def test_law08_every_queue_obeys_the_common_rule(storage: Storage) -> None
     for queue in "abc":
         await storage.enqueue(jobs(names(0, 3, queue), queue=queue))
     assert await claim_ids(storage, 9, "a", "b", "c") == ["a00", "b00", "c00", "c01"]
+
+
+async def test_law08_queues_with_much_little_and_no_room_side_by_side(storage: Storage) -> None:
+    """Each gives what it has room for, up to its share, then the others give more; who ran asks nobody."""
+    await storage.set_limits([Limit("queue", slots=50), Limit("queue:few", slots=2), Limit("queue:none", slots=0)])
+    for queue in ("much", "few", "none"):
+        await storage.enqueue(jobs(names(0, 8, queue), queue=queue))
+    shares = (("much", 3), ("few", 3), ("none", 3))
+    first = await storage.claim(Claim(worker="side#1", queues=shares, limit=9, lease=30.0))
+    assert Counter(each.job.queue for each in first.records) == {"much": 7, "few": 2}
+    second = await storage.claim(Claim(worker="side#2", queues=shares, limit=9, lease=30.0))
+    assert ids(second.records) == ["much07"]
+    few = next(each for each in first.records if each.job.queue == "few")
+    await settle(storage, back(few, ran=True))
+    assert await claim_ids(storage, 9, "few") == [few.id, "few02"]
 
 
 async def test_law08_a_queue_of_a_pace(storage: Storage, clock: HandClock) -> None:

@@ -299,6 +299,34 @@ async def test_law08_a_rule_holds_for_what_is_sent_after_it(storage: Storage, co
     assert set(taken.values()) <= {1}
 
 
+async def test_law08_slots_of_queues_with_several_workers(storage: Storage, connect: Connect) -> None:
+    """Never more run than a queue has slots, and all run in the end."""
+    storages, slots = await peers(storage, connect), {"one": 3, "two": 11, "three": 200}
+    await storage.set_limits([Limit(f"queue:{queue}", slots=count) for queue, count in slots.items()])
+    for queue in slots:
+        await storage.enqueue([job(f"{queue}{n:03}", queue=queue) for n in range(80)])
+    running, most, left = Counter[str](), Counter[str](), 240
+
+    async def work(own: Storage) -> None:
+        nonlocal left
+        async with asyncio.timeout(60):
+            while left:
+                rows = await claim(own, 9, *slots)
+                for each in rows:
+                    running[each.job.queue] += 1
+                    most[each.job.queue] = max(most[each.job.queue], running[each.job.queue])
+                await asyncio.sleep(0)
+                for each in rows:
+                    running[each.job.queue] -= 1
+                left -= len(rows)
+                await own.settle([done(each) for each in rows])
+
+    await asyncio.gather(*(work(each) for each in storages))
+    assert most["one"] <= 3
+    assert most["two"] <= 11
+    assert await unfinished(storage) == []
+
+
 @pytest.mark.parametrize("many", [1, 8])
 async def test_law08_strict_order_with_several_workers(storage: Storage, connect: Connect, many: int) -> None:
     """One slot held to the end: no job starts while an earlier one of its account has never been started."""

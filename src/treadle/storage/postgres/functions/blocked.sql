@@ -43,6 +43,73 @@ BEGIN
     UPDATE gate SET opens = moment WHERE key = limited AND opens IS DISTINCT FROM moment;
 END $$;
 
+-- Let jobs of these limits back in line while there is room; the caller holds their gates.
+CREATE FUNCTION call_in(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    limited text;
+BEGIN
+    IF cardinality(keys) > 1 THEN
+        keys := call_in_alike(keys);
+    END IF;
+    FOREACH limited IN ARRAY keys LOOP
+        PERFORM call_in_for(limited, t);
+    END LOOP;
+END $$;
+
+-- What `call_in_for` does, for all limits of the common kind in a few statements (for each of them it makes a dozen): slots and
+-- no rate, blocked jobs of one queue that cost 1 and have no slot yet. -> the limits of other kinds, of which nothing was changed.
+CREATE FUNCTION call_in_alike(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    alike record;
+    spots tid[];
+    unlike text[];
+    lines text[];
+BEGIN
+    SELECT array_agg(a.key) AS keys, array_agg(a.line) AS lines, array_agg(a.keeps) AS keeps, array_agg(a.free) AS free INTO alike
+    FROM (
+        SELECT k.key, f.queue AS line, r.keeps, r.slots - (
+                SELECT coalesce(sum(s.cost), 0) FROM slot s WHERE s.key = k.key AND (s.live OR r.keeps)) AS free
+        FROM unnest(keys) AS k (key)
+        CROSS JOIN LATERAL (
+            SELECT r.slots, r.rate, r.hold = 'ended' AS keeps FROM rule r
+            WHERE r.name IN (k.key, split_part(k.key, ':', 1)) ORDER BY r.name = k.key DESC LIMIT 1) AS r
+        CROSS JOIN LATERAL (
+            SELECT j.queue FROM job j WHERE j.parked = k.key AND j.place IS NULL ORDER BY j.queue LIMIT 1) AS f
+        WHERE r.slots IS NOT NULL AND r.rate IS NULL AND NOT starts_with(k.key, 'queue:')
+            AND NOT EXISTS (SELECT 1 FROM job j WHERE j.parked = k.key AND j.queue > f.queue AND j.place IS NULL)
+            AND NOT (r.keeps AND EXISTS (SELECT 1 FROM job j
+                WHERE j.parked = k.key AND j.queue = f.queue AND j.place IS NULL AND j.started_at IS NOT NULL))
+    ) AS a;
+    IF alike.keys IS NULL THEN
+        RETURN keys;
+    END IF;
+    -- who is back already and not claimed yet takes room from those behind it
+    SELECT array_agg(w.key) FILTER (WHERE w.dear), array_agg(w.spot) FILTER (WHERE w.aside AND w.turn <= w.free AND NOT w.dear)
+    INTO unlike, spots
+    FROM (
+        SELECT a.key, a.free, j.spot, j.aside, bool_or(j.cost > 1) OVER (PARTITION BY a.key) AS dear,
+            row_number() OVER (PARTITION BY a.key ORDER BY j.rank DESC, j.joined_at, j.id) AS turn
+        FROM unnest(alike.keys, alike.lines, alike.keeps, alike.free) AS a (key, line, keeps, free)
+        CROSS JOIN LATERAL (
+            SELECT * FROM (
+                SELECT x.ctid AS spot, x.rank, x.joined_at, x.id, price(x, a.key) AS cost, true AS aside FROM job x
+                WHERE x.parked = a.key AND x.queue = a.line AND x.place IS NULL
+                ORDER BY x.rank DESC, x.joined_at, x.id LIMIT greatest(a.free, 0) FOR NO KEY UPDATE SKIP LOCKED) AS waiting
+            UNION ALL
+            SELECT x.ctid, x.rank, x.joined_at, x.id, price(x, a.key), false FROM job x
+            WHERE x.parked = a.key AND x.queue = a.line AND x.place IS NOT NULL AND NOT (a.keeps AND x.started_at IS NOT NULL)
+        ) AS j
+    ) AS w;
+    unlike := coalesce(unlike, '{}');
+    WITH back AS (
+        UPDATE job SET place = joined_at WHERE ctid = ANY (spots) RETURNING queue
+    ) SELECT array_agg(DISTINCT queue) INTO lines FROM back;
+    PERFORM speak('queue:' || line) FROM unnest(lines) AS line;
+    UPDATE gate SET opens = NULL
+    WHERE key = ANY (alike.keys) AND NOT key = ANY (unlike) AND opens IS NOT NULL;
+    RETURN ARRAY(SELECT unnest(keys) EXCEPT SELECT unnest(alike.keys)) || ARRAY(SELECT DISTINCT unnest(unlike));
+END $$;
+
 -- Let jobs back in line while there is room; the caller holds the gate. By queue: a job that is back in a line that is
 -- paused, or that no worker serves, holds up no other line. In the order of their turns: a job that is back already and not
 -- claimed yet takes room from those that stand behind it, and from no other. Locked rows are skipped: the transaction that
@@ -198,7 +265,6 @@ DECLARE
     noted text := coalesce(nullif(current_setting('treadle.freed', true), ''), '{}');
     wanted text[] := noted::text[] || also;
     held text[] := '{}';
-    limited text;
 BEGIN
     IF cardinality(wanted) = 0 THEN
         RETURN;
@@ -216,9 +282,7 @@ BEGIN
     ELSIF current_setting('treadle.gates', true) = 'held' THEN
         held := try_gates(wanted);
     END IF;
-    FOREACH limited IN ARRAY held LOOP
-        PERFORM call_in_for(limited, t);
-    END LOOP;
+    PERFORM call_in(held, t);
     wanted := ARRAY(SELECT unnest(wanted) EXCEPT SELECT unnest(held));
     INSERT INTO recheck (key) SELECT unnest(wanted);
     PERFORM speak('queue:' || (SELECT queue FROM job WHERE parked = k AND place IS NULL LIMIT 1)) FROM unnest(wanted) AS k;
@@ -228,12 +292,13 @@ END $$;
 -- twice, or by a call that is not over yet, which tells of them when it is.
 CREATE FUNCTION recheck_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    limited text;
+    held text[];
 BEGIN
-    FOREACH limited IN ARRAY try_gates(ARRAY(SELECT DISTINCT key FROM recheck LIMIT 1000)) LOOP
-        DELETE FROM recheck WHERE key = limited;
-        PERFORM call_in_for(limited, t);
-    END LOOP;
+    IF EXISTS (SELECT 1 FROM recheck) THEN
+        held := try_gates(ARRAY(SELECT DISTINCT key FROM recheck LIMIT 1000));
+        DELETE FROM recheck WHERE key = ANY (held);
+        PERFORM call_in(held, t);
+    END IF;
 END $$;
 
 -- All limits that block somebody are looked at.
@@ -249,7 +314,5 @@ BEGIN
         keys := keys || limited;
     END LOOP;
     PERFORM lock_gates(keys);
-    FOREACH limited IN ARRAY keys LOOP
-        PERFORM call_in_for(limited, t);
-    END LOOP;
+    PERFORM call_in(keys, t);
 END $$;

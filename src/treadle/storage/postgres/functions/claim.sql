@@ -38,7 +38,10 @@ DECLARE
     most int;
     got int;
     ruled boolean;
+    passed boolean;             -- lines with a rule were passed by, for other calls count their slots
     asks boolean;               -- limits, or room per task, must be asked
+    roomy text[] := '{}';       -- lines with a rule under which jobs may start
+    room int[];                 -- so many of each
     line text;
     share int;
     picked tid[];
@@ -89,11 +92,13 @@ BEGIN
         SELECT 1 FROM job j WHERE j.queue = ANY (a.lines) AND j.place IS NOT NULL AND j.limits IS NOT NULL)
     INTO ruled, asks;
     asks := asks OR a.rooms IS NOT NULL OR cardinality(a.ids) > 0;
+    IF asks OR ruled THEN
+        PERFORM set_config('lock_timeout', '500ms', true);
+    END IF;
     IF ruled AND NOT asks THEN
-        asks := EXISTS (SELECT 1 FROM unnest(a.lines) AS l (line) WHERE (rule_of('queue:' || l.line)).name IS NOT NULL);
+        SELECT * INTO roomy, room, asks, passed FROM room_of(a.lines, a."limit");
     END IF;
     IF asks THEN
-        PERFORM set_config('lock_timeout', '500ms', true);
         RETURN QUERY SELECT * FROM walk(a.worker, a.name, a.slot, a.lines, a.shares, a.tasks, a.leases, a.rooms,
             a."limit", a.lease, a.ids, a.holds, moment);
         RETURN;
@@ -102,6 +107,7 @@ BEGIN
     FOR n IN 0 .. 2 * cardinality(a.lines) - 1 LOOP     -- each up to its share, then again as far as there is room
         line := a.lines[n % cardinality(a.lines) + 1];
         share := CASE WHEN n < cardinality(a.lines) THEN least(a.shares[n + 1], most) ELSE most END;
+        share := least(share, room[array_position(roomy, line)]);
         CONTINUE WHEN share <= 0;
         picked := NULL;
         IF a.floors -> line IS NOT NULL THEN
@@ -116,7 +122,7 @@ BEGIN
             WHERE ctid = ANY (coalesce(picked, ARRAY(
                 SELECT ctid FROM job j
                 WHERE j.queue = line AND j.place IS NOT NULL AND j.limits IS NULL
-                    AND NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line))
+                    AND (line = ANY (roomy) OR NOT EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || line)))
                     AND (a.tasks IS NULL OR j.task = ANY (a.tasks))
                     AND j.id NOT IN (SELECT unnest(a.holds))     -- a hash: with <> ALL each would be compared with each
                 ORDER BY j.rank DESC, j.place, j.id LIMIT share
@@ -136,12 +142,53 @@ BEGIN
         FROM taken j ORDER BY j.rank DESC, j.joined_at, j.id;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
+        IF line = ANY (roomy) THEN
+            room[array_position(roomy, line)] := room[array_position(roomy, line)] - got;
+        END IF;
     END LOOP;
-    version := 0;
+    version := CASE WHEN passed AND most = a."limit" THEN 2 ELSE 0 END;
     attempt := 0;
     due_at := next_moment(a.lines, a.ids, t, ruled, picked IS NOT NULL AND most <= 0);
     created_at := t;
     RETURN NEXT;
+END $$;
+
+-- Lines that have a rule with slots and nothing else, and how many of their jobs may start: the usual case of a queue with a
+-- limit, in which no job needs to be asked. The gates of these limits are held then. asks: the jobs must be asked after all
+-- (walk.sql), for a rule has a rate or an order to keep, or there is less room than `most` and some jobs need none. passed: other
+-- transactions hold the gates of some lines, and those are left out, like lines without room. Six such queues cost 115 us
+-- of the server for a job when each was asked, at 100 jobs a claim; now 56.
+CREATE FUNCTION room_of(lines text[], most int, OUT roomy text[], OUT room int[], OUT asks boolean, OUT passed boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    ruled record;
+    held text[];
+BEGIN
+    passed := false;
+    roomy := '{}';
+    SELECT array_agg(l.line) AS lines, array_agg('queue:' || l.line) AS keys, array_agg(r.slots) AS slots,
+        bool_or(r.slots IS NULL OR r.rate IS NOT NULL OR r.hold = 'ended') AS special INTO ruled
+    FROM unnest(lines) AS l (line) CROSS JOIN LATERAL (
+        SELECT slots, rate, hold FROM rule WHERE name IN ('queue', 'queue:' || l.line) ORDER BY name = 'queue' LIMIT 1) AS r
+    WHERE EXISTS (SELECT 1 FROM job j WHERE j.queue = l.line AND j.place IS NOT NULL);
+    asks := coalesce(ruled.special, false) OR NOT share_rules();
+    IF asks OR ruled.lines IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM await_turn();
+    held := try_gates(ruled.keys);
+    passed := cardinality(held) < cardinality(ruled.keys);
+    -- one look at all that runs: to count it for each queue would read all of it for each
+    SELECT array_agg(f.line), array_agg(f.room), coalesce(bool_or(f.room < most AND EXISTS (SELECT 1 FROM job j
+        WHERE j.queue = f.line AND j.place IS NOT NULL AND (j.ran OR j.started_at IS NOT NULL))), true)
+    INTO roomy, room, asks FROM (
+        SELECT u.line, u.slots - coalesce(running.jobs, 0)
+            - (SELECT coalesce(sum(s.cost), 0) FROM slot s WHERE s.key = u.key AND s.live) AS room
+        FROM unnest(ruled.lines, ruled.keys, ruled.slots) AS u (line, key, slots)
+        LEFT JOIN (SELECT queue, count(*) AS jobs FROM job
+            WHERE state = 2 AND due_at IS NOT NULL AND NOT ran GROUP BY queue) AS running ON running.queue = u.line
+        WHERE u.key = ANY (held)
+    ) AS f;
 END $$;
 
 -- The first of a line as they stand above a floor, locked; NULL: there are not enough of them, look at all of the line.
@@ -179,7 +226,7 @@ DECLARE
         (SELECT t + 0.05 FROM recheck LIMIT 1));
     line text;
 BEGIN
-    IF ruled AND EXISTS (SELECT 1 FROM rule WHERE name = 'queue' OR starts_with(name, 'queue:')) THEN
+    IF ruled AND EXISTS (SELECT 1 FROM rule WHERE rate IS NOT NULL AND (name = 'queue' OR starts_with(name, 'queue:'))) THEN
         FOR line IN
             SELECT l FROM unnest(lines) AS l WHERE cardinality(ids) = 0
             UNION SELECT queue FROM job WHERE id = ANY (ids)

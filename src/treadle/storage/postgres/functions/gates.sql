@@ -86,11 +86,22 @@ BEGIN
     RETURN try_gates(keys);
 END $$;
 
+-- -> whether all of these gates are held, after a wait.
+CREATE FUNCTION have_gates(keys text[]) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM lock_gates(keys);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
 -- The gates of a page: that of its queue, if there is a rule for it, and those of the limits its jobs name.
 -- missing: those that other transactions hold; NULL: none. Without its queue's gate nothing of a page can start, and without
--- any of the others nothing that names limits: `patient` then waits for it, if this transaction may. busy: in vain.
-CREATE FUNCTION gates_of(own text, keys text[], patient boolean, OUT held text[], OUT missing text[], OUT busy boolean)
-LANGUAGE plpgsql AS $$
+-- any of the others nothing that names limits: `patient` then waits for it, if this transaction may. Without one of `shared`,
+-- the limits that all its jobs name, none of them can start either, nor, mostly, of the pages behind it: the transaction waits
+-- for these if it may (a claim that read six pages of such jobs in vain cost twice the server's work for a job). busy: in vain.
+CREATE FUNCTION gates_of(own text, keys text[], shared text[], patient boolean, OUT held text[], OUT missing text[],
+    OUT busy boolean) LANGUAGE plpgsql AS $$
 DECLARE
     first text[] := CASE WHEN own IS NOT NULL THEN ARRAY[own] ELSE coalesce(keys, '{}') END;
 BEGIN
@@ -99,15 +110,18 @@ BEGIN
     IF cardinality(first) = 0 THEN
         RETURN;
     END IF;
-    held := try_gates(first);
-    IF cardinality(held) = 0 AND patient AND may_wait_for_gates() THEN
-        BEGIN
-            PERFORM lock_gates(first);
+    IF own IS NULL AND cardinality(shared) > 0 AND may_wait_for_gates() AND cardinality(try_gates(shared)) = 0 THEN
+        busy := NOT have_gates(shared);
+    END IF;
+    IF NOT busy THEN
+        held := try_gates(first);
+        IF cardinality(held) = 0 AND patient AND may_wait_for_gates() THEN
+            busy := NOT have_gates(first);
             held := first;
-        EXCEPTION WHEN lock_not_available THEN
-            busy := true;
-            RETURN;
-        END;
+        END IF;
+    END IF;
+    IF busy THEN
+        RETURN;
     END IF;
     IF own IS NOT NULL THEN
         IF cardinality(held) > 0 AND cardinality(keys) > 0 THEN

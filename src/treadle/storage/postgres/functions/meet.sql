@@ -191,8 +191,7 @@ BEGIN
         rated := charge(gates, s.levels, levels, s.pers, s.gone, t);
     END IF;
     IF cardinality(aside_spots) > 0 THEN
-        free_soon := ARRAY(SELECT k.key FROM unnest(gates, s.taken, keeps) AS k (key, used, keeps)
-            WHERE k.key = ANY (aside_at) AND is_freed(k.key, k.used, k.keeps));
+        free_soon := freed_soon(gates, s.taken, keeps, aside_at);
         UPDATE job SET place = NULL, parked = x.limited, due_at = deadline_at
         FROM unnest(aside_spots, aside_at) AS x (spot, limited) WHERE job.ctid = x.spot AND NOT x.limited = ANY (free_soon);
         moving := cardinality(free_soon) > 0;
@@ -235,14 +234,16 @@ BEGIN
     RETURN x.keys;
 END $$;
 
--- Whether some of the slots that were counted are being freed by a transaction that is not over, or were since they were
--- counted. It may have looked for blocked jobs already, and would not see those that this claim is about to block. The rows
--- that are still there are locked: a transaction that frees one of them looks after this claim is over.
-CREATE FUNCTION is_freed(limited text, counted bigint, keeps boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Of the limits `keys` those among `wanted` of which slots that were counted are being freed by a transaction that is not over, or
+-- were since they were counted. It may have looked for blocked jobs already, and would not see those that this claim is about to
+-- block. The rows that are still there are locked: a transaction that frees one of them looks after this claim is over.
+CREATE FUNCTION freed_soon(keys text[], counted bigint[], keeps boolean[], wanted text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN counted > 0 AND NOT starts_with(limited, 'queue:') AND counted > (
-        SELECT coalesce(sum(held.cost), 0) FROM (
-            SELECT s.cost FROM slot s WHERE s.key = limited AND (s.live OR keeps) FOR SHARE SKIP LOCKED) AS held);
+    RETURN ARRAY(
+        SELECT k.key FROM unnest(keys, counted, keeps) AS k (key, counted, keeps)
+        CROSS JOIN LATERAL (SELECT coalesce(sum(s.cost), 0) AS held FROM (
+            SELECT slot.cost FROM slot WHERE slot.key = k.key AND (slot.live OR k.keeps) FOR SHARE SKIP LOCKED) AS s) AS h
+        WHERE k.key = ANY (wanted) AND k.counted > 0 AND NOT starts_with(k.key, 'queue:') AND k.counted > h.held);
 END $$;
 
 -- Whether a job of this limit that is blocked by it, or came back, stands before this one. If something was freed and

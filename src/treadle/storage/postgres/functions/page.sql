@@ -51,10 +51,14 @@ BEGIN
     END IF;
 END $$;
 
--- The limits that the jobs of a page name.
+-- The limits that the jobs of a page name, and those of them that all its jobs name.
 CREATE FUNCTION limits_of_page(line text, tasks text[], wanted text[], shut boolean, at_rank smallint, at_place float8,
-    at_id text, wide int, far int) RETURNS text[] LANGUAGE plpgsql AS $$
+    at_id text, wide int, far int, OUT names text[], OUT shared text[]) LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN ARRAY(SELECT DISTINCT unnest(p.wants::text[])
-        FROM page_of(line, tasks, wanted, shut, at_rank, at_place, at_id, wide, far) AS p);
+    SELECT coalesce(array_agg(l.name), '{}'), coalesce(array_agg(l.name) FILTER (WHERE l.jobs = l.of), '{}') INTO names, shared
+    FROM (
+        SELECT u.name, count(*) AS jobs, p.of
+        FROM (SELECT wants, count(*) OVER () AS of FROM page_of(line, tasks, wanted, shut, at_rank, at_place, at_id, wide, far)) AS p
+        CROSS JOIN LATERAL unnest(p.wants::text[]) AS u (name) GROUP BY u.name, p.of
+    ) AS l;
 END $$;

@@ -35,7 +35,8 @@ DECLARE
     ruled boolean := EXISTS (SELECT 1 FROM rule);
     patience int;
     turn record;
-    gates record;               -- of the limits of this page: held, and missing
+    wanted record;              -- the limits of this page: all, and those that each of its jobs names
+    gates record;               -- of these limits: held, and missing
     page record;
     met record;
     mine text[];                -- jobs of this page that the worker still holds
@@ -60,7 +61,7 @@ BEGIN
     IF ruled AND NOT unfinished THEN
         PERFORM await_turn();
     END IF;
-    gates := gates_of(NULL, NULL, false);
+    gates := gates_of(NULL, NULL, NULL, false);
     FOR turn IN
         (SELECT q.line AS queue, CASE WHEN half = 0 AND count(*) OVER () > 2 THEN q.share ELSE most END AS share, half = 1 AS last,
             ruled AND EXISTS (SELECT 1 FROM rule WHERE name IN ('queue', 'queue:' || q.line)) AS of_queue
@@ -93,7 +94,8 @@ BEGIN
                 THEN near END;
             size := least(greatest(left_over, 8), wide);
             IF ruled THEN
-                gates := gates_of(own, limits_of_page(line, asking, ids, shut, at_rank, at_place, at_id, size, far),
+                wanted := limits_of_page(line, asking, ids, shut, at_rank, at_place, at_id, size, far);
+                gates := gates_of(own, wanted.names, CASE WHEN cardinality(got) = 0 THEN wanted.shared END,
                     turn.last AND cardinality(got) = 0);
                 EXIT WHEN gates.busy;
                 IF gates.missing IS NOT NULL THEN
