@@ -85,10 +85,31 @@ async def test_a_claim_waits_for_the_gate_of_a_limit_that_all_jobs_name(storage:
     assert ids(await asking) == [f"a{n:02}" for n in range(5)]
 
 
+async def test_a_claim_that_waited_in_vain_is_made_again(storage: PostgresStorage) -> None:
+    """Nobody tells of a gate that is let go of: a claim that answered "nothing" would leave its worker idle."""
+    await storage.set_limits([Limit("smtp", slots=100)])
+    await storage.enqueue([job(name, limits=(("smtp", 1),)) for name in "abc"])
+    async with held(storage, "smtp"):
+        asking = asyncio.create_task(claimed(storage, 1, 5))
+        for _ in range(2):
+            await waits(storage)
+            await waits_no_more(storage)
+        assert not asking.done()
+    assert ids(await asking) == ["a", "b", "c"]
+
+
 async def waits(storage: PostgresStorage) -> None:
     """Until somebody waits for a row that another transaction holds."""
     async with asyncio.timeout(30):
-        while not await storage._runner.run(
-            "SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'", []
-        ):
+        while not await waiting(storage):
             pass
+
+
+async def waits_no_more(storage: PostgresStorage) -> None:
+    async with asyncio.timeout(30):
+        while await waiting(storage):
+            pass
+
+
+async def waiting(storage: PostgresStorage) -> bool:
+    return bool(await storage._runner.run("SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'", []))

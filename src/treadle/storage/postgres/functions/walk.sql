@@ -97,6 +97,7 @@ BEGIN
                 wanted := limits_of_page(line, asking, ids, shut, at_rank, at_place, at_id, size, far);
                 gates := gates_of(own, wanted.names, CASE WHEN cardinality(got) = 0 THEN wanted.shared END,
                     turn.last AND cardinality(got) = 0);
+                passed := passed OR gates.busy;
                 EXIT WHEN gates.busy;
                 IF gates.missing IS NOT NULL THEN
                     passed := true;
