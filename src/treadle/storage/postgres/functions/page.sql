@@ -54,11 +54,10 @@ END $$;
 -- The limits that the jobs of a page name, and those of them that all its jobs name.
 CREATE FUNCTION limits_of_page(line text, tasks text[], wanted text[], shut boolean, at_rank smallint, at_place float8,
     at_id text, wide int, far int, OUT names text[], OUT shared text[]) LANGUAGE plpgsql AS $$
+DECLARE
+    wants text[] := ARRAY(SELECT DISTINCT p.wants FROM page_of(line, tasks, wanted, shut, at_rank, at_place, at_id, wide, far) AS p);
 BEGIN
-    SELECT coalesce(array_agg(l.name), '{}'), coalesce(array_agg(l.name) FILTER (WHERE l.jobs = l.of), '{}') INTO names, shared
-    FROM (
-        SELECT u.name, count(*) AS jobs, p.of
-        FROM (SELECT wants, count(*) OVER () AS of FROM page_of(line, tasks, wanted, shut, at_rank, at_place, at_id, wide, far)) AS p
-        CROSS JOIN LATERAL unnest(p.wants::text[]) AS u (name) GROUP BY u.name, p.of
-    ) AS l;
+    names := ARRAY(SELECT DISTINCT unnest(w::text[]) FROM unnest(wants) AS w);
+    shared := ARRAY(SELECT n FROM unnest(wants[1]::text[]) AS n WHERE NOT EXISTS (
+        SELECT 1 FROM unnest(wants) AS w WHERE n = ANY (w::text[]) IS NOT true));
 END $$;
