@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.servers import postgres
-from tests.storage.postgres.support import done, job
+from tests.storage.postgres.support import a_schema, done, job, url_of
 from treadle.model import Claim, Limit, Record
 from treadle.storage.postgres import PostgresStorage
 
@@ -96,6 +96,32 @@ async def test_a_claim_that_waited_in_vain_is_made_again(storage: PostgresStorag
             await waits_no_more(storage)
         assert not asking.done()
     assert ids(await asking) == ["a", "b", "c"]
+
+
+async def test_a_rate_that_opens_while_a_claim_waits_lets_in_who_was_blocked_first() -> None:
+    """By the clock of the server: the claim has looked for what is due before it waited."""
+    with a_schema() as schema:
+        storage = PostgresStorage(url_of(schema))
+        await storage.open()
+        await storage.set_limits([Limit("paced", rate=1, per=1.0)])
+        await storage.enqueue([job(name, limits=(("paced", 1),)) for name in ("first", "second")])
+        assert ids(await claimed(storage, 1, 5)) == ["first"]  # the second one steps aside
+        await storage.enqueue([job("third", limits=(("paced", 1),))])
+        async with held(storage, "paced"):
+            asking = asyncio.create_task(claimed(storage, 2, 5))
+            await waits(storage)
+            assert await is_closed(storage, schema), "the machine is too busy for this test to show anything"
+            while await is_closed(storage, schema):
+                pass
+        assert ids(await asking) == ["second"]
+        await storage.close()
+
+
+async def is_closed(storage: PostgresStorage, schema: str) -> bool:
+    """Whether the rate of the only limit lets nobody in."""
+    return bool(
+        await storage._runner.run(f"SELECT FROM {schema}.gate WHERE opens > extract(epoch FROM clock_timestamp())", [])
+    )
 
 
 async def waits(storage: PostgresStorage) -> None:

@@ -37,6 +37,7 @@ DECLARE
     turn record;
     wanted record;              -- the limits of this page: all, and those that each of its jobs names
     gates record;               -- of these limits: held, and missing
+    opened text[];
     page record;
     met record;
     mine text[];                -- jobs of this page that the worker still holds
@@ -107,6 +108,12 @@ BEGIN
                     EXIT WHEN own = ANY (gates.missing);
                 END IF;
                 t := greatest(t, instant(moment));
+                -- a rate that has opened since the look at what is due lets in who was blocked before who stands here
+                opened := ARRAY(SELECT key FROM gate WHERE gate.opens <= t AND key = ANY (gates.held));
+                IF cardinality(opened) > 0 THEN
+                    PERFORM call_in(opened, t);
+                    at_id := NULL;
+                END IF;
             END IF;
             SELECT array_agg(p.id) AS ids, array_agg(p.spot) AS spots, array_agg(p.rank) AS ranks, array_agg(p.place) AS places,
                 array_agg(p.wants) AS wants INTO page
