@@ -1,5 +1,5 @@
 """What tests of jobs need: a clock moved by hand, `drain`, storages and networks that fail on purpose, a
-checker of what a fleet did, and the contract of storages.
+checker of what a fleet did, simulations of whole fleets, and the contract of storages.
 
 Without it each project that uses Treadle would write these again, and each storage its own idea of the contract.
 """
@@ -16,8 +16,12 @@ from treadle.testing.drain import Endless, drain  # at once: else the name would
 if TYPE_CHECKING:
     from treadle.testing import contract, faults, history
     from treadle.testing.proxy import Proxy
+    from treadle.testing.simulation import Simulation, SimulationFailed, simulate
 
-__all__ = ["Call", "Endless", "HandClock", "Proxy", "Testing", "contract", "drain", "faults", "history"]
+__all__ = [
+    "Call", "Endless", "HandClock", "Proxy", "Simulation", "SimulationFailed", "Testing", "contract", "drain", "faults",
+    "history", "simulate",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -26,4 +30,6 @@ def __getattr__(name: str) -> Any:
         return import_module(f"treadle.testing.{name}")
     if name == "Proxy":
         return import_module("treadle.testing.proxy").Proxy
+    if name in ("Simulation", "SimulationFailed", "simulate"):
+        return getattr(import_module("treadle.testing.simulation"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,9 +17,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from treadle.model import LimitUse, Record
 from treadle.testing.history import holding, jobs
 from treadle.testing.history.entries import Entry, History, Recorder, facts_of, ordered, read
-from treadle.testing.history.evidence import Evidence, Run, Violation
+from treadle.testing.history.evidence import Evidence, Run, Violation, brief
 
-__all__ = ["Entry", "Evidence", "History", "Recorder", "Run", "Violation", "check", "facts_of", "ordered", "read"]
+__all__ = [
+    "Entry",
+    "Evidence",
+    "History",
+    "Recorder",
+    "Run",
+    "Violation",
+    "brief",
+    "check",
+    "facts_of",
+    "ordered",
+    "read",
+]
 
 
 def check(

@@ -38,7 +38,7 @@ claimed    a worker's claim of this version was applied; only who sees the stora
 began      a run of this version begins
 ended      it has ended; `how`, with `text` the encoded value
 settled    a worker was told that its ending was applied; `how` is the state
-step       the function of the step `name` is about to run
+step       the function of the step `name` is about to run, in the run of this version
 kept       that step has returned in its run, so its value `text` is stored
 signal     a process is about to give the signal `name` with the encoded value `text`
 signalled  it was answered
@@ -132,25 +132,27 @@ def facts_of(new: NewJob) -> dict[str, Any]:
 class Recorder(Middleware):
     """Writes what an app does in this process: `Recorder(history).attach(app)`.
 
-    Steps, signals and acts are written by the code that makes them: `history.add("step", current().id, name="pay")`.
+    Steps, signals and acts are written by the code that makes them, as
+    `history.add("step", current().id, name="pay", version=current().version)`.
     """
 
     def __init__(self, history: Callable[[], History] | History) -> None:
         self._history = history
-        self._app: App | None = None
+        self.app: App | None = None
 
     def attach(self, app: App) -> Recorder:
         """Listen to this app from now on, inside its other middleware."""
-        self._app = app
+        self.app = app
         app.middleware(self)
-        app.on("succeeded", "failed", "cancelled")(self._settled)
+        app.on("succeeded", "failed", "cancelled")(self.settled)
         return self
 
     @property
     def history(self) -> History:
         return self._history if isinstance(self._history, History) else self._history()
 
-    def _settled(self, event: Event) -> None:
+    def settled(self, event: Event) -> None:
+        """A worker of this process was told that an ending was applied."""
         if event.record is not None and event.id is not None:
             how: Any = event.name
             self.history.add("settled", event.id, version=event.record.version, how=how)
@@ -183,7 +185,7 @@ class Recorder(Middleware):
         try:
             value = await proceed()
         except Exception as error:
-            history.add("ended", id, version=version, how="raised", text=type(error).__name__)
+            history.add("ended", id, version=version, how="raised", text=f"{type(error).__name__}: {error}")
             raise
         except BaseException:
             history.add("ended", id, version=version, how="left")
@@ -197,7 +199,7 @@ class Recorder(Middleware):
         parts: Sequence[object] = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(part, Continuation) for part in parts):
             return "composed", None
-        known = None if self._app is None else self._app.tasks.get(task)
+        known = None if self.app is None else self.app.tasks.get(task)
         try:
             return "returned", None if known is None else known.signature.encode_result(value)
         except TreadleError:

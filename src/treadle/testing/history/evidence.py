@@ -10,6 +10,8 @@ from msgspec import Struct
 from treadle.model import LimitUse, Record
 from treadle.testing.history.entries import Entry, ordered
 
+FIRST, LAST = 15, 45  # lines of a story that are shown
+
 
 class Violation(Struct, frozen=True):
     """A promise that was not kept.
@@ -65,8 +67,10 @@ class Evidence:
             if entry.id:
                 self.by_id.setdefault(entry.id, []).append(entry)
         self.steps_of_clock = [entry for entry in self.entries if entry.what == "clock"]
-        # An act without an id may concern every job.
-        self.acts_on_all = [entry.at for entry in self.entries if entry.what == "act" and not entry.id]
+        self.acts: dict[str, list[float]] = {}  # by workflow, when somebody began to act on a job of it; "": on all
+        for entry in self.entries:
+            if entry.what == "act" and not entry.facts.get("limit"):
+                self.acts.setdefault(self.workflow(entry.id), []).append(entry.at)
         self.asked = {entry.id: entry for entry in reversed(self.entries) if entry.what == "asked"}
 
     @cached_property
@@ -98,15 +102,19 @@ class Evidence:
     def _note_hold(self, run: Run) -> None:
         claimed = self.claims.get((run.id, run.version), run.began)
         ahead = sum(max(0.0, step.seconds) for step in self.steps_of_clock if step.at >= claimed - self.lease)
-        ends = [claimed + self.lease - ahead, *(at for at in self.acts_on_all if at >= claimed)]
+        ends = [claimed + self.lease - ahead, *(at for at in self.acts_on(run.id) if at >= claimed)]
         if run.ended is not None:
             ends.append(run.ended.at)
-        ends += [entry.at for entry in self.by_id[run.id] if entry.what == "act" and entry.at >= claimed]
         run.held_from, run.held_to = run.began, min(ends)
 
-    def acted_on(self, id: str) -> bool:
-        """Whether somebody may have settled the job from outside."""
-        return bool(self.acts_on_all) or any(entry.what == "act" for entry in self.by_id.get(id, ()))
+    def workflow(self, id: str) -> str:
+        """The id of the first job of its workflow."""
+        row = self.rows.get(id)
+        return id if row is None else row.job.root or id
+
+    def acts_on(self, id: str) -> list[float]:
+        """When somebody began to act on the job, or on another one of its workflow."""
+        return self.acts.get(self.workflow(id), []) + self.acts.get("", [])
 
     def story(self, *ids: str) -> tuple[str, ...]:
         """What is known of these jobs: the entries of each and what befell its actors, then its row."""
@@ -119,10 +127,17 @@ class Evidence:
         for id in ids:
             row = self.rows.get(id)
             lines.append(f"{id}: no row" if row is None else _shown(row))
-        return tuple(lines)
+        return brief(lines)
 
     def violation(self, rule: str, text: str, *ids: str) -> Violation:
         return Violation(rule, text, ids, self.story(*ids))
+
+
+def brief(lines: Sequence[str]) -> tuple[str, ...]:
+    """The beginning and the end of a long story."""
+    if len(lines) <= FIRST + LAST:
+        return tuple(lines)
+    return (*lines[:FIRST], f"... {len(lines) - FIRST - LAST} more lines ...", *lines[-LAST:])
 
 
 def _shown(row: Record) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from treadle.model import FINAL, State
+from treadle.testing.history.entries import Entry
 from treadle.testing.history.evidence import Evidence, Run, Violation
 
 OWN = ("treadle", "cron:")  # how ids and tasks of Treadle's own begin
@@ -75,18 +76,21 @@ def values(it: Evidence) -> Iterator[Violation]:
             if row.result not in texts and not any(end.how == "composed" for end in ends):
                 yield it.violation("value", f"{id} has the value {row.result}; the run that won returned {texts}", id)
         told = {entry.version for entry in it.by_id.get(id, ()) if entry.what == "settled"}
-        if len(told) > 1 and not it.acted_on(id):
+        if len(told) > 1 and not it.acts_on(id):
             yield it.violation("value", f"{id} has ended more than once: as versions {sorted(told)}", id)
 
 
 def fences(it: Evidence) -> Iterator[Violation]:
-    """A version is claimed once, and while its lease certainly holds no other run of the job begins."""
+    """A version is begun once, and no two runs of a job hold a lease at the same time. A process that stood still may
+    begin late what it has lost."""
     last: dict[str, Run] = {}
     seen: set[tuple[str, int]] = set()
     for run in it.runs:
         if (run.id, run.version) in seen:
             yield it.violation("fence", f"version {run.version} of {run.id} was begun twice", run.id)
         seen.add((run.id, run.version))
+        if run.held_to <= run.held_from:
+            continue
         before = last.get(run.id)
         if before is not None and before.held_from <= run.held_from < before.held_to:
             text = f"version {run.version} of {run.id} began while {before.actor} held version {before.version}"
@@ -95,16 +99,17 @@ def fences(it: Evidence) -> Iterator[Violation]:
 
 
 def steps(it: Evidence) -> Iterator[Violation]:
-    """The function of a step that has returned is not run again; all who get its value get the same."""
-    kept: dict[tuple[str, str], str | None] = {}
+    """No later run runs the function of a step that has returned, and all get the same value. An earlier run, of a
+    process that stood still, may run it once more: it cannot know, and what it returns is not stored."""
+    kept: dict[tuple[str, str], Entry] = {}
     for entry in it.entries:
-        key = entry.id, entry.name
-        if entry.what == "step" and key in kept:
+        before = kept.get((entry.id, entry.name))
+        if entry.what == "step" and before is not None and entry.version >= before.version:
             yield it.violation("step", f"step {entry.name} of {entry.id} was stored, and ran again", entry.id)
         if entry.what == "kept":
-            if key in kept and kept[key] != entry.text:
+            if before is not None and before.text != entry.text:
                 yield it.violation("step", f"step {entry.name} of {entry.id} has two values", entry.id)
-            kept[key] = entry.text
+            kept.setdefault((entry.id, entry.name), entry)
 
 
 def signals(it: Evidence) -> Iterator[Violation]:
