@@ -21,7 +21,8 @@ from treadle import (
     flow,
     gather,
 )
-from treadle.errors import KeyHeld, Signalled, TreadleError
+from treadle.errors import IdTaken, KeyHeld, Signalled, TreadleError
+from treadle.model import ASKED, State
 from treadle.testing.history import History
 from treadle.testing.simulation import ACTOR, Simulation
 
@@ -97,6 +98,11 @@ async def add(parts: list[int]) -> int:
 
 
 @app.task(max_lost=OFTEN)
+async def add_two(n: int) -> int:
+    return n + 2
+
+
+@app.task(max_lost=OFTEN)
 async def tolerant(n: int) -> Any:
     return gather(plain.job(n), hopeless.job(n), plain.job(n), when=at_least(2)).into(count)
 
@@ -135,6 +141,26 @@ async def durable(n: int) -> str:
     word = await current().wait_for("go", returns=str)
     here().add("received", me, name="go", text=word)
     return f"{paid} {word}"
+
+
+@app.task(max_lost=OFTEN, retry=Retry(attempts=1))
+async def racing(n: int) -> int:
+    """Two waits that race, which the engine refuses."""
+    waits = [asyncio.ensure_future(current().sleep(1.0)), asyncio.ensure_future(current().wait_for("never"))]
+    await asyncio.gather(*waits, return_exceptions=True)
+    return n
+
+
+@app.task(max_lost=OFTEN)
+async def sharing(n: int) -> Any:
+    """Returns a job whose key another one may hold: it has the value of that one."""
+    return gather(keyed.options(key=f"shared-{n}").job(n), plain.job(n)).into(add)
+
+
+@app.task(max_lost=OFTEN, reduce="sum")
+async def sharing_beside(n: int) -> Flow[int]:
+    """As `sharing`, and waits for the children itself."""
+    return flow(keyed.options(key=f"shared-{n}").job(n), plain.job(n))
 
 
 @app.batch(size=4, max_wait=0.2, max_lost=OFTEN)
@@ -227,17 +253,44 @@ async def batches(sim: Simulation, n: int) -> None:
         sim.expect(job, json.dumps(2 * (n + each)))
 
 
+async def share(sim: Simulation, n: int) -> None:
+    await send(sim, keyed.options(key=f"shared-{n}").job(n), n)
+    await send(sim, sim.chance.choice((sharing, sharing_beside)).job(n), 2 * n)
+    first = keyed.options(key=f"shared-{n}").job(n)
+    _, job = await send(sim, [first, add_two.options(after=[first], pass_result=True).job()])
+    sim.expect(job, json.dumps(n + 2))
+
+
+async def chosen(sim: Simulation, n: int) -> None:
+    """Two tasks want one id: one of them gets it."""
+    for task in (plain, flaky):
+        with suppress(IdTaken):
+            await send(sim, task.options(id=f"chosen-{n % 3}").job(n % 3))
+
+
+async def race(sim: Simulation, n: int) -> None:
+    sim.expect(await send(sim, racing.job(n)), None)
+
+
+async def given_up(sim: Simulation, n: int) -> None:
+    """A workflow that is cancelled while it grows."""
+    job = await send(sim, sim.chance.choice((parent, fan_in)).job(n))
+    await asyncio.sleep(sim.chance.random() * 0.1)
+    await _act(sim, "cancel", job.id, lambda: app.jobs.cancel(job))
+
+
 DEEDS: tuple[Deed, ...] = (
     singles, singles, several, in_order, limited, families, families, joined, with_keys, inside, waits, batches,
+    share, chosen, race, given_up,
 )  # fmt: skip
 
 
 async def work(sim: Simulation) -> None:
-    """A producer for each two of its size, with an operator beside them."""
-    operator = sim.spawn("operator", operate(sim))
+    """A few producers and one or two operators."""
+    operators = [sim.spawn(f"operator-{each}", operate(sim)) for each in range(sim.chance.randint(1, 2))]
     producers = [sim.spawn(f"producer-{each}", produce(sim, each)) for each in range(sim.size // 3)]
     await produce(sim, 9)
-    await asyncio.wait([operator, *producers])
+    await asyncio.wait([*operators, *producers])
 
 
 async def produce(sim: Simulation, number: int) -> None:
@@ -253,14 +306,15 @@ async def operate(sim: Simulation) -> None:
     """Acts on jobs and queues; in the end nothing is paused."""
     for _ in range(sim.chance.randint(0, 3)):
         await asyncio.sleep(sim.chance.random() * 3)
-        await sim.chance.choice((cancel, cancel, retry, pause, change))(sim)
+        await sim.chance.choice((cancel, cancel, retry, pause, change, collide))(sim)
 
 
 def _some(sim: Simulation) -> str | None:
-    """A job that was stored; not one that waits for a signal, which comes once."""
+    """A job that was stored; not one that waits for a signal, which comes once, or whose value others have too."""
     stored = {entry.id for entry in sim.entries if entry.what == "stored"}
     ids = [entry.id for entry in sim.entries
-           if entry.what == "asked" and entry.id in stored and not entry.facts["task"].endswith("durable")]  # fmt: skip
+           if entry.what == "asked" and entry.id in stored and not entry.facts["task"].endswith("durable")
+           and "shared-" not in entry.facts.get("key", "")]  # fmt: skip
     return sim.chance.choice(ids) if ids else None
 
 
@@ -285,14 +339,64 @@ async def retry(sim: Simulation) -> None:
         await _act(sim, "retry", id, lambda: app.jobs.retry(id))
 
 
-async def pause(sim: Simulation) -> None:
-    queue = sim.chance.choice(("default", "strict"))
-    here().add("act", name=f"queue:{queue}", facts={"limit": True})
+async def pause(sim: Simulation, queue: str | None = None) -> None:
+    queue = queue or sim.chance.choice(("default", "strict"))
+    name = f"queue:{queue}"
+    here().add("act", name=name, facts={"limit": True})
     await sim.again(lambda: app.queues.pause(queue))
+    here().add("acted", name=name, facts={"paused": queue})
     await asyncio.sleep(sim.chance.random() * 3)
+    here().add("act", name=name, facts={"limit": True, "resumed": queue})
     await sim.again(lambda: app.queues.resume(queue))
 
 
 async def change(sim: Simulation) -> None:
-    here().add("act", name="api", facts={"limit": True})
-    await sim.again(lambda: app.limits.set(Limit("api", slots=sim.chance.randint(1, 3))))
+    name = sim.chance.choice(("api", "queue:strict", "queue:default"))
+    here().add("act", name=name, facts={"limit": True})
+    await sim.again(lambda: app.limits.set(Limit(name, slots=sim.chance.randint(1, 3))))
+
+
+async def collide(sim: Simulation) -> None:
+    """Two people change one limit at the same moment."""
+    here().add("act", name="queue:strict", facts={"limit": True})
+    rule = Limit("queue:strict", slots=sim.chance.randint(1, 3))
+    await asyncio.gather(pause(sim, "strict"), sim.again(lambda: app.limits.set(rule)))
+
+
+# --- what holds besides
+
+
+def paused_queues_start_nothing(sim: Simulation) -> None:
+    """From the answer to a pause until the first call that resumes the queue no job of it is claimed."""
+    paused: set[str] = set()
+    queue_of = {row.job.id: row.job.queue for row in sim.rows}
+    for entry in sim.entries:
+        if "paused" in entry.facts:
+            paused.add(entry.facts["paused"])
+        elif "resumed" in entry.facts:
+            paused.discard(entry.facts["resumed"])
+        elif entry.what == "claimed" and not _has_run(sim, entry.id):
+            assert queue_of.get(entry.id) not in paused, f"{entry.id} was claimed at {entry.at:g} from a paused queue"
+
+
+def _has_run(sim: Simulation, id: str) -> bool:
+    return any(row.ran and row.job.id == id for row in sim.rows)
+
+
+def no_child_goes_on_after_a_cancel(sim: Simulation) -> None:
+    """Once cancelling a job was answered, no child that it waits for is claimed for the first time."""
+    root = {row.job.id: row.job.root or row.job.id for row in sim.rows}
+    retried = {root.get(entry.id) for entry in sim.entries if entry.what == "act" and entry.name == "retry"}
+    answered = {entry.id: entry.at for entry in sim.entries if entry.what == "acted" and entry.name == "cancel"}
+    claims = {entry.id: entry.at for entry in sim.entries if entry.what == "claimed" and entry.version == 1}
+    rows = {row.job.id: row for row in sim.rows}
+    for id, at in answered.items():
+        row = rows.get(id)
+        if row is None or row.state is not State.CANCELLED or row.reason != ASKED or root[id] in retried:
+            continue
+        for child in row.after:
+            if child in rows and rows[child].job.parent == id:
+                assert claims.get(child, 0.0) <= at, f"{child} began after its parent {id} was cancelled"
+
+
+INVARIANTS = paused_queues_start_nothing, no_child_goes_on_after_a_cancel

@@ -55,6 +55,7 @@ ASKED_LATER = at(1, "asked", "b"), at(1.5, "stored", "b")
     ("rule", "entries", "rows"),
     [
         ("acknowledged", lived(), []),
+        ("acknowledged", [at(0, "asked", actor="p", facts={"task": "another"}), *lived()], [row()]),
         ("unfinished", lived(), [replace(row(), state=State.RUNNING, result=None)]),
         ("unknown", [], [row()]),
         ("unknown", [at(0, "asked"), at(1, "refused")], [replace(row(), result=None)]),

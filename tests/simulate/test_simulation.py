@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.simulate.mix import INVARIANTS, work
 from tests.simulate.mix import app as mixed
-from tests.simulate.mix import work
 from treadle import App, BadOption, Retry, current
 from treadle.storage import connect
 from treadle.testing import Simulation, SimulationFailed, simulate
@@ -21,7 +21,7 @@ PART = 40
 
 @pytest.mark.parametrize("part", range(5))
 def test_a_mixed_fleet_on_memory(part: int) -> None:
-    report = simulate(mixed, work, seeds=range(PART * part, PART * (part + 1)))
+    report = simulate(mixed, work, invariants=INVARIANTS, seeds=range(PART * part, PART * (part + 1)))
     assert report.seeds == PART
     assert report.runs > PART
     assert report.faults > 0

@@ -173,6 +173,8 @@ class Recorder(Middleware):
         for spec, job in zip(specs, answers, strict=False):
             if job.id != spec.new.id:
                 history.add("stored", spec.new.id, name=job.id)
+            elif job.task != spec.new.task:  # answered by the row of another job
+                history.add("stored", spec.new.id)
             elif job.created:  # else stored before, or to be stored with the outcome of the run that returned it
                 for new in (*spec.others, spec.new):
                     if not new.key or new is spec.new:  # a part with a key may have been answered by another row

@@ -105,9 +105,11 @@ def keys(it: Evidence) -> Iterator[Violation]:
         return
     by_key: dict[str, list[Record]] = {}
     for row in it.rows.values():
-        if row.job.key is not None and row.job.key_until == "ended" and not row.round:
+        if row.job.key is not None and row.job.key_until == "ended":
             by_key.setdefault(row.job.key, []).append(row)
     for key, rows in by_key.items():
+        if any(row.round for row in rows):
+            continue  # a job that was reopened has taken its key again, and nobody knows from when to when
         rows.sort(key=lambda row: (row.created_at, row.job.id))
         for one, other in pairwise(rows):
             if one.ended_at is not None and one.ended_at <= other.created_at:

@@ -24,11 +24,21 @@ def check(it: Evidence, waiting: frozenset[str], expected: Mapping[str, str | No
 
 
 def acknowledged(it: Evidence) -> Iterator[Violation]:
-    """Every job whose enqueuing was answered has a row."""
+    """Every job whose enqueuing was answered has a row, and that row is of the task that was asked for."""
     deleted = any(entry.what == "act" and entry.name == "delete" for entry in it.entries)
+    asked: dict[tuple[str, str], str] = {}  # the task that an actor asked for last under an id
     for entry in it.entries:
-        if entry.what == "stored" and (entry.name or entry.id) not in it.rows and not deleted:
+        who = entry.actor, entry.id
+        if entry.what == "asked" and "task" in entry.facts:
+            asked[who] = entry.facts["task"]
+        if entry.what != "stored":
+            continue
+        row = it.rows.get(entry.name or entry.id)
+        if row is None and not deleted:
             yield it.violation("acknowledged", f"{entry.id} was acknowledged and has no row", entry.name or entry.id)
+        elif row is not None and not entry.name and asked.get(who, row.job.task) != row.job.task:
+            text = f"{entry.id} was acknowledged as a job of {asked[who]}, and is one of {row.job.task}"
+            yield it.violation("acknowledged", text, entry.id)
 
 
 def unfinished(it: Evidence, waiting: frozenset[str]) -> Iterator[Violation]:

@@ -7,6 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+DAY = 86_400.0  # s
+
 Kind = Literal["kill", "stop", "stall", "before", "lost", "twice", "cut", "clock"]
 KINDS: tuple[Kind, ...] = ("kill", "stop", "stall", "before", "lost", "twice", "cut", "clock")
 """The kinds of faults.
@@ -18,7 +20,7 @@ before  one call is not applied, and raises StorageUnavailable
 lost    one call is applied, and raises StorageUnavailable
 twice   one call is applied twice
 cut     the calls of `seconds` raise StorageUnavailable; half of them are applied
-clock   the clock of the storage steps by `seconds`
+clock   the clock of the storage steps by `seconds`, and back after two fifths of a lease
 """
 
 
@@ -64,7 +66,7 @@ def _one(chance: random.Random, kind: Kind, workers: int, lease: float, program:
     who = chance.randrange(-1 if program else 0, workers)
     match kind:
         case "clock":
-            size = chance.choice((0.1, lease, 5 * lease, 60.0))
+            size = chance.choice((0.1, lease, 5 * lease, 60.0, DAY))
             return Fault(
                 kind,
                 0,

@@ -138,9 +138,10 @@ class SimulatedLoop(BaseEventLoop):
         """Close everything that is still under way, without running more of it than its `finally` blocks."""
 
         async def closing() -> None:
-            me = asyncio.current_task()
-            for task in asyncio.all_tasks():
-                if task is not me:
+            closed = {asyncio.current_task()}
+            while left := asyncio.all_tasks() - closed:  # a `finally` may start another one
+                closed |= left
+                for task in left:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close(task.get_coro())
 

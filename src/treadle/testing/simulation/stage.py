@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from treadle.client import Batcher
-from treadle.errors import BadOption
+from treadle.errors import BadOption, UnknownName
 from treadle.events import Event
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
@@ -135,13 +136,16 @@ def seeded(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Nothing is logged, as outages are what a simulation is made of; and an event loop that runs here stands still."""
+    """Nothing is logged, as outages are what a simulation is made of, and a call that is repeated names what it has
+    changed itself. An event loop that runs here stands still."""
     log, outer = logging.getLogger("treadle"), asyncio._get_running_loop()
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
     asyncio._set_running_loop(None)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnknownName)
+            yield
     finally:
         asyncio._set_running_loop(outer)
         log.setLevel(level)
