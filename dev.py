@@ -226,6 +226,10 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         "measure Treadle beside its peers; `bench engine`: Treadle alone",
     ),
     "soak": (lambda args: call(tool("pytest", "-msoak", "-n0", "-s", "--timeout=0", *args))[0], "run the long tests"),
+    "simulate": (
+        lambda args: call(tool("tests.simulate.run", *args))[0],
+        "run simulated fleets under many seeds: `simulate --seeds 100000 --storage memory`",
+    ),
     "licenses": (lambda args: call(tool("piplicenses", *args))[0], "list the licences of all that is installed"),
     "changelog": (
         lambda args: call(tool("towncrier", "build", *(args or DRAFT)))[0],

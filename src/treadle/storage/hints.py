@@ -21,7 +21,7 @@ class Hub:
     """Topics and those who wait for them. All calls belong to one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[_Waiter]] = {}
+        self._waiting: dict[str, dict[_Waiter, None]] = {}  # in the order they came, so a simulation can be repeated
 
     @property
     def topics(self) -> Iterable[str]:
@@ -47,7 +47,7 @@ class Hub:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop.create_future())
         for topic in topics:
-            self._waiting.setdefault(topic, set()).add(waiter)
+            self._waiting.setdefault(topic, {})[waiter] = None
         timer = loop.call_later(timeout, self._expire, waiter)
         try:
             await waiter.future
@@ -56,7 +56,7 @@ class Hub:
             for topic in topics:
                 others = self._waiting.get(topic)
                 if others is not None:
-                    others.discard(waiter)
+                    others.pop(waiter, None)
                     if not others:
                         del self._waiting[topic]
         return waiter.heard

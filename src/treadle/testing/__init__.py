@@ -1,5 +1,5 @@
-"""What tests of jobs need: a clock moved by hand, `drain`, storages and networks that fail on purpose, and the
-contract of storages.
+"""What tests of jobs need: a clock moved by hand, `drain`, storages and networks that fail on purpose, a
+checker of what a fleet did, simulations of whole fleets, and the contract of storages.
 
 Without it each project that uses Treadle would write these again, and each storage its own idea of the contract.
 """
@@ -14,16 +14,22 @@ from treadle.testing.clock import HandClock
 from treadle.testing.drain import Endless, drain  # at once: else the name would be that of the module
 
 if TYPE_CHECKING:
-    from treadle.testing import contract, faults
+    from treadle.testing import contract, faults, history
     from treadle.testing.proxy import Proxy
+    from treadle.testing.simulation import Simulation, SimulationFailed, simulate
 
-__all__ = ["Call", "Endless", "HandClock", "Proxy", "Testing", "contract", "drain", "faults"]
+__all__ = [
+    "Call", "Endless", "HandClock", "Proxy", "Simulation", "SimulationFailed", "Testing", "contract", "drain", "faults",
+    "history", "simulate",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     # the contract needs pytest; a clock does not
-    if name in ("contract", "faults"):
+    if name in ("contract", "faults", "history"):
         return import_module(f"treadle.testing.{name}")
     if name == "Proxy":
         return import_module("treadle.testing.proxy").Proxy
+    if name in ("Simulation", "SimulationFailed", "simulate"):
+        return getattr(import_module("treadle.testing.simulation"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

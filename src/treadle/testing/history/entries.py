@@ -1,0 +1,208 @@
+"""What the processes of a fleet did, as plain entries that a checker compares with the rows at the end.
+
+A process writes each entry before or after the thing itself, never in between: `asked` comes before the call, `stored`
+after its answer. What a killed process did not write any more it may have done all the same, and the checker knows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from treadle.clock import Clock, monotonic
+from treadle.context import Context
+from treadle.errors import StorageUnavailable, TreadleError
+from treadle.job import Continuation
+from treadle.middleware import Middleware, Run, Send, Specs
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.events import Event
+    from treadle.model import NewJob
+
+What = Literal[
+    "asked", "stored", "refused", "claimed", "began", "ended", "settled", "step", "kept", "signal", "signalled",
+    "received", "act", "acted", "stalled", "crashed", "clock", "note",
+]  # fmt: skip
+"""What an entry says.
+
+asked      a process is about to enqueue this job; `facts` of the spec, see `facts_of`
+stored     the call that asked for it was answered; `name` is the id of the row that answers, if it is another
+refused    the call raised an error after which nothing is stored
+claimed    a worker's claim of this version was applied; only who sees the storage's side can tell
+began      a run of this version begins
+ended      it has ended; `how`, with `text` the encoded value
+settled    a worker was told that its ending was applied; `how` is the state
+step       the function of the step `name` is about to run, in the run of this version
+kept       that step has returned in its run, so its value `text` is stored
+signal     a process is about to give the signal `name` with the encoded value `text`
+signalled  it was answered
+received   a run of the job has received the signal `name`: `text`
+act        somebody is about to do `name` (cancel, retry, delete ...) to the job; without an id, to many
+acted      it was answered
+stalled    the actor has stood still for `seconds` until now
+crashed    the actor does nothing any more
+clock      the clock of the storage steps by `seconds`
+note       for people
+"""
+
+How = Literal["returned", "composed", "raised", "left", "succeeded", "failed", "cancelled"]
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that an actor did, or was told.
+
+    at     seconds by one clock that all actors share and nobody sets (`time.monotonic` on one machine)
+    actor  the process; one that is started again is another actor
+    how    returned: a value; composed: jobs that go on; raised; left: cut short, to sleep or to wait
+    """
+
+    at: float
+    actor: str
+    what: What
+    id: str = ""
+    version: int = 0
+    how: How | None = None
+    text: str | None = None
+    name: str = ""
+    seconds: float = 0.0
+    facts: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        version = f" v{self.version}" if self.version else ""
+        rest = [self.how, self.name, None if self.text is None else self.text[:80]]
+        seconds = f" {self.seconds:g} s" if self.seconds else ""
+        words = " ".join(word for word in rest if word)
+        return f"{self.at:12.6f}  {self.actor:<12} {self.what:<9} {self.id}{version} {words}{seconds}".rstrip()
+
+
+class History:
+    """Where one process writes. Entries stay in `entries`, or with a file go to it as JSON lines, one write for each,
+    so a kill leaves whole lines."""
+
+    def __init__(self, actor: str, clock: Clock = monotonic, path: Path | str | None = None) -> None:
+        self.actor, self.clock = actor, clock
+        self.entries: list[Entry] = []
+        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def add(self, what: What, id: str = "", **rest: Any) -> None:
+        """One entry, now; `rest` are fields of `Entry`."""
+        entry = Entry(**{"at": self.clock(), "actor": self.actor, "what": what, "id": id, **rest})
+        if self._file is None:
+            self.entries.append(entry)
+        else:
+            os.write(self._file, msgspec.json.encode(entry) + b"\n")
+
+    def close(self) -> None:
+        """Close the file. Twice is once."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def read(*paths: Path | str) -> list[Entry]:
+    """The entries of these files in the order of time. A last line that a kill has cut short is left out."""
+    found: list[Entry] = []
+    decode = msgspec.json.Decoder(Entry).decode
+    for path in paths:
+        whole, _, _ = Path(path).read_bytes().rpartition(b"\n")
+        found += [decode(line) for line in whole.splitlines() if line]
+    return ordered(found)
+
+
+def ordered(entries: Iterable[Entry]) -> list[Entry]:
+    """By time; those of one moment as they came."""
+    return sorted(entries, key=lambda entry: entry.at)
+
+
+def facts_of(new: NewJob) -> dict[str, Any]:
+    """What the checker has to know of a job as it was asked for, in JSON values. Left out: what is not asked."""
+    facts: dict[str, Any] = {"task": new.task, "queue": new.queue, "priority": new.priority, "key": new.key}
+    facts |= {"until": new.key_until if new.key else None, "conflict": new.key_conflict if new.key else None}
+    facts |= {"delay": new.delay, "after": list(new.after), "need": new.need, "slack": new.slack}
+    facts |= {"limits": [list(each) for each in new.limits], "lane": new.lane, "aging": new.aging}
+    return {name: value for name, value in facts.items() if value not in (None, 0, [], ())}
+
+
+class Recorder(Middleware):
+    """Writes what an app does in this process: `Recorder(history).attach(app)`.
+
+    Steps, signals and acts are written by the code that makes them, as
+    `history.add("step", current().id, name="pay", version=current().version)`.
+    """
+
+    def __init__(self, history: Callable[[], History] | History) -> None:
+        self._history = history
+        self.app: App | None = None
+
+    def attach(self, app: App) -> Recorder:
+        """Listen to this app from now on, inside its other middleware."""
+        self.app = app
+        app.middleware(self)
+        app.on("succeeded", "failed", "cancelled")(self.settled)
+        return self
+
+    @property
+    def history(self) -> History:
+        return self._history if isinstance(self._history, History) else self._history()
+
+    def settled(self, event: Event) -> None:
+        """A worker of this process was told that an ending was applied."""
+        if event.record is not None and event.id is not None:
+            how: Any = event.name
+            self.history.add("settled", event.id, version=event.record.version, how=how)
+
+    async def enqueue(self, specs: Specs, proceed: Send) -> Any:
+        history = self.history
+        jobs = [new for spec in specs for new in (*spec.others, spec.new)]
+        for new in jobs:
+            history.add("asked", new.id, facts=facts_of(new))
+        try:
+            answers = await proceed(specs)
+        except StorageUnavailable:
+            raise  # not known
+        except TreadleError as error:
+            for new in jobs:
+                history.add("refused", new.id, text=type(error).__name__)
+            raise
+        for spec, job in zip(specs, answers, strict=False):
+            if job.id != spec.new.id:
+                history.add("stored", spec.new.id, name=job.id)
+            elif job.task != spec.new.task:  # answered by the row of another job
+                history.add("stored", spec.new.id)
+            elif job.created:  # else stored before, or to be stored with the outcome of the run that returned it
+                for new in (*spec.others, spec.new):
+                    if not new.key or new is spec.new:  # a part with a key may have been answered by another row
+                        history.add("stored", new.id)
+        return answers
+
+    async def run(self, context: Context, proceed: Run) -> Any:
+        history, id, version = self.history, context.id, context.version
+        history.add("began", id, version=version, name=context.task)
+        try:
+            value = await proceed()
+        except Exception as error:
+            history.add("ended", id, version=version, how="raised", text=f"{type(error).__name__}: {error}")
+            raise
+        except BaseException:
+            history.add("ended", id, version=version, how="left")
+            raise
+        how, text = self._encoded(context.task, value)
+        history.add("ended", id, version=version, how=how, text=text)
+        return value
+
+    def _encoded(self, task: str, value: object) -> tuple[How, str | None]:
+        """How the run ended, and its value as the row will have it."""
+        parts: Sequence[object] = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(part, Continuation) for part in parts):
+            return "composed", None
+        known = None if self.app is None else self.app.tasks.get(task)
+        try:
+            return "returned", None if known is None else known.signature.encode_result(value)
+        except TreadleError:
+            return "raised", "BadResult"

@@ -1,0 +1,183 @@
+"""The rules of the checker that compare jobs with each other: limits, keys, order, and what waits for what."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import pairwise
+
+from treadle.model import FINAL, SUPERSEDED, Limit, Record, State
+from treadle.testing.history.evidence import Evidence, Run, Violation
+
+EPSILON = 1e-6  # s; moments of the storage are floats that were added up
+
+
+def check(it: Evidence) -> Iterator[Violation]:
+    """All rules of this page."""
+    yield from slots(it)
+    yield from rates(it)
+    yield from slots_left(it)
+    yield from keys(it)
+    yield from order(it)
+    yield from upstreams(it)
+
+
+def _rules(it: Evidence) -> dict[str, Limit]:
+    """The rules that held all the time: those that no entry says were changed."""
+    changed = {entry.name for entry in it.entries if entry.what == "act" and entry.facts.get("limit")}
+    return {use.key: use.rule for use in it.limits if use.key not in changed and not use.pauses}
+
+
+def _rule_of(rules: dict[str, Limit], name: str) -> Limit | None:
+    return rules.get(name) or rules.get(name.partition(":")[0])
+
+
+def _named(it: Evidence, id: str) -> tuple[tuple[str, int], ...]:
+    """What a start of this job takes: its limits, and that of its queue."""
+    row = it.rows.get(id)
+    return () if row is None else (*row.job.limits, (f"queue:{row.job.queue}", 1))
+
+
+def slots(it: Evidence) -> Iterator[Violation]:
+    """At no moment do the jobs whose leases certainly hold use more of a limit than it has."""
+    rules = _rules(it)
+    for name, runs in _by_limit(it).items():
+        rule = _rule_of(rules, name)
+        if rule is None or rule.slots is None:
+            continue
+        used, inside = 0, list[tuple[float, int, int, str]]()
+        for number, (run, cost) in enumerate(runs):
+            while inside and inside[0][0] <= run.held_from:
+                used -= heapq.heappop(inside)[2]
+            cost = min(max(cost, 1), rule.slots)
+            used += cost
+            heapq.heappush(inside, (run.held_to, number, cost, run.id))
+            if used > rule.slots:
+                ids = tuple(sorted({each[3] for each in inside}))
+                yield it.violation("slots", f"{used} of {rule.slots} slots of {name} were in use", *ids)
+                return
+
+
+def _by_limit(it: Evidence) -> dict[str, list[tuple[Run, int]]]:
+    found: dict[str, list[tuple[Run, int]]] = {}
+    for run in sorted(it.runs, key=lambda run: run.held_from):
+        if run.held_to > run.held_from:
+            for name, cost in _named(it, run.id):
+                found.setdefault(name, []).append((run, cost))
+    return found
+
+
+def rates(it: Evidence) -> Iterator[Violation]:
+    """No window of a rate has more starts than it lets through; told by claims, where the clock was never set."""
+    if it.steps_of_clock:
+        return
+    rules, starts = _rules(it), dict[str, list[tuple[float, str]]]()
+    for (id, _), at in it.claims.items():
+        row = it.rows.get(id)
+        if row is not None and not row.job.ran and not row.ran:
+            for name, cost in _named(it, id):
+                starts.setdefault(name, []).extend([(at, id)] * cost)
+    for name, found in starts.items():
+        rule = _rule_of(rules, name)
+        if rule is None or rule.rate is None or rule.how != "window" or not rule.rate:
+            continue
+        found.sort()
+        for (first, one), (last, other) in zip(found, found[rule.rate :], strict=False):
+            if last - first < rule.per - EPSILON:
+                text = (
+                    f"{rule.rate + 1} starts of {name} within {last - first:g} s, at most {rule.rate} in {rule.per:g} s"
+                )
+                yield it.violation("rate", text, one, other)
+                return
+
+
+def slots_left(it: Evidence) -> Iterator[Violation]:
+    """At rest no slot is taken, and no job stands aside, but by jobs that have not ended."""
+    busy = {name for row in it.rows.values() if row.state not in FINAL for name, _ in _named(it, row.job.id)}
+    for use in it.limits:
+        if (use.used or use.parked) and use.key not in busy:
+            yield it.violation("left", f"{use.used} slots of {use.key} are taken, {use.parked} jobs stand aside for it")
+
+
+def keys(it: Evidence) -> Iterator[Violation]:
+    """One unfinished job for each key: the next one is created after the one before has ended, or given its key up."""
+    if it.steps_of_clock:
+        return
+    by_key: dict[str, list[Record]] = {}
+    for row in it.rows.values():
+        if row.job.key is not None and row.job.key_until == "ended":
+            by_key.setdefault(row.job.key, []).append(row)
+    for key, rows in by_key.items():
+        if any(row.round for row in rows):
+            continue  # a job that was reopened has taken its key again, and nobody knows from when to when
+        rows.sort(key=lambda row: (row.created_at, row.job.id))
+        for one, other in pairwise(rows):
+            if one.ended_at is not None and one.ended_at <= other.created_at:
+                continue
+            if other.job.key_conflict == "replace" and _waited(it, one, other):
+                continue
+            yield it.violation("key", f"{one.job.id} and {other.job.id} held the key {key!r} at the same time",
+                               one.job.id, other.job.id)  # fmt: skip
+
+
+def _waited(it: Evidence, one: Record, other: Record) -> bool:
+    """Whether the job that took the key over began only when the one before had ended."""
+    if one.reason == SUPERSEDED or other.started_at is None or one.ended_at is None:
+        return True
+    return one.ended_at <= other.started_at
+
+
+def order(it: Evidence) -> Iterator[Violation]:
+    """Of jobs that differ in nothing but their moment, the one that was acknowledged first is claimed first; so under a
+    limit of one slot they run strictly one after the other. Told by claims, where the clock was never set."""
+    if it.steps_of_clock:
+        return
+    stored: dict[str, float] = {}
+    for entry in it.entries:
+        if entry.what == "stored" and not entry.name:
+            stored.setdefault(entry.id, entry.at)
+    lines: dict[object, list[str]] = {}
+    for id in stored:
+        row = it.rows.get(id)
+        if row is not None and id in it.asked and (id, 1) in it.claims and _plain(row):
+            job = row.job
+            lines.setdefault((job.task, job.queue, job.priority, job.limits), []).append(id)
+    for ids in lines.values():
+        yield from _overtaken(it, ids, stored)
+
+
+def _overtaken(it: Evidence, ids: list[str], stored: dict[str, float]) -> Iterator[Violation]:
+    """The first job of a line that was claimed before one that stood there already when it was asked for."""
+    waiting = sorted((stored[id], id) for id in ids)
+    latest, at = (0.0, ""), 0
+    for id in sorted(ids, key=lambda id: it.asked[id].at):
+        while at < len(waiting) and waiting[at][0] < it.asked[id].at:
+            other = waiting[at][1]
+            latest, at = max(latest, (it.claims[other, 1], other)), at + 1
+        if latest[0] > it.claims[id, 1]:
+            text = f"{id} was claimed before {latest[1]}, which was stored before it was asked for"
+            yield it.violation("order", text, latest[1], id)
+            return
+
+
+def _plain(row: Record) -> bool:
+    job = row.job
+    return not (job.delay or job.after or job.lane or job.aging or job.key or job.parent or job.ran)
+
+
+def upstreams(it: Evidence) -> Iterator[Violation]:
+    """A job that waits for others begins when as many of them have ended as it needs."""
+    if it.steps_of_clock:
+        return
+    first = {run.id: run for run in reversed(it.runs)}
+    for id, row in it.rows.items():
+        run = first.get(id)
+        if run is None or not row.job.after or row.started_at is None or row.round or row.job.wait_timeout is not None:
+            continue
+        ends = [up.ended_at for name in row.after if (up := it.rows.get(name)) is not None and not up.round]
+        needed = len(row.after) if row.job.need is None else row.job.need
+        done = sum(at is not None and at <= row.started_at + EPSILON for at in ends)
+        known = len(ends) == len(row.after)
+        if known and done < needed and row.state is not State.CANCELLED:
+            text = f"{id} began when {done} of the {needed} jobs it waits for had ended"
+            yield it.violation("after", text, id, *row.after)

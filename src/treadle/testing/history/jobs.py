@@ -1,0 +1,150 @@
+"""The rules of the checker that look at one job: it is there, it ends once, with the value of the run that won."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from treadle.model import FINAL, State
+from treadle.testing.history.entries import Entry
+from treadle.testing.history.evidence import Evidence, Run, Violation
+
+OWN = ("treadle", "cron:")  # how ids and tasks of Treadle's own begin
+
+
+def check(it: Evidence, waiting: frozenset[str], expected: Mapping[str, str | None]) -> Iterator[Violation]:
+    """All rules of this page."""
+    yield from acknowledged(it)
+    yield from unfinished(it, waiting)
+    yield from unknown(it)
+    yield from values(it)
+    yield from fences(it)
+    yield from steps(it)
+    yield from signals(it)
+    yield from expectations(it, expected)
+
+
+def acknowledged(it: Evidence) -> Iterator[Violation]:
+    """Every job whose enqueuing was answered has a row, and that row is of the task that was asked for."""
+    deleted = any(entry.what == "act" and entry.name == "delete" for entry in it.entries)
+    asked: dict[tuple[str, str], str] = {}  # the task that an actor asked for last under an id
+    for entry in it.entries:
+        who = entry.actor, entry.id
+        if entry.what == "asked" and "task" in entry.facts:
+            asked[who] = entry.facts["task"]
+        if entry.what != "stored":
+            continue
+        row = it.rows.get(entry.name or entry.id)
+        if row is None and not deleted:
+            yield it.violation("acknowledged", f"{entry.id} was acknowledged and has no row", entry.name or entry.id)
+        elif row is not None and not entry.name and asked.get(who, row.job.task) != row.job.task:
+            text = f"{entry.id} was acknowledged as a job of {asked[who]}, and is one of {row.job.task}"
+            yield it.violation("acknowledged", text, entry.id)
+
+
+def unfinished(it: Evidence, waiting: frozenset[str]) -> Iterator[Violation]:
+    """Every row has ended."""
+    for id, row in it.rows.items():
+        if row.state not in FINAL and id not in waiting and not id.startswith(OWN):
+            yield it.violation("unfinished", f"{id} is still {row.state} although nothing holds it up", id)
+
+
+def unknown(it: Evidence) -> Iterator[Violation]:
+    """Every row was asked for, and none of a call that was refused."""
+    refused: dict[str, bool] = {}
+    for entry in it.entries:
+        if entry.what in ("asked", "stored"):
+            refused[entry.id] = False
+        elif entry.what == "refused":
+            refused[entry.id] = True
+    last: dict[str, set[str]] = {}
+    for entry in it.entries:
+        if entry.what in ("asked", "stored", "refused"):
+            last.setdefault(entry.id, set()).add(entry.what)
+    for id, row in it.rows.items():
+        parent = row.job.parent or row.job.root
+        if not id.startswith(OWN) and id not in last and parent is None:
+            yield it.violation("unknown", f"nobody asked for {id}", id)
+        elif last.get(id) == {"asked", "refused"} and refused[id] and _count(it, id, "asked") == 1:
+            yield it.violation("unknown", f"the call that asked for {id} was refused, and it has a row", id)
+
+
+def _count(it: Evidence, id: str, what: str) -> int:
+    return sum(entry.what == what for entry in it.by_id[id])
+
+
+def values(it: Evidence) -> Iterator[Violation]:
+    """A job that succeeded has the value of the run that won; a worker was told of one ending of each round."""
+    by_id: dict[str, list[Run]] = {}
+    for run in it.runs:
+        by_id.setdefault(run.id, []).append(run)
+    for id, row in it.rows.items():
+        runs = by_id.get(id, [])
+        if row.state is State.SUCCEEDED and row.result is not None and runs:
+            won = [run for run in runs if run.version == row.version - 1] or runs
+            ends = [run.ended for run in won if run.ended is not None]
+            texts = [end.text for end in ends if end.how == "returned"]
+            if row.result not in texts and not any(end.how == "composed" for end in ends):
+                yield it.violation("value", f"{id} has the value {row.result}; the run that won returned {texts}", id)
+        told = {entry.version for entry in it.by_id.get(id, ()) if entry.what == "settled"}
+        if len(told) > 1 and not it.acts_on(id):
+            yield it.violation("value", f"{id} has ended more than once: as versions {sorted(told)}", id)
+
+
+def fences(it: Evidence) -> Iterator[Violation]:
+    """A version is begun once, and no two runs of a job hold a lease at the same time. A process that stood still may
+    begin late what it has lost."""
+    last: dict[str, Run] = {}
+    seen: set[tuple[str, int]] = set()
+    for run in it.runs:
+        if (run.id, run.version) in seen:
+            yield it.violation("fence", f"version {run.version} of {run.id} was begun twice", run.id)
+        seen.add((run.id, run.version))
+        if run.held_to <= run.held_from:
+            continue
+        before = last.get(run.id)
+        if before is not None and before.held_from <= run.held_from < before.held_to:
+            text = f"version {run.version} of {run.id} began while {before.actor} held version {before.version}"
+            yield it.violation("overlap", text, run.id)
+        last[run.id] = run
+
+
+def steps(it: Evidence) -> Iterator[Violation]:
+    """No later run runs the function of a step that has returned, and all get the same value. An earlier run, of a
+    process that stood still, may run it once more: it cannot know, and what it returns is not stored."""
+    kept: dict[tuple[str, str], Entry] = {}
+    for entry in it.entries:
+        before = kept.get((entry.id, entry.name))
+        if entry.what == "step" and before is not None and entry.version >= before.version:
+            yield it.violation("step", f"step {entry.name} of {entry.id} was stored, and ran again", entry.id)
+        if entry.what == "kept":
+            if before is not None and before.text != entry.text:
+                yield it.violation("step", f"step {entry.name} of {entry.id} has two values", entry.id)
+            kept.setdefault((entry.id, entry.name), entry)
+
+
+def signals(it: Evidence) -> Iterator[Violation]:
+    """A signal is received with one of the values that were given, and always with the same."""
+    given: dict[tuple[str, str], set[str | None]] = {}
+    got: dict[tuple[str, str], str | None] = {}
+    for entry in it.entries:
+        key = entry.id, entry.name
+        if entry.what == "signal":
+            given.setdefault(key, set()).add(entry.text)
+        elif entry.what == "received":
+            if entry.text not in given.get(key, ()):
+                yield it.violation(
+                    "signal", f"{entry.id} received {entry.name} {entry.text}, given by nobody", entry.id
+                )
+            if got.setdefault(key, entry.text) != entry.text:
+                yield it.violation("signal", f"{entry.id} received two values of {entry.name}", entry.id)
+
+
+def expectations(it: Evidence, expected: Mapping[str, str | None]) -> Iterator[Violation]:
+    """Jobs whose value the caller knows have that value."""
+    for id, wanted in expected.items():
+        row = it.rows.get(id)
+        if row is None or row.state not in FINAL:
+            continue  # told by another rule, or never stored
+        found = (row.value if row.value is not None else row.result) if row.state is State.SUCCEEDED else None
+        if found != wanted:
+            yield it.violation("expected", f"{id} has the value {found}, expected {wanted}", id)

@@ -1,0 +1,150 @@
+"""Whole fleets in one process, under virtual time, with every interleaving chosen by a seed: `simulate`.
+
+Workers, producers and operators are actors of one event loop. Storage answers are lost, calls are applied twice,
+workers are killed at any await, stand still beyond their leases or stop, and the clock is set. At the end the checker
+of `treadle.testing.history` compares what everybody did with the rows that are left, and your invariants are asked.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+
+from treadle.errors import BadOption, TreadleError
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+from treadle.testing.history import Violation
+from treadle.testing.simulation.faults import KINDS, Fault, Kind, drawn
+from treadle.testing.simulation.fleet import Case, Found, Settings, Simulation
+from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
+from treadle.testing.simulation.shrink import shrunk
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+__all__ = [
+    "ACTOR", "KINDS", "Actor", "Case", "Fault", "Found", "Kind", "Report", "SimulatedLoop", "Simulation",
+    "SimulationFailed", "Violation", "simulate",
+]  # fmt: skip
+
+SHOWN = 3  # violations in a message
+
+
+class Report(Struct, frozen=True):
+    """What went well: how many seeds, runs of jobs and faults that was, and in how many seconds."""
+
+    seeds: int
+    runs: int
+    faults: int
+    seconds: float
+
+    def __str__(self) -> str:
+        rate = 60 * self.seeds / self.seconds if self.seconds else 0.0
+        what = f"{self.seeds:,} seeds, {self.runs:,} runs, {self.faults:,} faults"
+        return f"{what} in {self.seconds:.1f} s ({rate:,.0f} seeds/min)"
+
+
+class SimulationFailed(TreadleError, AssertionError):
+    """A seed under which a promise or an invariant was not kept.
+
+    found   the run after shrinking: its case, and its violations with the story of each job
+    first   the run of the seed as it was drawn
+    seeds   how many seeds were run, this one included
+    """
+
+    def __init__(self, found: Found, first: Found, seeds: int) -> None:
+        self.found, self.first, self.seeds = found, first, seeds
+        case, rest = found.case, len(found.violations) - SHOWN
+        lines = [
+            f"seed {case.seed} breaks {', '.join(sorted({each.rule for each in found.violations}))}; "
+            f"it was number {seeds:,}. Run it alone with seeds=[{case.seed}].",
+            f"Shrunk to size {case.size} with {case.workers} worker{'s' if case.workers > 1 else ''}, "
+            + ("where nothing goes wrong" if not case.faults else "where"),
+            *(f"  {fault}" for fault in case.faults),
+            *map(str, found.violations[:SHOWN]),
+        ]
+        super().__init__("\n".join([*lines, f"... and {rest} more"] if rest > 0 else lines))
+
+
+def simulate(
+    app: App | Callable[[], App], scenario: Callable[[Simulation], Awaitable[Any]], *, seeds: int | Iterable[int] = 200,
+    invariants: Iterable[Callable[[Simulation], Any]] = (), workers: int = 3, concurrency: int = 2, size: int = 8,
+    faults: Sequence[Kind] = KINDS, most_faults: int = 6, lease: float = 5.0, patience: float = 3_600.0,
+    storage: Literal["memory", "sqlite"] = "memory", shrink: bool = True,
+    progress: Callable[[Report], Any] | None = None, options: Mapping[str, Any] | None = None,
+) -> Report:  # fmt: skip
+    """Run the scenario under each seed, with a fleet of the app's workers and everything that can go wrong.
+
+    app          the app, or a function that makes one for each seed
+    scenario     `async def buy(sim):` does what a program does: enqueues, waits, cancels; it begins with fresh state
+    seeds        how many, from 0 on, or which
+    invariants   each is called with the Simulation once every job has ended, and raises AssertionError
+    workers      1 to so many, as the seed says; `concurrency` jobs at once in each, `options` of `Worker` for all
+    size         `sim.size` is 1 to so many, as the seed says
+    faults       these kinds, up to `most_faults` in one run
+    lease        seconds of virtual time
+    patience     seconds of virtual time after the last fault within which every job must have ended
+    storage      "sqlite": a file in a temporary folder, made for each seed
+    shrink       make a failing case smaller before it is raised
+    progress     called after each seed
+
+    Tasks that are plain functions run on the loop, in no time. Only the event loop's time is virtual: a task that
+    blocks, starts threads or talks to a real server does so in earnest, and then a seed need not repeat. Raises
+    SimulationFailed for the first seed that fails, BadOption for tasks of kind "process" and for wrong options.
+    """
+    if storage not in ("memory", "sqlite"):
+        raise BadOption("storage", f"expected memory or sqlite, found {storage!r}")
+    for name, number in {"workers": workers, "concurrency": concurrency, "size": size}.items():
+        if number < 1:
+            raise BadOption(name, f"expected 1 or more, found {number}")
+    if wrong := set(faults) - set(KINDS):
+        raise BadOption("faults", f"expected some of {', '.join(KINDS)}, found {', '.join(sorted(wrong))}")
+    make: Any = app
+    with tempfile.TemporaryDirectory(prefix="treadle-simulation-") as folder:
+        settings = Settings(
+            app=make if not hasattr(app, "tasks") else lambda: make, scenario=scenario, invariants=tuple(invariants),
+            concurrency=concurrency, lease=lease, patience=patience, options=dict(options or {}),
+            connect=_memory if storage == "memory" else _Files(Path(folder)),
+        )  # fmt: skip
+        begun, done, runs, fallen = time.perf_counter(), 0, 0, 0
+        for seed in range(seeds) if isinstance(seeds, int) else seeds:
+            case = case_of(seed, size, workers, tuple(faults), most_faults, lease)
+            found = Simulation(case, settings).run()
+            done, runs, fallen = done + 1, runs + found.runs, fallen + found.faults
+            if found.violations:
+                small = shrunk(found, lambda case: Simulation(case, settings).run()) if shrink else found
+                raise SimulationFailed(small, found, done)
+            if progress is not None:
+                progress(Report(done, runs, fallen, time.perf_counter() - begun))
+    return Report(done, runs, fallen, time.perf_counter() - begun)
+
+
+def case_of(seed: int, size: int, workers: int, kinds: tuple[Kind, ...], most: int, lease: float) -> Case:
+    """What a seed stands for."""
+    chance = random.Random(f"{seed} case")
+    crew = chance.randint(1, workers)
+    return Case(seed, chance.randint(1, size), crew, drawn(chance, crew, kinds, most, lease, program=True))
+
+
+def _memory(now: Callable[[], float]) -> Storage:
+    return connect("memory://", now=now)
+
+
+class _Files:
+    """A SQLite file for each run; that of the run before is deleted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+
+    def __call__(self, now: Callable[[], float]) -> Storage:
+        for path in self._folder.glob(f"{self._number}.db*"):
+            if path.is_file():
+                path.unlink()
+        self._number += 1
+        return connect(f"sqlite:///{self._folder / f'{self._number}.db'}?synchronous=normal", now=now)

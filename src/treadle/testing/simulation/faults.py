@@ -1,0 +1,88 @@
+"""What goes wrong in one simulation: a list of values made from the seed, so that a failure can be made smaller."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal
+
+from msgspec import Struct
+
+DAY = 86_400.0  # s
+
+Kind = Literal["kill", "stop", "stall", "before", "lost", "twice", "cut", "clock"]
+KINDS: tuple[Kind, ...] = ("kill", "stop", "stall", "before", "lost", "twice", "cut", "clock")
+"""The kinds of faults.
+
+kill    the worker does nothing more, after so many steps; another one starts in its place
+stop    the worker is asked to stop, with a second's grace; another one starts in its place
+stall   the worker stands still for `seconds`
+before  one call is not applied, and raises StorageUnavailable
+lost    one call is applied, and raises StorageUnavailable
+twice   one call is applied twice
+cut     the calls of `seconds` raise StorageUnavailable; half of them are applied
+clock   the clock of the storage steps by `seconds`, and back after two fifths of a lease
+"""
+
+
+class Fault(Struct, frozen=True):
+    """One fault.
+
+    who  the number of the worker; -1: the program
+    at   after so many steps of it (kill, stop, stall, cut), at its so-manieth call (before, lost, twice), or after so
+         many seconds (clock)
+    """
+
+    kind: Kind
+    who: int = 0
+    at: float = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        who = "the program" if self.who < 0 else f"worker {self.who}"
+        match self.kind:
+            case "clock":
+                return f"the clock steps by {self.seconds:+.3f} s after {self.at:.3f} s"
+            case "before" | "lost" | "twice":
+                what = {"before": "is not applied", "lost": "loses its answer", "twice": "is applied twice"}[self.kind]
+                return f"call {self.at:.0f} of {who} {what}"
+            case "cut" | "stall":
+                what = "is cut off" if self.kind == "cut" else "stands still"
+                return f"{who} {what} for {self.seconds:.3f} s after {self.at:.0f} steps"
+            case _:
+                return f"{who} {'is killed' if self.kind == 'kill' else 'is stopped'} after {self.at:.0f} steps"
+
+
+def drawn(
+    chance: random.Random, workers: int, kinds: tuple[Kind, ...], most: int, lease: float, program: bool
+) -> tuple[Fault, ...]:
+    """Up to `most` faults of these kinds; with `program` also of the calls of the program."""
+    return tuple(
+        _one(chance, chance.choice(kinds), workers, lease, program)
+        for _ in range(chance.randint(0, most) if kinds else 0)
+    )
+
+
+def _one(chance: random.Random, kind: Kind, workers: int, lease: float, program: bool) -> Fault:
+    who = chance.randrange(-1 if program else 0, workers)
+    match kind:
+        case "clock":
+            size = chance.choice((0.1, lease, 5 * lease, 60.0, DAY))
+            return Fault(
+                kind,
+                0,
+                chance.choice((0.5, lease, 3 * lease)) * chance.random(),
+                chance.choice((-1, 1)) * size * chance.random(),
+            )
+        case "before" | "lost" | "twice":
+            return Fault(kind, who, int(chance.choice((4, 20, 60)) * chance.random()) + 1)
+        case "stall":
+            long = chance.choice((0.5 * lease, 1.5 * lease, 4 * lease))
+            return Fault(kind, max(0, who), _steps(chance), long * chance.uniform(0.5, 1))
+        case "cut":
+            return Fault(kind, who, _steps(chance), chance.choice((0.2, lease, 2 * lease)) * chance.random())
+        case _:
+            return Fault(kind, max(0, who), _steps(chance))
+
+
+def _steps(chance: random.Random) -> int:
+    return int(chance.choice((30, 150, 600)) * chance.random()) + 1

@@ -1,0 +1,370 @@
+"""One run of a whole fleet under one seed: its workers, its program, what goes wrong, and what is found at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+from treadle.errors import StorageError, StorageUnavailable
+from treadle.job import Job
+from treadle.model import LimitUse, Query, Record, State
+from treadle.storage.contract import Storage
+from treadle.testing.history import Entry, History, Violation, brief, check
+from treadle.testing.simulation.faults import Fault
+from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop, Stuck
+from treadle.testing.simulation.network import Line, Network
+from treadle.testing.simulation.stage import CalledAtOnce, alone, borrowed, seeded
+from treadle.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.app import App
+
+T = TypeVar("T")
+
+MORNING = 1_700_000_000.0  # what the storage's clock reads at the beginning
+UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
+PAUSE = 0.05  # s before a call that failed is made again
+WRONG = 0.4  # leases after which a clock that was set is right again
+AFTER = 3  # leases after the end of the scenario during which things still go wrong
+GRACE = 1.0  # s that jobs get when a worker stops
+CALLBACK = "Exception in callback"  # what a task of the program's own has raised is its own affair
+OWN = ("treadle", "cron:")  # how ids of Treadle's own begin
+
+
+class Case(Struct, frozen=True):
+    """All that decides what happens: the same case is the same run, as long as the program is the same.
+
+    size  how much the scenario is to do, see `Simulation.size`
+    """
+
+    seed: int
+    size: int
+    workers: int
+    faults: tuple[Fault, ...] = ()
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What all runs have in common; the words are those of `simulate`."""
+
+    app: Callable[[], App]
+    scenario: Callable[[Simulation], Awaitable[Any]]
+    invariants: Sequence[Callable[[Simulation], Any]] = ()
+    concurrency: int
+    lease: float
+    patience: float
+    connect: Callable[[Callable[[], float]], Storage]
+    options: Mapping[str, Any] = {}
+
+
+class Found(Struct, frozen=True):
+    """What one run has shown; `runs`: how many runs of jobs there were, `faults`: how many faults happened."""
+
+    case: Case
+    violations: tuple[Violation, ...]
+    runs: int
+    faults: int
+
+
+class Simulation:
+    """One fleet under one seed, as its scenario and the invariants see it.
+
+    app     the app under test
+    chance  a random.Random of this seed, for the scenario's own choices
+    size    how much to do, 1 or more; a failure is tried again with less
+    rows    at the end: every row of the storage
+    """
+
+    def __init__(self, case: Case, settings: Settings) -> None:
+        self.case, self._settings = case, settings
+        self.seed, self.size = case.seed, case.size
+        self.chance = random.Random(f"{case.seed} scenario")
+        self._loop = SimulatedLoop(random.Random(f"{case.seed} loop"))
+        self._faults = random.Random(f"{case.seed} faults")
+        self._ahead = 0.0  # how far the storage's clock was set
+        self._storage = settings.connect(self.now)
+        self._network = Network(self._storage, self._loop, random.Random(f"{case.seed} network"))
+        self._slots = [_Slot(self, number) for number in range(case.workers)]
+        self._spawned: list[asyncio.Task[Any]] = []
+        self._errors: list[BaseException] = []
+        self._healed = False
+        self._fallen = 0  # faults that are not of the network
+        self.expected: dict[str, str | None] = {}
+        self.waiting: set[str] = set()
+        self.acted: set[str] = set()
+        self.rows: list[Record] = []
+        self.app = settings.app()
+
+    # --- for scenarios
+
+    def now(self) -> float:
+        """The moment by the storage's clock, in seconds since 1970."""
+        return MORNING + self._loop.now + self._ahead
+
+    @property
+    def history(self) -> History:
+        """Where the process that runs here writes: `sim.history.add("step", current().id, name="pay")`."""
+        return (ACTOR.get() or self._loop.root).history
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """What all processes have done."""
+        return self._loop.entries
+
+    async def again(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call until the storage answers, as a program does whose caller waits. Whether a call that failed was carried
+        out is not known, so it needs an id or a key to be repeated."""
+        while True:
+            try:
+                return await call()
+            except StorageUnavailable:
+                await asyncio.sleep(PAUSE)
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Another process of the program, such as a producer or an operator. It goes on until it ends by itself."""
+        actor = self._loop.actor(name)
+        self._network.connect(actor, Line())
+        task = self._loop.start(actor, work)
+        self._spawned.append(task)
+        return task
+
+    def expect(self, job: Job[Any, Any] | str, value: str | None) -> None:
+        """At the end this job has succeeded with this encoded value (the workflow's, if it has one of its own); None:
+        it has not succeeded."""
+        id = job if isinstance(job, str) else job.id
+        if id not in self.acted:
+            self.expected[id] = value
+
+    def forget(self, job: Job[Any, Any] | str) -> None:
+        """Expect nothing any more of this job, and of those that wait for it by name: somebody acts on it."""
+        id = job if isinstance(job, str) else job.id
+        gone = {id} | {each.id for each in self.entries if each.what == "asked" and id in each.facts.get("after", ())}
+        self.acted |= gone
+        for each in gone:
+            self.expected.pop(each, None)
+
+    def may_wait(self, job: Job[Any, Any] | str) -> None:
+        """This job need not have ended at the end."""
+        self.waiting.add(job if isinstance(job, str) else job.id)
+
+    # --- one run
+
+    def run(self) -> Found:
+        """Everything, from the first worker to the last look at the rows."""
+        loop, noise = self._loop, random.Random(f"{self.seed} noise")
+        try:
+            with alone(), seeded(loop, noise), borrowed(self.app, self._network, loop, self.now, noise, self._failed):
+                violations = self._lived()
+                loop.end()
+        finally:
+            loop.close()
+        runs = sum(entry.what == "began" for entry in loop.entries)
+        return Found(self.case, tuple(violations), runs, self._network.faults + self._fallen)
+
+    def _lived(self) -> list[Violation]:
+        """The whole life of the fleet, and what was found."""
+        loop, limits, violations = self._loop, tuple[LimitUse, ...](), list[Violation]()
+        try:
+            limits = loop.run_until_complete(loop.start(loop.root, self._life()))
+        except Stuck as error:
+            violations.append(Violation("unfinished", str(error), story=self._tail()))
+        except Exception as error:  # the scenario's own: it is a finding
+            violations.append(self._raised("scenario", error))
+        violations += [self._raised("worker", error) for error in self._errors]
+        violations += [self._odd(context) for context in loop.errors if context["message"].startswith(CALLBACK)]
+        if violations:
+            return violations
+        found = check(loop.entries, self.rows, limits, lease=self._settings.lease, expected=self.expected,
+                      waiting=self.waiting)  # fmt: skip
+        return found + self._broken()
+
+    async def _life(self) -> tuple[LimitUse, ...]:
+        await self._storage.open()
+        try:
+            await self.app.open()
+            self._go_wrong()
+            for slot in self._slots:
+                slot.boot()
+            program = self.spawn("program-1", _awaited(self._settings.scenario(self)))
+            self._network.connect(self._loop.actors[-1], self._line_of(-1))
+            await self._ended(program)
+            await self._rest(AFTER * self._settings.lease)
+            self._heal()
+            await self._rest(self._settings.patience)
+            self.rows = await self._all_rows()
+            return await self._storage.limits()
+        finally:
+            for slot in self._slots:
+                slot.end()
+            await self._storage.close()
+
+    async def _ended(self, program: asyncio.Task[Any]) -> None:
+        """Wait for the scenario, and then for what it has spawned. Raises what they raise."""
+        until = self._loop.now + self._settings.patience
+        for task in (program, *self._spawned):
+            await asyncio.wait([task], timeout=max(0.0, until - self._loop.now))
+            if not task.done():
+                raise Stuck(f"the scenario did not end within {self._settings.patience:g} s")
+            task.result()
+
+    def _line_of(self, who: int) -> Line:
+        line = Line()
+        line.faults = {int(each.at): each.kind for each in self.case.faults
+                       if each.who == who and each.kind in ("before", "lost", "twice")}  # fmt: skip
+        return line
+
+    def _go_wrong(self) -> None:
+        for fault in self.case.faults:
+            if fault.kind == "clock":
+                self._loop.call_later(fault.at, self._set_clock, fault.seconds)
+                self._loop.call_later(fault.at + WRONG * self._settings.lease, self._set_clock, -fault.seconds)
+
+    def _set_clock(self, seconds: float) -> None:
+        if not self._healed:
+            self._ahead += seconds
+            self._fallen += seconds != 0
+            self._loop.root.history.add("clock", seconds=seconds)
+
+    def _heal(self) -> None:
+        """From now on nothing goes wrong any more, and the clock is right again."""
+        if self._ahead:
+            self._set_clock(-self._ahead)
+        self._healed = True
+        for slot in self._slots:
+            slot.heal()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until every job has ended that is to end, or so long."""
+        until, pause = self._loop.now + seconds, 0.25
+        while self._loop.now < until and await self._works():
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.25, 30.0)
+
+    async def _works(self) -> bool:
+        rows = await self._found(Query(state=UNFINISHED, limit=500, order="oldest"))
+        return any(row.job.id not in self.waiting and not row.job.id.startswith(OWN) for row in rows)
+
+    async def _all_rows(self) -> list[Record]:
+        return await self._found(Query(limit=500, order="oldest"))
+
+    async def _found(self, query: Query) -> list[Record]:
+        page = await self._storage.find(query)
+        rows = list(page.records)
+        while page.cursor is not None:
+            page = await self._storage.find(Query(state=query.state, limit=500, order="oldest", cursor=page.cursor))
+            rows += page.records
+        return rows
+
+    # --- what is found
+
+    def _failed(self, error: BaseException) -> None:
+        if not isinstance(error, StorageError):
+            self._errors.append(error)
+
+    def _raised(self, where: str, error: BaseException) -> Violation:
+        return Violation("error", f"{where}: {type(error).__name__}: {error}", story=self._tail())
+
+    def _odd(self, context: Mapping[str, Any]) -> Violation:
+        return Violation("error", f"{context.get('message')}: {context['exception']!r}", story=self._tail())
+
+    def _tail(self) -> tuple[str, ...]:
+        return tuple(str(entry) for entry in self._loop.entries[-30:])
+
+    def _broken(self) -> list[Violation]:
+        """The caller's own invariants that do not hold."""
+        found = []
+        for invariant in self._settings.invariants:
+            try:
+                invariant(self)
+            except AssertionError as error:
+                text = str(error).partition("\n")[0] or "it does not hold"
+                name = getattr(invariant, "__name__", repr(invariant))
+                story = brief([str(entry) for entry in self._loop.entries])
+                found.append(Violation("invariant", f"{name}: {text}", story=story))
+        return found
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+class _Slot:
+    """The place of one worker: whoever fills it falls by the faults of its number."""
+
+    def __init__(self, simulation: Simulation, number: int) -> None:
+        self._sim, self.number = simulation, number
+        self._loop, self._line = simulation._loop, simulation._line_of(number)
+        self._faults = sorted(
+            (each for each in simulation.case.faults if each.who == number and each.kind in _BY_STEPS),
+            key=lambda each: -each.at,
+        )
+        self.steps = self._started = 0
+        self._worker: Worker | None = None
+        self._actor: Actor | None = None
+        self._over = False
+
+    def boot(self) -> None:
+        """A new process with a new worker."""
+        if self._over:
+            return
+        self._started += 1
+        actor = self._actor = self._loop.actor(f"worker-{self.number}.{self._started}")
+        self._sim._network.connect(actor, self._line)
+        if self._faults:
+            actor.watch = self._step
+        settings = self._sim._settings
+        worker = self._worker = Worker(
+            self._sim.app, concurrency=settings.concurrency, lease=settings.lease, name=actor.name, grace=GRACE,
+            **settings.options,
+        )  # fmt: skip
+        worker.pools.lend(CalledAtOnce())
+        self._loop.start(actor, worker.start())
+
+    def _step(self, actor: Actor) -> None:
+        self.steps += 1
+        while actor is self._actor and self._faults and self._faults[-1].at <= self.steps:
+            self._fall(actor, self._faults.pop())
+
+    def _fall(self, actor: Actor, fault: Fault) -> None:
+        self._sim._fallen += 1
+        if fault.kind == "kill":
+            self._loop.kill(actor)
+            self._again()
+        elif fault.kind == "stall":
+            self._loop.stall(actor, fault.seconds)
+        elif fault.kind == "cut":
+            self._line.cut_until = self._loop.now + fault.seconds
+        elif self._worker is not None:
+            self._loop.start(actor, self._stop(actor, self._worker))
+
+    async def _stop(self, actor: Actor, worker: Worker) -> None:
+        await worker.stop()
+        if actor is self._actor:
+            self._loop.kill(actor)
+            self._again()
+
+    def _again(self) -> None:
+        self._actor = None
+        self._loop.call_later(self._sim._faults.uniform(0, self._sim._settings.lease), self.boot, context=Context())
+
+    def heal(self) -> None:
+        """Nothing befalls it any more."""
+        self._faults.clear()
+        self._line.faults.clear()
+        self._line.cut_until = 0.0
+        if self._actor is not None:
+            self._actor.watch = None
+
+    def end(self) -> None:
+        """It starts no more, and does no more."""
+        self._over = True
+        if self._actor is not None:
+            self._loop.actors.remove(self._actor)
+            self._actor.alive = False
+
+
+_BY_STEPS = ("kill", "stop", "stall", "cut")

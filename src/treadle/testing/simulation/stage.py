@@ -1,0 +1,151 @@
+"""What a simulation changes around it while it runs, and puts back: the app's storage, chance, threads, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from treadle.client import Batcher
+from treadle.errors import BadOption, UnknownName
+from treadle.events import Event
+from treadle.testing.history import Recorder
+from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
+from treadle.worker.inline import Inline
+from treadle.worker.threads import Answer, outcome
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.testing.simulation.network import Network
+
+
+class CalledAtOnce:
+    """What a worker takes for its threads: plain functions run in the loop, in no time."""
+
+    def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future.set_result(outcome(call))
+        return future
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class OfEach:
+    """One of these for each process: what is killed with one must not hold up the others."""
+
+    def __init__(self, make: Callable[[], Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]]) -> None:
+        self._make = make
+        self._made: dict[Actor | None, Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]] = {}
+
+    def __call__(self, items: Sequence[Any]) -> Awaitable[Sequence[Any]]:
+        actor = ACTOR.get()
+        if actor not in self._made:
+            self._made[actor] = self._make()
+        return self._made[actor](items)
+
+
+@contextmanager
+def borrowed(
+    app: App, network: Network, loop: SimulatedLoop, clock: Callable[[], float], chance: random.Random,
+    failed: Callable[[BaseException], None],
+) -> Iterator[None]:  # fmt: skip
+    """The app on that network, with ids that count; afterwards it is what it was."""
+    for task in app.tasks.values():
+        if task.kind == "process":
+            raise BadOption("kind", f"{task.name} runs in a process of its own, which a simulation does not have")
+    ids, client = count(1), app.client
+    recorder = Recorder(lambda: (ACTOR.get() or loop.root).history)
+
+    def on_error(event: Event) -> None:
+        if isinstance(event.error, BaseException):
+            failed(event.error)
+
+    listeners = [(name, recorder.settled) for name in ("succeeded", "failed", "cancelled")]
+    listeners.append(("worker.error", on_error))
+    with ExitStack() as back:
+
+        def change(target: object, name: str, value: Any) -> None:
+            back.callback(setattr, target, name, getattr(target, name))
+            setattr(target, name, value)
+
+        for name, value in {"url": None, "now": clock, "_clock": clock, "chance": chance.random, "_by_default": False,
+                            "_inline": Inline(app)}.items():  # fmt: skip
+            change(app, name, value)
+        change(app, "_life", app._new_life(network))
+        change(client, "_at_hand", app._life.at_hand)
+        change(client, "_enqueue", OfEach(lambda: Batcher(client._store, 1_000, at_once=True)))
+        change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
+        for name in ("names", "moved", "run_now"):
+            change(client, name, None)
+        change(app._maker, "new_id", lambda: f"job-{next(ids):06d}")
+        change(app._maker, "now", clock)
+        change(app.jobs, "_now", clock)
+        recorder.app = app
+        app.layers.append(recorder)
+        back.callback(app.layers.remove, recorder)
+        for name, listener in listeners:
+            app.emitter.on(name, listener)
+            back.callback(app.emitter.off, name, listener)
+        yield
+
+
+@contextmanager
+def seeded(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
+    """Whatever draws a number or asks a pool for a thread here gets the seed's answer, at once. Other threads do not
+    notice."""
+    here, before = threading.get_ident(), random.getstate()
+    urandom, submit, perf_counter = os.urandom, ThreadPoolExecutor.submit, time.perf_counter
+
+    def noise(size: int, /) -> bytes:
+        return chance.randbytes(size) if threading.get_ident() == here else urandom(size)
+
+    def at_once(pool: ThreadPoolExecutor, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        if threading.get_ident() != here:
+            return submit(pool, call, *args, **named)
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*args, **named))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+    def elapsed() -> float:
+        return loop.now if threading.get_ident() == here else perf_counter()
+
+    random.seed(chance.random())
+    vars_of: dict[Any, tuple[str, Any]] = {
+        os: ("urandom", noise), ThreadPoolExecutor: ("submit", at_once), time: ("perf_counter", elapsed),
+    }  # fmt: skip
+    with ExitStack() as back:
+        back.callback(random.setstate, before)
+        for target, (name, value) in vars_of.items():
+            back.callback(setattr, target, name, getattr(target, name))
+            setattr(target, name, value)
+        yield
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Nothing is logged, as outages are what a simulation is made of, and a call that is repeated names what it has
+    changed itself. An event loop that runs here stands still."""
+    log, outer = logging.getLogger("treadle"), asyncio._get_running_loop()
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    asyncio._set_running_loop(None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnknownName)
+            yield
+    finally:
+        asyncio._set_running_loop(outer)
+        log.setLevel(level)

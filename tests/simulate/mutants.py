@@ -1,0 +1,154 @@
+"""Defects that reviews once found, put back one at a time: the simulation must find each of them.
+
+The ids are those of docs/internals/defects.md. Where the defect belonged to another storage, its effect is put back in
+the memory storage, and the text says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from treadle.model import LimitFacts, NewJob, Record, State
+from treadle.operate.acts import GROUP, Acts, cancelled
+from treadle.storage import connect
+
+Patch = pytest.MonkeyPatch
+MEMORY: Any = type(connect("memory://"))
+BOOK: Any = type(MEMORY()._book)
+HERE = MEMORY.__module__
+
+
+def step_not_stored(patch: Patch) -> None:
+    """O-1: a heartbeat left a step out and did not say so (on PostgreSQL, where its row was locked)."""
+    real, number = MEMORY.heartbeat, count(1)
+
+    async def heartbeat(self: Any, worker: Any, holds: Sequence[Any], lease: float) -> Any:
+        if any(hold.memo for hold in holds) and not next(number) % 5:
+            holds = [replace(hold, memo=()) for hold in holds]
+        return await real(self, worker, holds, lease)
+
+    patch.setattr(MEMORY, "heartbeat", heartbeat)
+
+
+def strict_order_lost(patch: Patch) -> None:
+    """O-3: a claim read the line before it had the limit's lock, and passed over its head (on PostgreSQL)."""
+    taking: Any = MEMORY.claim.__globals__["Taking"]
+    real, number = taking._wanted, count(1)
+
+    def wanted(self: Any, row: Record) -> bool:
+        stale = row.job.limits == (("account:1", 1),) and not next(number) % 5
+        return not stale and real(self, row)
+
+    patch.setattr(taking, "_wanted", wanted)
+
+
+def value_of_nobody(patch: Patch) -> None:
+    """C-1: a job that waited for one that another row answered kept the id it had asked for, and got None."""
+    real = MEMORY._store
+
+    def store(self: Any, new: NewJob, answers: dict[str, str], now: float, parent: str) -> None:
+        real(self, new, answers, now, parent)
+        row = self._jobs[new.id]
+        if row.after != new.after:
+            self._book.put(replace(row, after=new.after))
+
+    patch.setattr(MEMORY, "_store", store)
+
+
+def cancel_of_old_rows(patch: Patch) -> None:
+    """C-2: cancelling went on from the row as it was found, not as it was when the cancelling was applied."""
+
+    async def cancel(self: Any, rows: Sequence[Record], tree: bool) -> int:
+        done, queue, seen = 0, list(rows), {row.job.id for row in rows}
+        while queue:
+            group, queue = queue[:GROUP], queue[GROUP:]
+            group += await self._below(group, seen, tree)
+            acted = await self.settle(group, cancelled)
+            done += sum(1 for row in acted if row.job.task)
+            queue = await self._below(group, seen, tree) + queue
+        return done
+
+    patch.setattr(Acts, "cancel", cancel)
+
+
+def held_child_left_out(patch: Patch) -> None:
+    """C-7: a returned child whose key another job holds was no part of the flow."""
+
+    def awaited(out: Any, answers: dict[str, str], circle: Any) -> tuple[str, ...]:
+        return tuple(up for up in dict.fromkeys(out.after) if answers.get(up, up) == up and up not in circle)
+
+    patch.setattr(f"{HERE}.awaited", awaited)
+
+
+def clock_not_taken_back(patch: Patch) -> None:
+    """E-A14: what was written while the clock was ahead stayed in the future."""
+    patch.setattr(MEMORY, "_take_back", lambda self, now: None)
+
+
+def id_of_another_task(patch: Patch) -> None:
+    """U-F10: a chosen id that is taken answered with the job of another task."""
+    patch.setattr(f"{HERE}.refuse_taken", lambda jobs, stored: None)
+
+
+def pause_lost(patch: Patch) -> None:
+    """L-1: two changes of one limit at the same moment: the second wrote what it had read before the first."""
+    real = MEMORY.set_limits
+
+    async def set_limits(self: Any, changes: Sequence[Any]) -> None:
+        before = dict(self._book.facts)
+        await asyncio.sleep(0.05)
+        for change in changes:
+            name = change.rule.name if hasattr(change, "rule") else change.name
+            self._book.set_facts(before.get(name, LimitFacts(name=name)))
+        await real(self, changes)
+
+    patch.setattr(MEMORY, "set_limits", set_limits)
+
+
+def slots_leak(patch: Patch) -> None:
+    """S-5: a call that was half finished left the slot of a job taken (on Redis); here that of a job that was lost."""
+    real = BOOK.used
+
+    def used(self: Any, key: str) -> Any:
+        usage = real(self, key)
+        usage.used += sum(
+            cost for id, cost in self.started[key].items() if self.jobs[id].state is State.READY and self.jobs[id].lost
+        )
+        return usage
+
+    patch.setattr(BOOK, "used", used)
+
+
+def acknowledged_and_not_stored(patch: Patch) -> None:
+    """S-10: a process acknowledged a job that no other process could read (on ports); here the row is not kept."""
+    real, number = MEMORY.enqueue, count(1)
+
+    async def enqueue(self: Any, jobs: Sequence[NewJob]) -> list[Record]:
+        rows: list[Record] = await real(self, jobs)
+        if not next(number) % 10 and not any(row.job.key or row.job.after for row in rows):
+            for row in rows:
+                self._book.take_out(row)
+                del self._jobs[row.job.id]
+        return rows
+
+    patch.setattr(MEMORY, "enqueue", enqueue)
+
+
+MUTANTS: dict[str, Callable[[Patch], None]] = {
+    "O-1": step_not_stored,
+    "O-3": strict_order_lost,
+    "C-1": value_of_nobody,
+    "C-2": cancel_of_old_rows,
+    "C-7": held_child_left_out,
+    "E-A14": clock_not_taken_back,
+    "U-F10": id_of_another_task,
+    "L-1": pause_lost,
+    "S-5": slots_leak,
+    "S-10": acknowledged_and_not_stored,
+}

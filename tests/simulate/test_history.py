@@ -1,0 +1,137 @@
+"""Each rule of the checker accepts a history that keeps it, and finds the one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from treadle import App, Worker
+from treadle.model import Limit, LimitUse, NewJob, Record, State
+from treadle.testing.history import Entry, History, Recorder, check, read
+
+START = 1_000.0
+LEASE = 10.0
+
+
+def at(moment: float, what: Any, id: str = "a", actor: str = "w", **rest: Any) -> Entry:
+    return Entry(at=START + moment, actor=actor, what=what, id=id, **rest)
+
+
+def lived(id: str = "a", begin: float = 1.0, end: float = 2.0, actor: str = "w", version: int = 1) -> list[Entry]:
+    """A job that was enqueued, run and settled."""
+    return [
+        at(0, "asked", id, "p"),
+        at(0.1, "stored", id, "p"),
+        at(begin, "claimed", id, actor, version=version),
+        at(begin, "began", id, actor, version=version),
+        at(end, "ended", id, actor, version=version, how="returned", text="1"),
+        at(end, "settled", id, actor, version=version, how="succeeded"),
+    ]
+
+
+def row(id: str = "a", begin: float = 1.0, end: float = 2.0, **job: Any) -> Record:
+    return Record(
+        job=NewJob(id=id, task="t", **job), version=2, state=State.SUCCEEDED, after=job.get("after", ()), result="1",
+        created_at=START, started_at=START + begin, ended_at=START + end,
+    )  # fmt: skip
+
+
+def rules(entries: Sequence[Entry], rows: Sequence[Record], *limits: LimitUse, **rest: Any) -> list[str]:
+    return [found.rule for found in check(entries, rows, limits, lease=LEASE, **rest)]
+
+
+def test_a_job_that_lived_as_it_should() -> None:
+    assert rules(lived(), [row()]) == []
+
+
+ASKED_LATER = at(1, "asked", "b"), at(1.5, "stored", "b")
+
+
+@pytest.mark.parametrize(
+    ("rule", "entries", "rows"),
+    [
+        ("acknowledged", lived(), []),
+        ("acknowledged", [at(0, "asked", actor="p", facts={"task": "another"}), *lived()], [row()]),
+        ("unfinished", lived(), [replace(row(), state=State.RUNNING, result=None)]),
+        ("unknown", [], [row()]),
+        ("unknown", [at(0, "asked"), at(1, "refused")], [replace(row(), result=None)]),
+        ("value", lived(), [replace(row(), result="2")]),
+        ("value", [*lived(), at(3, "settled", version=3, how="succeeded")], [row()]),
+        ("fence", [*lived(), at(3, "began", actor="v", version=1)], [row()]),
+        ("overlap", [*lived(end=5), *lived(begin=3, end=4, actor="v", version=2)[3:5]], [replace(row(), version=3)]),
+        ("step", [*lived(), at(1.2, "kept", name="s", text="1"), at(1.3, "step", name="s")], [row()]),
+        ("step", [*lived(), *(at(1, "kept", name="s", text=text) for text in "12")], [row()]),
+        ("signal", [*lived(), at(1, "received", name="s", text="1")], [row()]),
+        ("key", [*lived("a"), *lived("b")], [row("a", key="k"), row("b", key="k")]),
+        ("order", [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]], [row("a", 3, 4), row("b", 2, 3)]),
+        ("after", [*lived("a", 1, 4), *lived("b", 2, 3)], [row("a", 1, 4), row("b", 2, 3, after=("a",))]),
+    ],
+)  # fmt: skip
+def test_a_promise_that_is_not_kept(rule: str, entries: list[Entry], rows: list[Record]) -> None:
+    assert rules(entries, rows) == [rule]
+
+
+def test_what_a_fault_may_cause_is_no_violation() -> None:
+    lost = [at(0, "asked"), at(0.1, "stored"), at(1, "began", version=1), at(2, "crashed", "")]
+    again = [at(12, "began", actor="v", version=2), at(13, "ended", actor="v", version=2, how="returned", text="1")]
+    assert rules([*lost, *again], [replace(row(), version=3)]) == []
+    assert rules([at(0, "asked", "b")], []) == []  # nobody answered, and nothing is stored
+    assert rules([at(0, "asked")], [replace(row(), result=None)]) == []  # nobody answered, and it is stored
+
+
+def test_limits() -> None:
+    entries = [*lived("a", 1, 5), *lived("b", 2, 6)]
+    rows = [row(id, limits=(("l:x", 1),)) for id in "ab"]
+    assert rules(entries, rows, LimitUse(key="l", rule=Limit("l", slots=2))) == []
+    assert rules(entries, rows, LimitUse(key="l", rule=Limit("l", slots=1))) == ["slots"]
+    assert rules(entries, rows, LimitUse(key="l", rule=Limit("l", rate=1, per=1.0))) == []
+    assert rules(entries, rows, LimitUse(key="l", rule=Limit("l", rate=1, per=2.0))) == ["rate"]
+    assert rules(entries, rows, LimitUse(key="l:x", rule=Limit("l", slots=2), used=1)) == ["left"]
+
+
+def test_values_that_the_caller_knows() -> None:
+    assert rules(lived(), [row()], expected={"a": "1"}) == []
+    assert rules(lived(), [row()], expected={"a": "2"}) == ["expected"]
+    assert rules(lived(), [replace(row(), state=State.READY, result=None)], waiting={"a"}) == []
+
+
+def test_the_story_of_a_job_has_its_entries_in_order_and_its_row() -> None:
+    [found] = check([*lived(), at(1.5, "stalled", "", seconds=3)], [replace(row(), result="2")], lease=LEASE)
+    text = str(found)
+    assert [line.split()[2] for line in text.splitlines()[1:-1]] == [
+        "asked", "stored", "claimed", "began", "stalled", "ended", "settled",
+    ]  # fmt: skip
+    assert text.splitlines()[-1].strip().startswith("a: succeeded v2")
+
+
+async def test_a_program_records_what_it_does(tmp_path: Path) -> None:
+    app, path = App("memory://"), tmp_path / "history.jsonl"
+    history = History("here", path=path)
+    Recorder(history).attach(app)
+
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @app.task
+    async def parent() -> Any:
+        return double.job(2)
+
+    async with app, Worker(app):
+        job = await parent.enqueue()
+        await job.workflow.result(10)
+        rows = [row async for row in app.jobs.iterate()]
+    history.close()
+    with path.open("ab") as file:
+        file.write(b'{"at": 1, "act')  # what a kill leaves
+    entries = read(path)
+    assert check(entries, rows, lease=30.0) == []
+    assert [entry.what for entry in entries if entry.id == job.id][:4] == ["asked", "stored", "began", "ended"]
+    child = next(row for row in rows if row.job.parent == job.id)
+    assert [entry.what for entry in entries if entry.id == child.id] == ["asked", "began", "ended", "settled"]
+    wrong = [replace(each, result="5") if each.result == "4" else each for each in rows]
+    assert {found.rule for found in check(entries, wrong, lease=30.0)} == {"value"}

@@ -1,0 +1,200 @@
+"""Fleets under a seed: nothing is found where all is well, and what was planted is found, told and made smaller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, Literal
+
+import pytest
+
+from tests.simulate.mix import INVARIANTS, work
+from tests.simulate.mix import app as mixed
+from treadle import App, BadOption, Retry, current
+from treadle.storage import connect
+from treadle.testing import Simulation, SimulationFailed, simulate
+from treadle.testing.simulation import KINDS, Fault, case_of
+from treadle.testing.simulation.fleet import Settings
+
+PART = 40
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_a_mixed_fleet_on_memory(part: int) -> None:
+    report = simulate(mixed, work, invariants=INVARIANTS, seeds=range(PART * part, PART * (part + 1)))
+    assert report.seeds == PART
+    assert report.runs > PART
+    assert report.faults > 0
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_mixed_fleet_on_sqlite(part: int) -> None:
+    assert simulate(mixed, work, seeds=range(10 * part, 10 * (part + 1)), storage="sqlite").seeds == 10
+
+
+def test_a_seed_is_the_same_run_each_time() -> None:
+    settings = Settings(app=lambda: mixed, scenario=work, concurrency=2, lease=5.0, patience=3_600.0,
+                        connect=lambda now: connect("memory://", now=now))  # fmt: skip
+    for seed in range(10):
+        first, second = (Simulation(case_of(seed, 8, 3, KINDS, 6, 5.0), settings) for _ in range(2))
+        assert first.run() == second.run()
+        assert first.entries == second.entries
+
+
+# --- what is planted is found
+
+app = App("memory://", retry=Retry(attempts=20, base=0.05, max=0.5))
+paid: list[int] = []
+
+
+@app.task(max_lost=100)
+async def pay(order: int) -> int:
+    paid.append(order)
+    await asyncio.sleep(0.1)
+    return order
+
+
+async def buy(sim: Simulation) -> None:
+    paid.clear()
+    for order in range(sim.size):
+        await sim.again(lambda: pay.enqueue(order))  # noqa: B023
+
+
+async def buy_once(sim: Simulation) -> None:
+    paid.clear()
+    for order in range(sim.size):
+        await sim.again(lambda: pay.options(id=f"order-{order}").enqueue(order))  # noqa: B023
+
+
+def nobody_pays_twice(sim: Simulation) -> None:
+    assert max(Counter(paid).values()) == 1, f"paid {paid}"
+
+
+def test_a_call_repeated_without_an_id_is_found_and_made_smaller() -> None:
+    with pytest.raises(SimulationFailed) as caught:
+        simulate(app, buy, invariants=[nobody_pays_twice], faults=["lost"])
+    case = caught.value.found.case
+    assert (case.size, case.workers, len(case.faults)) == (1, 1, 1)
+    assert case.faults[0].who == -1
+    text = str(caught.value)
+    assert f"seeds=[{case.seed}]" in text
+    assert "of the program loses its answer" in text
+    assert "nobody_pays_twice: paid [0, 0]" in text
+    simulate(app, buy_once, invariants=[nobody_pays_twice], faults=["lost", "before", "twice"], seeds=50)
+
+
+def test_a_run_that_is_repeated_after_a_kill_is_found() -> None:
+    with pytest.raises(SimulationFailed) as caught:
+        simulate(app, buy_once, invariants=[nobody_pays_twice], faults=["kill"])
+    assert [fault.kind for fault in caught.value.found.case.faults] == ["kill"]
+
+
+def test_one_seed_fails_as_it_did_among_many() -> None:
+    with pytest.raises(SimulationFailed) as caught:
+        simulate(app, buy, invariants=[nobody_pays_twice], shrink=False)
+    with pytest.raises(SimulationFailed) as again:
+        simulate(app, buy, invariants=[nobody_pays_twice], shrink=False, seeds=[caught.value.found.case.seed])
+    assert again.value.found == caught.value.found
+
+
+def test_what_a_scenario_raises_is_told_with_its_seed() -> None:
+    async def wrong(sim: Simulation) -> None:
+        await sim.again(lambda: pay.enqueue(1))
+        raise LookupError("of its own")
+
+    with pytest.raises(SimulationFailed, match="scenario: LookupError: of its own"):
+        simulate(app, wrong, seeds=1)
+
+
+def test_a_scenario_that_does_not_end_and_a_job_that_does_not() -> None:
+    async def waiting(sim: Simulation) -> None:
+        await asyncio.Event().wait()
+
+    async def spinning(sim: Simulation) -> None:
+        await app.limits.set()
+        await pay.options(queue="nobody looks").enqueue(1)
+
+    with pytest.raises(SimulationFailed, match="did not end within 30 s"):
+        simulate(app, waiting, seeds=1, patience=30.0, shrink=False, faults=[])
+    with pytest.raises(SimulationFailed, match="is still ready"):
+        simulate(app, spinning, seeds=1, patience=30.0, shrink=False, faults=[])
+
+
+# --- what it does to its surroundings
+
+
+def test_the_app_is_what_it_was() -> None:
+    before = app.storage, app.now, list(app.layers), app.client._enqueue, app._maker.new_id
+    simulate(app, buy_once, seeds=2)
+    assert (app.storage, app.now, app.layers, app.client._enqueue, app._maker.new_id) == before
+    assert app.emitter.silent
+
+
+async def test_it_may_be_called_where_an_event_loop_runs() -> None:
+    loop = asyncio.get_running_loop()
+    assert simulate(app, buy_once, seeds=2).seeds == 2
+    assert asyncio.get_running_loop() is loop
+    await asyncio.sleep(0)
+
+
+def test_a_factory_makes_an_app_for_each_seed() -> None:
+    made: list[App] = []
+
+    def make() -> App:
+        each = App("memory://")
+
+        @each.task(name="n")
+        async def n() -> int:
+            return current().attempt
+
+        made.append(each)
+        return each
+
+    async def scenario(sim: Simulation) -> None:
+        job = await sim.again(sim.app.find_task("n").job().changed(id="one").enqueue)
+        sim.expect(job, "1")
+
+    async def run(sim: Simulation) -> None:
+        spec: Any = sim.app.find_task("n").job()
+        sim.expect(await sim.again(lambda: sim.app.enqueue(spec)), "1")
+
+    assert simulate(make, run, seeds=3).seeds == 3
+    assert len(made) == 3
+
+
+def test_plain_functions_run_on_the_loop() -> None:
+    local = App("memory://")
+
+    @local.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    async def scenario(sim: Simulation) -> None:
+        sim.expect(await sim.again(lambda: double.enqueue(4)), "8")
+
+    assert simulate(local, scenario, seeds=3, faults=["stall"]).runs >= 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"workers": 0}, {"size": 0}, {"concurrency": 0}, {"storage": "redis"}, {"faults": ["fire"]}]
+)
+def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadOption):
+        simulate(app, buy, **wrong)
+
+
+def test_a_task_of_a_process_is_refused() -> None:
+    local = App("memory://")
+    local.task(kind="process", name="heavy")(abs)
+
+    async def nothing(sim: Simulation) -> None: ...
+
+    with pytest.raises(BadOption, match="process of its own"):
+        simulate(local, nothing)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_fault_happens_and_says_what_it_is(kind: Literal["kill"]) -> None:
+    report = simulate(app, buy_once, seeds=30, faults=[kind], size=3)
+    assert report.faults > 0
+    assert str(Fault(kind, 0, 3, 1.5))
