@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -37,7 +38,29 @@ def free_port() -> int:
                 other.bind(("127.0.0.1", port + 10_000))
             except OSError:
                 continue
-            return port
+            if reserved(port):
+                return port
+
+
+def reserved(port: int) -> bool:
+    """Whether no other test process of this machine has picked it, and from now on none will while this one lives.
+
+    Between the look and the start of the server another run may start one there: a Sentinel then was somebody's Valkey.
+    A socket with an abstract name goes with its process, however that ends; only Linux has them.
+    """
+    if sys.platform != "linux":
+        return True
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0treadle-test-port-{port}")
+    except OSError:
+        mark.close()
+        return False
+    _marks.append(mark)
+    return True
+
+
+_marks: list[socket.socket] = []
 
 
 class ServerFailed(RuntimeError):
