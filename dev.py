@@ -212,6 +212,13 @@ def docs(args: list[str]) -> int:
     return summary([step("reference", tool("tools.apidoc")), step("site", tool("zensical", "build", *args))])
 
 
+def soak(args: list[str]) -> int:
+    """With paths of tests: those marked as long; else the nemesis of tests/soak."""
+    if any(word.startswith("tests") for word in args):
+        return call(tool("pytest", "-msoak", "-n0", "-s", "--timeout=0", *args))[0]
+    return call(tool("tests.soak", *args), inherit=True)[0]
+
+
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (lambda args: call([str(BIN / f"treadle{EXE}"), "demo", *args], inherit=True)[0], "show Treadle at work"),
     "test": (
@@ -225,11 +232,11 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         lambda args: call(tool("benchmarks", *args), inherit=True)[0],
         "measure Treadle beside its peers; `bench engine`: Treadle alone",
     ),
-    "soak": (lambda args: call(tool("pytest", "-msoak", "-n0", "-s", "--timeout=0", *args))[0], "run the long tests"),
     "simulate": (
         lambda args: call(tool("tests.simulate.run", *args))[0],
         "run simulated fleets under many seeds: `simulate --seeds 100000 --storage memory`",
     ),
+    "soak": (soak, "kill, cut and stall a fleet and check what is left; `soak tests` runs the long tests"),
     "licenses": (lambda args: call(tool("piplicenses", *args))[0], "list the licences of all that is installed"),
     "changelog": (
         lambda args: call(tool("towncrier", "build", *(args or DRAFT)))[0],

@@ -1,0 +1,144 @@
+"""The processes of a trial: started, killed, stopped in the middle and started anew, each with a history of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from treadle.clock import wall
+from treadle.testing.history import History
+
+BEGIN = 120.0  # s until a process must have begun: starting Python takes long on a busy machine
+END = 40.0  # s a process that was told to end may take: more than its grace and its calls
+
+
+class Fleet:
+    """Workers and producers by role, such as "worker1".
+
+    url, database, plant  as tests.soak.process takes them
+    died                  processes that ended without having been killed, with the end of what they said
+    """
+
+    def __init__(
+        self, folder: Path, url: str, database: str | None, seed: int, patience: float, plant: str = ""
+    ) -> None:
+        self.folder, self.url, self.database = folder, url, database
+        self.seed, self.patience, self.plant = seed, patience, plant
+        self.done: Counter[str] = Counter()
+        self.died: list[str] = []
+        self.history = History("nemesis", clock=wall, path=folder / "nemesis.jsonl")
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._actors: dict[str, str] = {}
+        self._killed: set[str] = set()
+        self._serial = 0
+        self._read: dict[Path, int] = {}
+
+    @property
+    def roles(self) -> list[str]:
+        return sorted(self._processes)
+
+    @property
+    def paths(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
+
+    async def start(self, role: str) -> None:
+        """Start it, and return when it has begun."""
+        self._serial += 1
+        actor = self._actors[role] = f"{role}.{self._serial}"
+        path = self.folder / f"{actor}.jsonl"
+        words = role.rstrip("0123456789"), self.url, str(path), actor, str(self.seed * 1000 + self._serial)
+        with (self.folder / f"{actor}.log").open("wb") as log:
+            self._processes[role] = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.soak.process", *words, str(self.patience), self.database or "",
+                self.plant, stdout=log, stderr=log,
+            )  # fmt: skip
+        until = time.monotonic() + BEGIN
+        while not (path.exists() and path.stat().st_size):
+            if self._processes[role].returncode is not None or time.monotonic() > until:
+                self._note_death(role)
+                return
+            await asyncio.sleep(0.02)
+
+    async def kill(self, role: str) -> None:
+        """kill -9, and start another in its place."""
+        process = self._processes[role]
+        if process.returncode is None:
+            self._killed.add(self._actors[role])
+            os.kill(process.pid, signal.SIGKILL)
+            self.done["kill"] += 1
+        else:
+            self._note_death(role)
+        await process.wait()
+        self.history.add("crashed", actor=self._actors[role])
+        await self.start(role)
+
+    async def start_if_dead(self, role: str) -> None:
+        """Start another in the place of one that ended by itself, which counts as died."""
+        if self._processes[role].returncode is not None:
+            self._note_death(role)
+            await self.start(role)
+
+    async def stall(self, role: str, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT so much later."""
+        process = self._processes[role]
+        if process.returncode is not None:
+            return self._note_death(role)
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        self.history.add("stalled", actor=self._actors[role], seconds=seconds)
+        self.done["stall"] += 1
+        return None
+
+    async def end(self, kind: str) -> None:
+        """SIGTERM to all of a kind; those that do not end in time count as died."""
+        roles = [role for role in self.roles if role.startswith(kind)]
+        for role in roles:
+            if self._processes[role].returncode is None:
+                self._processes[role].terminate()
+            else:
+                self._note_death(role)
+        for role in roles:
+            process = self._processes.pop(role)
+            try:
+                async with asyncio.timeout(END):
+                    await process.wait()
+            except TimeoutError:
+                self.died.append(f"{self._actors[role]} did not end within {END:g} s of SIGTERM")
+                process.kill()
+                await process.wait()
+
+    async def close(self) -> None:
+        """Kill what is left."""
+        for process in self._processes.values():
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        self.history.close()
+
+    def _note_death(self, role: str) -> None:
+        actor = self._actors[role]
+        if actor in self._killed:
+            return  # by us, and the trial was over before another one had begun
+        said = (self.folder / f"{actor}.log").read_text(errors="replace")[-2_000:]
+        word = f"{actor} ended by itself with exit code {self._processes[role].returncode}:\n{said}"
+        if not any(died.startswith(f"{actor} ") for died in self.died):
+            self.died.append(word)
+
+    def count(self) -> None:
+        """Add up what the histories say since the last time; for people who watch."""
+        for path in self.paths:
+            begin = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(begin)
+                new = file.read()
+            self._read[path] = begin + len(new)
+            for word in ("stored", "began", "settled", "act", "signal"):
+                self.done[word] += new.count(f'"what":"{word}"'.encode())

@@ -1,0 +1,157 @@
+"""What is done to a fleet: a seed chooses faults, their order and how long each lasts.
+
+Two run side by side: one harms processes, one harms the server and the network. Each ends what it began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+
+from tests.faults.stages import PostgresStage, RedisStage, ShardsStage, SqliteStage, Stage
+from tests.soak.fleet import Fleet
+from tests.soak.tasks import LEASE
+
+Fault = Callable[[], Awaitable[None]]
+STAGES: dict[str, type[Stage]] = {
+    "sqlite": SqliteStage, "postgres": PostgresStage, "valkey": RedisStage, "shards": ShardsStage
+}  # fmt: skip
+
+
+class Nemesis:
+    """Harms a fleet and its stage until it is cancelled.
+
+    only  names of faults; (): all that the storage has
+    """
+
+    def __init__(self, fleet: Fleet, stage: Stage, seed: int, only: tuple[str, ...] = ()) -> None:
+        self._fleet, self._stage = fleet, stage
+        self._on_processes, self._around = random.Random(f"{seed} processes"), random.Random(f"{seed} around")
+        self.processes: dict[str, Fault] = {"kill": self._kill, "kill two": self._kill_two, "stall": self._stall}
+        self.around: dict[str, Fault] = {way: self._outage(way) for way in stage.ways}
+        if hasattr(stage, "proxy"):
+            self.around |= {"cuts": self._cuts, "reset": self._reset, "slow": self._slow, "half-open": self._half_open}
+        if isinstance(stage, PostgresStage):
+            self.around |= {"terminated": self._terminated, "cancelled statements": self._cancelled}
+        for faults in (self.processes, self.around):
+            for name in [name for name in faults if only and name not in only]:
+                del faults[name]
+
+    async def run(self) -> None:
+        """Until it is cancelled; then nothing is broken any more."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._go_on(self._on_processes, self.processes))
+            group.create_task(self._go_on(self._around, self.around))
+
+    async def heal(self) -> None:
+        """Whatever may still be broken is whole."""
+        if hasattr(self._stage, "proxy"):
+            proxy = self._stage.proxy
+            proxy.forget()
+            proxy.delay = 0.0
+            proxy.flow()
+            await proxy.accept()
+            for link in proxy.links:
+                if link.silent:
+                    link.reset()
+
+    async def _go_on(self, chance: random.Random, faults: dict[str, Fault]) -> None:
+        while faults:
+            await asyncio.sleep(chance.uniform(0.2, 2.5))
+            name = chance.choice(sorted(faults))
+            self._fleet.history.add("note", text=name)
+            await faults[name]()
+
+    # --- processes
+
+    async def _kill(self) -> None:
+        await self._fleet.kill(self._on_processes.choice(self._fleet.roles))
+
+    async def _kill_two(self) -> None:
+        roles = self._on_processes.sample(self._fleet.roles, 2)
+        await asyncio.gather(*(self._fleet.kill(role) for role in roles))
+
+    async def _stall(self) -> None:
+        workers = [role for role in self._fleet.roles if role.startswith("worker")]
+        await self._fleet.stall(self._on_processes.choice(workers), self._on_processes.choice((0.5, 1.5, 2.0)) * LEASE)
+
+    # --- the server and the network
+
+    def _outage(self, way: str) -> Fault:
+        begin, end = self._stage_outage(way)
+
+        async def harm() -> None:
+            seconds = self._around.uniform(0.2, 2.5)
+            await begin()
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                await asyncio.shield(_finished(end()))
+            self._fleet.done[way] += 1
+
+        return harm
+
+    def _stage_outage(self, way: str) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:
+        return self._stage.outages[way]
+
+    async def _cuts(self) -> None:
+        """A few requests are lost, and a few answers, some in the middle."""
+        proxy, chance = self._stage.proxy, self._around
+        for _ in range(chance.randint(2, 6)):
+            call = chance.randint(1, 15)
+            cut = proxy.lose_request(call=call) if chance.random() < 0.4 else proxy.lose_answer(call=call, after=call)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await cut.happened()
+                self._fleet.done["cut"] += 1
+        proxy.forget()
+
+    async def _reset(self) -> None:
+        self._stage.proxy.reset()
+        self._fleet.done["reset"] += 1
+
+    async def _slow(self) -> None:
+        self._stage.proxy.delay = self._around.uniform(0.01, 0.15)
+        try:
+            await asyncio.sleep(self._around.uniform(0.5, 2.0))
+        finally:
+            self._stage.proxy.delay = 0.0
+        self._fleet.done["slow"] += 1
+
+    async def _half_open(self) -> None:
+        """A connection or two that take what they are given and never answer again."""
+        for _ in range(self._around.randint(1, 2)):
+            self._stage.proxy.silence(call=self._around.randint(1, 10))
+        await asyncio.sleep(0.5)
+        self._stage.proxy.forget()
+        self._fleet.done["half-open"] += 1
+
+    # --- PostgreSQL's own
+
+    async def _on_backends(self, what: str, share: float) -> int:
+        statement = f"SELECT count({what}(pid)) FROM pg_stat_activity WHERE datname = current_database()" \
+            f" AND pid <> pg_backend_pid() AND random() < {share}"  # fmt: skip
+        try:
+            async with await psycopg.AsyncConnection.connect(self._stage.direct, autocommit=True) as connection:
+                found = await (await connection.execute(statement.encode())).fetchone()
+        except psycopg.OperationalError:
+            return 0
+        return int(found[0]) if found else 0
+
+    async def _terminated(self) -> None:
+        self._fleet.done["terminated"] += await self._on_backends("pg_terminate_backend", 0.5)
+
+    async def _cancelled(self) -> None:
+        """As a statement timeout ends them: whatever runs at some moment."""
+        for _ in range(15):
+            self._fleet.done["cancelled"] += await self._on_backends("pg_cancel_backend", 0.7)
+            await asyncio.sleep(self._around.uniform(0.0, 0.05))
+
+
+async def _finished(work: Awaitable[Any]) -> None:
+    await work

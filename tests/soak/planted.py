@@ -1,0 +1,183 @@
+"""Faults planted into a storage on purpose: each breaks one promise now and then, and the checker has to find it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from treadle.model import (
+    APPLIED,
+    Claim,
+    Claimed,
+    Declare,
+    Held,
+    Hold,
+    NewJob,
+    Outcome,
+    Presence,
+    Record,
+    Settled,
+    State,
+)
+from treadle.storage.contract import Storage
+
+OFTEN = 0.1  # share of the calls in which a fault shows
+
+
+def plant(storage: Storage, name: str) -> Storage:
+    """This storage with that fault, from `FAULTS`: its methods are replaced, so it stays what it is to everybody."""
+    it: Any = storage
+    FAULTS[name](it)
+    if hasattr(it, "settle_claim"):
+
+        async def settle_claim(outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+            return await it.settle(outcomes), await it.claim(ask)
+
+        it.settle_claim = settle_claim
+    return storage
+
+
+def _each_outcome(it: Any, change: Callable[[Outcome], Outcome]) -> None:
+    settle = it.settle
+
+    async def changed(outcomes: Sequence[Outcome]) -> list[Settled]:
+        found: list[Settled] = await settle([change(out) for out in outcomes])
+        return found
+
+    it.settle = changed
+
+
+def _each_job(it: Any, change: Callable[[NewJob], NewJob]) -> None:
+    enqueue = it.enqueue
+
+    async def changed(jobs: Sequence[NewJob]) -> list[Record]:
+        found: list[Record] = await enqueue([change(job) for job in jobs])
+        return found
+
+    it.enqueue = changed
+
+
+def version_ignored(it: Any) -> None:
+    """A worker settles whatever version the row has by now. Its leases are short, so that others take its jobs."""
+    settle, claim = it.settle, it.claim
+
+    async def brief(ask: Claim) -> Claimed:
+        found: Claimed = await claim(replace(ask, lease=0.05))
+        return found
+
+    async def blind(outcomes: Sequence[Outcome]) -> list[Settled]:
+        rows = await it.get([out.id for out in outcomes])
+        now = [replace(out, version=row.version) if row else out for out, row in zip(outcomes, rows, strict=True)]
+        found: list[Settled] = await settle(now)
+        return found
+
+    it.settle, it.claim = blind, brief
+
+
+def slot_ignored(it: Any) -> None:
+    """A claim lets one job more through than a limit has slots."""
+    set_limits = it.set_limits
+
+    async def widened(changes: Sequence[Any]) -> None:
+        await set_limits([_wider(change) for change in changes])
+
+    it.set_limits = widened
+
+
+def _wider(change: Any) -> Any:
+    if isinstance(change, Declare) and change.rule.name in ("tenant", "account"):
+        return Declare(replace(change.rule, slots=(change.rule.slots or 0) + 1))
+    return change
+
+
+def then_lost(it: Any) -> None:
+    """The jobs that a run returned are not stored."""
+
+    def change(out: Outcome) -> Outcome:
+        lost = out.state is State.WAITING and out.ran and out.then and random.random() < OFTEN
+        return replace(out, then=(), after=()) if lost else out
+
+    _each_outcome(it, change)
+
+
+def ticked_twice(it: Any) -> None:
+    """A schedule stores a second job for a moment."""
+
+    def change(out: Outcome) -> Outcome:
+        again = [replace(job, id=f"{job.id}:again") for job in out.then if job.id.startswith("cron:")]
+        return replace(out, then=(*out.then, *again)) if again and random.random() < OFTEN else out
+
+    _each_outcome(it, change)
+
+
+def memo_lost(it: Any) -> None:
+    """What a step returned is not stored, and the worker is told that it was."""
+    heartbeat = it.heartbeat
+
+    async def forgetful(worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+        found: Held = await heartbeat(worker, [replace(hold, memo=()) for hold in holds], lease)
+        return found
+
+    it.heartbeat = forgetful
+
+
+def job_lost(it: Any) -> None:
+    """An enqueue answers, and has not stored its last job."""
+    enqueue = it.enqueue
+
+    async def careless(jobs: Sequence[NewJob]) -> list[Record]:
+        if random.random() > OFTEN or jobs[-1].task != "work" or jobs[-1].key:
+            answers: list[Record] = await enqueue(jobs)
+            return answers
+        rows: list[Record] = await enqueue(jobs[:-1]) if len(jobs) > 1 else []
+        return [*rows, Record(job=jobs[-1], version=0, state=State.READY)]
+
+    it.enqueue = careless
+
+
+def key_ignored(it: Any) -> None:
+    """A key that is held is no obstacle."""
+    _each_job(it, lambda job: replace(job, key=f"{job.key}:{job.id}") if job.key and job.task == "work" else job)
+
+
+def join_early(it: Any) -> None:
+    """A job that waits for two starts after one."""
+    _each_job(it, lambda job: replace(job, need=1) if job.task == "join" else job)
+
+
+def claimed_again(it: Any) -> None:
+    """A claim answers with jobs of the claim before as well."""
+    claim, before = it.claim, list[Record]()
+
+    async def generous(ask: Claim) -> Claimed:
+        found: Claimed = await claim(ask)
+        again = [row for row in before if random.random() < OFTEN and len(found.records) < 4]
+        before[:] = [row for row in found.records if row.job.task == "work"]
+        return replace(found, records=(*found.records, *again))
+
+    it.claim = generous
+
+
+def ending_lost(it: Any) -> None:
+    """A settle answers that it was applied, and was not."""
+    settle = it.settle
+
+    async def lying(outcomes: Sequence[Outcome]) -> list[Settled]:
+        told = {out.id for out in outcomes if out.state is State.SUCCEEDED and random.random() < OFTEN}
+        rest = [out for out in outcomes if out.id not in told]
+        answers = iter(await settle(rest) if rest else [])
+        return [APPLIED if out.id in told else next(answers) for out in outcomes]
+
+    it.settle = lying
+
+
+FAULTS: dict[str, Callable[[Any], None]] = {
+    made.__name__.replace("_", "-"): made
+    for made in (
+        version_ignored, slot_ignored, then_lost, ticked_twice, memo_lost, job_lost, key_ignored, join_early,
+        claimed_again, ending_lost,
+    )
+}  # fmt: skip

@@ -1,0 +1,68 @@
+"""One process of the soak: `python -m tests.soak.process ROLE URL HISTORY ACTOR SEED PATIENCE [DATABASE] [PLANT]`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import random
+import signal
+import sys
+from typing import Any
+
+from tests.soak.planted import plant
+from tests.soak.producer import Producer
+from tests.soak.tasks import LEASE, SOON, make
+from treadle import Worker
+from treadle.storage import connect
+
+WAITS = (
+    "treadle.storage.redis.connection.TIMEOUT", "treadle.storage.redis.places.CONNECT",
+    "treadle.storage.postgres.address.TIMEOUT", "treadle.storage.postgres.connection.CONNECT",
+    "treadle.storage.sqlite.lockfile.WAIT", "treadle.storage.sqlite.connection.WAIT",
+)  # fmt: skip
+
+
+def be_patient(seconds: float) -> None:
+    """Calls of this process wait at most so long for an answer: else one silent connection outlasts a short trial."""
+    for name in WAITS:
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, seconds)
+
+
+async def work(storage: Any, actor: str, path: str) -> None:
+    app, history = make(storage, actor, path)
+    history.add("note", text="up")
+    try:
+        await Worker(
+            app, concurrency=8, lease=LEASE, poll=0.2, grace=5, recovery=SOON
+        ).run()  # opens the app, patiently
+    finally:
+        await app.close()
+
+
+async def produce(storage: Any, actor: str, path: str, seed: str, database: str | None, url: str) -> None:
+    app, history = make(storage, actor, path)
+    plain, unused = make(url, actor, "/dev/null")
+    plain.layers.clear()
+    producer = Producer(app, history, random.Random(seed), database, plain)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, producer.stopping.set)
+    history.add("note", text="up")
+    try:
+        await producer.run()
+    finally:
+        await app.close()
+        await plain.close()
+        unused.close()
+
+
+def main(role: str, url: str, path: str, actor: str, seed: str, patience: str, database: str, name: str) -> None:
+    be_patient(float(patience))
+    storage = plant(connect(url), name) if name else url
+    if role == "worker":
+        asyncio.run(work(storage, actor, path))
+    else:
+        asyncio.run(produce(storage, actor, path, seed, database or None, url))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:9])

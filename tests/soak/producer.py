@@ -1,0 +1,208 @@
+"""A producer of the soak: it enqueues, cancels, signals and forks until it is told to stop, and records all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+
+from treadle import App, JobSpec, Key, StorageError, TreadleError, at_least
+from treadle.clock import wall
+from treadle.errors import Signalled, Stale
+from treadle.testing.history import History, facts_of
+
+MOST = 250  # unfinished jobs after which producers wait
+REMEMBERED = 40  # of the jobs of its own that a producer may cancel
+FORK_ALIVE = 20  # s a forked copy may take
+
+
+class Producer:
+    """One process that enqueues.
+
+    path  of the SQLite file, or the address of the PostgreSQL database, for users' transactions; None: there are none
+    """
+
+    def __init__(self, app: App, history: History, chance: random.Random, database: str | None, plain: App) -> None:
+        self._app, self._history, self._chance, self._database = app, history, chance, database
+        self._plain = plain  # without a recorder: what a transaction stores is acknowledged by its commit
+        self._serial = chance.randrange(1_000_000) * 1_000
+        self._recent: deque[str] = deque(maxlen=REMEMBERED)
+        self._forks = 0
+        self.stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until `stopping` is set."""
+        acts: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (60, self._jobs), (10, self._workflows), (8, self._joins), (5, self._cancel), (6, self._signal),
+            (1, self._fork),
+        ]  # fmt: skip
+        if self._database is not None:
+            acts += [(6, self._transaction), (5, self._books)]
+        weights, doing = zip(*acts, strict=True)
+        turn = 0
+        while not self.stopping.is_set():
+            with contextlib.suppress(TreadleError):  # recorded where it happened
+                if turn % 25 == 0:
+                    await self._wait_for_room()
+                [act] = self._chance.choices(doing, weights)
+                await act()
+            turn += 1
+            await asyncio.sleep(self._chance.random() * 0.02)
+
+    async def _wait_for_room(self) -> None:
+        while not self.stopping.is_set():
+            page = await self._app.jobs.list(state=("ready", "waiting"), limit=1, count=True)
+            if (page.total or 0) < MOST:
+                return
+            await asyncio.sleep(0.1)
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _job(self, task: str, **options: Any) -> JobSpec[Any]:
+        return self._app.find_task(task).options(**options).job(self._next())
+
+    async def _send(self, *specs: JobSpec[Any]) -> None:
+        """As a caller should: the same specs again until there is an answer. Now and then one gives up, as many do."""
+        while True:
+            try:
+                await self._app.enqueue([*specs])
+            except StorageError:
+                if self.stopping.is_set() or self._chance.random() < 0.2:
+                    return
+                await asyncio.sleep(0.05)
+            else:
+                break
+        self._recent.extend(spec.id for spec in specs if spec.new.task == "work")
+        if self._chance.random() < 0.03:  # as one who did not hear the answer
+            await self._app.enqueue([*specs])
+
+    # --- what it enqueues
+
+    async def _jobs(self) -> None:
+        chance, specs = self._chance, list[JobSpec[Any]]()
+        for _ in range(chance.choice((1, 1, 1, 4, 12))):
+            task = chance.choice(("work", "work", "thread", "tenant", "account", "paced", "batch", "trip"))
+            specs.append(self._job(task, **self._options(task)))
+        await self._send(*specs)
+
+    def _options(self, task: str) -> dict[str, Any]:
+        chance = self._chance
+        match chance.randrange(8) if task == "work" else 7:
+            case 0:
+                return {"delay": chance.random()}
+            case 1:
+                return {"priority": chance.randrange(-2, 3)}
+            case 2:
+                return {"lane": f"lane{chance.randrange(3)}"}
+            case 3 | 4:
+                conflict: Any = chance.choice(("keep", "keep", "replace", "raise"))
+                return {"key": Key(f"key{chance.randrange(6)}", conflict=conflict)}
+            case _:
+                return {}
+
+    async def _workflows(self) -> None:
+        await self._send(self._job(self._chance.choice(("tree", "chained", "gathered"))))
+
+    async def _joins(self) -> None:
+        n = self._next()
+        leaf, join = self._app.find_task("leaf"), self._app.find_task("join")
+        parts = [leaf.job(n), leaf.job(n + 1)]
+        after: Any = parts
+        await self._send(
+            *parts, join.options(after=after).job(n), self._job("any", after=after, when=at_least(1, of="done"))
+        )
+
+    # --- what else it does
+
+    async def _cancel(self) -> None:
+        if self._recent:
+            id = self._chance.choice(self._recent)
+            self._history.add("act", id, name="cancel")
+            await self._app.jobs.cancel(id)
+            self._history.add("acted", id, name="cancel")
+
+    async def _signal(self) -> None:
+        spec = self._job("approve")
+        await self._send(spec)
+        await asyncio.sleep(self._chance.choice((0.0, 0.1)))
+        await give(self._app, self._history, spec.id, self._next())
+
+    async def _fork(self) -> None:
+        """A copy of this process enqueues beside it."""
+        self._forks += 1
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.alarm(FORK_ALIVE)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                self._history.actor += f"/fork{self._forks}"
+                self._serial += 500_000
+                for _ in range(3):
+                    self._app.sync.enqueue(self._job("work"))
+            finally:
+                os._exit(0)
+        await asyncio.to_thread(os.waitpid, pid, 0)
+
+    # --- users' transactions
+
+    async def _books(self) -> None:
+        await self._send(self._job("book"))
+
+    async def _transaction(self) -> None:
+        """A row of ours and a job in one transaction, which is committed, or rolled back."""
+        assert self._database is not None
+        spec = self._plain.find_task("ordered").job(self._next())
+        self._history.add("asked", spec.id, facts=facts_of(spec.new))
+        commit = self._chance.random() < 0.7
+        try:
+            if self._database.startswith("postgresql"):
+                await self._on_postgres(self._database, spec, commit)
+            else:
+                self._on_sqlite(self._database, spec, commit)
+        except (psycopg.Error, sqlite3.Error, TreadleError):
+            return  # committed or not: nobody knows
+        if commit:
+            self._history.add("stored", spec.id)
+        else:
+            self._history.add("refused", spec.id, text="rolled back")
+
+    async def _on_postgres(self, address: str, spec: JobSpec[Any], commit: bool) -> None:
+        connection = await asyncio.wait_for(psycopg.AsyncConnection.connect(address), 10)
+        try:
+            async with asyncio.timeout(10):
+                await connection.execute(f"INSERT INTO soak_order VALUES ('{spec.id}')".encode())
+                await self._plain.enqueue(spec, within=connection)
+                await (connection.commit() if commit else connection.rollback())
+        except TimeoutError as error:
+            raise psycopg.OperationalError("no answer") from error
+        finally:
+            await connection.close()
+
+    def _on_sqlite(self, path: str, spec: JobSpec[Any], commit: bool) -> None:
+        with contextlib.closing(sqlite3.connect(path, timeout=2)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO soak_order VALUES (?)", (spec.id,))
+            self._plain.sync.enqueue(spec, within=connection)
+            if commit:
+                connection.commit()
+            else:
+                connection.rollback()
+
+
+async def give(app: App, history: History, id: str, value: int) -> None:
+    """Give the signal a job waits for, and record it."""
+    history.add("signal", id, name="go", text=json.dumps(value))
+    with contextlib.suppress(Signalled, Stale):
+        await app.jobs.signal(id, "go", value)
+        history.add("signalled", id, name="go", at=wall())

@@ -1,0 +1,186 @@
+"""The tasks of the soak: every feature once, each with a value that its arguments determine, and what they record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from treadle import App, Flow, Limit, Retry, chain, current, flow, gather
+from treadle.clock import wall
+from treadle.context import Context
+from treadle.middleware import Middleware, Run
+from treadle.model import Record
+from treadle.testing.history import History, Recorder
+
+LEASE = 2.0  # s; short, so that a stalled worker loses its jobs within a trial
+EVERY = 0.5  # s between two ticks of the schedule
+SOON = Retry(attempts=100, base=0.05, max=0.3)
+COMMON: dict[str, Any] = {"retry": SOON, "max_lost": 1_000_000, "keep": 86_400, "keep_failed": 86_400}
+RULES = (
+    Limit("tenant", slots=2),
+    Limit("account", slots=1, hold="ended"),
+    Limit("pace", rate=10, per=1.0),
+)
+TABLES = ("CREATE TABLE soak_order (id text)", "CREATE TABLE soak_done (id text)")
+
+# task -> its value, from its arguments: what a workflow or a join must come to
+VALUES: dict[str, Callable[..., int]] = {
+    "tree": lambda n: 3 * n + 3,
+    "chained": lambda n: n + 2,
+    "gathered": lambda n: 2 * n + 1,
+    "join": lambda n: 2 * n + 1,
+    "trip": lambda n: 2 * n,
+}
+
+
+class Claims(Middleware):
+    """Records when each claim was made: by the storage's clock, a lease before the moment at which it runs out."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    async def run(self, context: Context, proceed: Run) -> Any:
+        due = context.record.due_at
+        if due is not None:
+            self._history.add("claimed", context.id, version=context.version, at=due - LEASE)
+        return await proceed()
+
+
+def make(storage: Any, actor: str, path: str) -> tuple[App, History]:
+    """An app with all tasks, and the history it writes."""
+    history = History(actor, clock=wall, path=path)
+    app = App(storage, retry=SOON) if isinstance(storage, str) else App(storage=storage, retry=SOON)
+    app.middleware(Claims(history))
+    Recorder(history).attach(app)
+    app.limits.declare(*RULES)
+    _plain(app)
+    _composed(app)
+    _durable(app, history)
+    return app, history
+
+
+def _plain(app: App) -> None:
+    @app.task(name="work", **COMMON)
+    async def work(n: int) -> int:
+        await asyncio.sleep(random.random() ** 4)  # most are short, some are under way whenever a fault comes
+        if n % 7 == 0 and current().attempt == 1:
+            raise RuntimeError("every seventh fails once")
+        return n
+
+    @app.task(name="thread", **COMMON)
+    def thread(n: int) -> int:
+        return n
+
+    @app.task(name="tenant", options=lambda n: {"limits": [f"tenant:{n % 3}"]}, **COMMON)
+    async def tenant(n: int) -> int:
+        await asyncio.sleep(random.random() * 0.05)
+        return n
+
+    @app.task(name="account", options=lambda n: {"limits": [f"account:{n % 3}"]}, **COMMON)
+    async def account(n: int) -> int:
+        await asyncio.sleep(random.random() * 0.02)
+        if n % 5 == 0 and current().attempt == 1:
+            raise RuntimeError("every fifth fails once, and keeps its slot")
+        return n
+
+    @app.task(name="paced", limits=["pace"], **COMMON)
+    async def paced(n: int) -> int:
+        return n
+
+    @app.batch(name="batch", size=8, max_wait=0.05, **COMMON)
+    async def batch(numbers: Sequence[int]) -> Sequence[int]:
+        await asyncio.sleep(0.01)
+        return list(numbers)
+
+    @app.every(EVERY, catch_up="all")
+    @app.task(name="tick", **COMMON)
+    async def tick() -> int:
+        return 1
+
+
+def _composed(app: App) -> None:
+    @app.task(name="leaf", **COMMON)
+    async def leaf(n: int) -> int:
+        if n % 11 == 0 and current().attempt == 1:
+            raise RuntimeError("every eleventh fails once")
+        return n
+
+    @app.task(name="plus", **COMMON)
+    async def plus(n: int) -> int:
+        return n + 1
+
+    @app.task(name="add", **COMMON)
+    async def add(parts: list[int]) -> int:
+        return sum(parts)
+
+    @app.task(name="tree", reduce="sum", **COMMON)
+    async def tree(n: int) -> Flow[int]:
+        return flow(leaf.job(n + each) for each in range(3))
+
+    @app.task(name="chained", **COMMON)
+    async def chained(n: int) -> Any:
+        return chain(leaf.job(n), plus, plus)
+
+    @app.task(name="gathered", **COMMON)
+    async def gathered(n: int) -> Flow[int]:
+        return gather(leaf.job(n), leaf.job(n + 1)).into(add)
+
+    @app.task(name="join", **COMMON)
+    async def join(n: int) -> int:
+        return sum(await current().upstream())
+
+    @app.task(name="any", **COMMON)
+    async def any_of(n: int) -> int:
+        return n
+
+
+def _durable(app: App, history: History) -> None:
+    def step(name: str, value: int) -> Callable[[], int]:
+        here = current()
+
+        def run() -> int:
+            history.add("step", here.id, version=here.version, name=name)
+            return value
+
+        return run
+
+    async def kept(name: str, value: int) -> int:
+        here = current()
+        found: int = await here.step(name, step(name, value))
+        history.add("kept", here.id, version=here.version, name=name, text=json.dumps(found))
+        return found
+
+    @app.task(name="trip", **COMMON)
+    async def trip(n: int) -> int:
+        there = await kept("there", n)
+        await current().sleep(0.2)
+        return there + await kept("back", n)
+
+    @app.task(name="approve", **COMMON)
+    async def approve(n: int) -> int:
+        here = current()
+        value = await here.wait_for("go", returns=int)
+        history.add("received", here.id, version=here.version, name="go", text=json.dumps(value))
+        return value
+
+    @app.task(name="ordered", **COMMON)
+    async def ordered(n: int) -> int:
+        return n
+
+    @app.task(name="book", **COMMON)
+    async def book(n: int) -> int:
+        here = current()
+        async with here.transaction() as tx:
+            done: Any = tx.execute(f"INSERT INTO soak_done VALUES ('{here.id}')")
+            if asyncio.iscoroutine(done):  # PostgreSQL's connection is an async one
+                await done
+        return n
+
+
+def arguments(app: App, row: Record) -> int | None:
+    """The number a job was called with; None: it has none."""
+    args, _ = app.jobs.arguments(row)
+    return args[0] if args and isinstance(args[0], int) else None
