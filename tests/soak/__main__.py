@@ -1,4 +1,4 @@
-"""`python3 dev.py soak --url sqlite|postgres|valkey|shards --minutes N --seed S`: trials until the time is over."""
+"""`python3 dev.py soak --url STORAGE --minutes N --seed S`: trials of a minute each until the time is over."""
 
 from __future__ import annotations
 

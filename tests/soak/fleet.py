@@ -142,3 +142,4 @@ class Fleet:
             self._read[path] = begin + len(new)
             for word in ("stored", "began", "settled", "act", "signal"):
                 self.done[word] += new.count(f'"what":"{word}"'.encode())
+            self.done["fork"] += new.count(b'"text":"fork"')

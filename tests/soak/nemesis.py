@@ -14,12 +14,14 @@ from typing import Any
 import psycopg
 
 from tests.faults.stages import PostgresStage, RedisStage, ShardsStage, SqliteStage, Stage
+from tests.soak.clusters import ClusterStage
 from tests.soak.fleet import Fleet
 from tests.soak.tasks import LEASE
 
 Fault = Callable[[], Awaitable[None]]
 STAGES: dict[str, type[Stage]] = {
-    "sqlite": SqliteStage, "postgres": PostgresStage, "valkey": RedisStage, "shards": ShardsStage
+    "sqlite": SqliteStage, "postgres": PostgresStage, "valkey": RedisStage, "shards": ShardsStage,
+    "cluster": ClusterStage,
 }  # fmt: skip
 
 

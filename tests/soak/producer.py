@@ -141,6 +141,7 @@ class Producer:
     async def _fork(self) -> None:
         """A copy of this process enqueues beside it."""
         self._forks += 1
+        self._history.add("note", text="fork")
         pid = os.fork()
         if pid == 0:
             try:

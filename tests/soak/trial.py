@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import psycopg
 from msgspec import Struct
 
-from tests.faults.stages import PostgresStage, SqliteStage, Stage
+from tests.faults.stages import PostgresStage, ShardsStage, SqliteStage, Stage
 from tests.soak.fleet import Fleet
 from tests.soak.nemesis import Nemesis
 from tests.soak.producer import give
@@ -79,10 +80,13 @@ async def trial(
         await fleet.end("worker")
         rows = [row async for row in app.jobs.iterate()]
         found = judge(app, read(*fleet.paths), rows, await app.limits.list(), _tables(stage),
-                      ordered=not isinstance(stage, PostgresStage))  # fmt: skip
+                      ordered=not isinstance(stage, PostgresStage | ShardsStage))  # fmt: skip
         stage.check()
         fleet.count()
-        return Verdict(seed, _counts(fleet, len(rows)), found, fleet.died, str(folder))
+        verdict = Verdict(seed, _counts(fleet, len(rows)), found, fleet.died, str(folder))
+        if verdict.ok:
+            shutil.rmtree(folder)
+        return verdict
     finally:
         await fleet.close()
         await app.close()

@@ -22,7 +22,8 @@ def judge(
     """All violations.
 
     tables   the users' own tables: name -> the ids in them
-    ordered  whether claims are made one after the other; else a claim passes by what another one under way has locked
+    ordered  whether claims are made one after the other. On PostgreSQL one passes by what another has locked; shards
+             have a line each
     """
     acted = {entry.id for entry in entries if entry.what == "act"}
     expected = dict(_expected(app, rows, acted))
