@@ -55,7 +55,7 @@ class Fleet:
         with (self.folder / f"{actor}.log").open("wb") as log:
             self._processes[role] = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tests.soak.process", *words, str(self.patience), self.database or "",
-                self.plant, stdout=log, stderr=log,
+                self.plant, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
             )  # fmt: skip
         until = time.monotonic() + BEGIN
         while not (path.exists() and path.stat().st_size):

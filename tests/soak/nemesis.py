@@ -89,11 +89,12 @@ class Nemesis:
 
         async def harm() -> None:
             seconds = self._around.uniform(0.2, 2.5)
-            await begin()
+            beginning = asyncio.ensure_future(_finished(begin()))
             try:
+                await asyncio.shield(beginning)  # it may be in a thread, which goes on when this is cancelled
                 await asyncio.sleep(seconds)
             finally:
-                await asyncio.shield(_finished(end()))
+                await asyncio.shield(_ended(beginning, end))
             self._fleet.done[way] += 1
 
         return harm
@@ -157,3 +158,9 @@ class Nemesis:
 
 async def _finished(work: Awaitable[Any]) -> None:
     await work
+
+
+async def _ended(beginning: asyncio.Future[None], end: Callable[[], Awaitable[Any]]) -> None:
+    """Whatever has begun ends, also if it begins late."""
+    await beginning
+    await end()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
+import os
 import random
 import signal
 import sys
+import threading
 from typing import Any
 
 from tests.soak.planted import plant
@@ -55,7 +58,16 @@ async def produce(storage: Any, actor: str, path: str, seed: str, database: str 
         unused.close()
 
 
+def end_with_parent() -> None:
+    """Its end of the pipe closes however it goes, also where nobody was left to kill us."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 1024):
+            pass
+    os._exit(1)
+
+
 def main(role: str, url: str, path: str, actor: str, seed: str, patience: str, database: str, name: str) -> None:
+    threading.Thread(target=end_with_parent, daemon=True).start()
     be_patient(float(patience))
     storage = plant(connect(url), name) if name else url
     if role == "worker":
