@@ -157,20 +157,23 @@ class Durable:
     # --- sleeping and waiting
 
     async def sleep(self, asked: Asked, length: float | timedelta | None, moment: datetime | None) -> None:
-        now, entry = self._moment(), asked.entry
+        now, entry, version = self._moment(), asked.entry, self.run.record.version
         if (length is None) == (moment is None):
             raise BadOption("sleep", "give either seconds or until=")
         if entry is None:
-            wake = now + (seconds(length, "sleep") if length is not None else until(moment, "sleep", now))
+            left = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
         elif isinstance(entry.until, float):
-            wake = entry.until
+            # The storage takes moments back that were written while its clock was ahead, but not this one.
+            came_due = entry.left == version - 2  # it went back in line, and this run claimed it from there
+            left = 0.0 if came_due else entry.until - now
+            if length is not None:
+                left = min(left, seconds(length, "sleep"))
         else:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "another step of that name")
-        if wake - now <= EARLY:
+        if left <= EARLY:
             return
-        if entry is None:
-            self.memo.keep(asked, Entry(asked.after, until=wake))
-        self._leave(judge.asleep(self.run.record, wake - now, now))
+        self.memo.keep(asked, Entry(asked.after, until=now + left, left=version))
+        self._leave(judge.asleep(self.run.record, left, now))
 
     async def wait_for(self, name: str, asked: Asked, timeout: float | timedelta | None, kind: Any) -> Any:
         entry = asked.entry

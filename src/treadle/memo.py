@@ -39,6 +39,7 @@ class Entry(Struct, omit_defaults=True):
     value: Raw | UnsetType = UNSET  # JSON, as our own codec writes it
     text: str | UnsetType = UNSET  # what a user's codec wrote, which may be anything
     until: float | UnsetType = UNSET  # a moment by the storage's clock
+    left: int | UnsetType = UNSET  # the version of the run that went to sleep
     gave_up: bool = False
     turn: int | UnsetType = UNSET  # which row of its signal a wait has used up
 
@@ -180,7 +181,9 @@ class Memo:
         size = len(text.encode())
         if size > self._sizes.step:
             raise TooLarge(f"what step {asked.key!r} of job {self.job} remembers", size, self._sizes.step)
-        whole = self._size + size + len(asked.key.encode())
+        before = self.entries.get(asked.key)
+        known = 0 if before is None else len(msgspec.json.encode(before)) + len(asked.key.encode())
+        whole = self._size - known + size + len(asked.key.encode())
         if whole > self._sizes.memo:
             raise TooLarge(f"what the steps of job {self.job} remember, with {asked.key!r},", whole, self._sizes.memo)
         self._size = whole

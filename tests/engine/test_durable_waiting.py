@@ -24,7 +24,7 @@ from treadle import (
     UnknownJob,
     current,
 )  # fmt: skip
-from treadle.model import Claim
+from treadle.model import Claim, Outcome, Presence
 from treadle.promises import signal_row
 from treadle.testing import HandClock, drain
 
@@ -32,6 +32,40 @@ from treadle.testing import HandClock, drain
 @pytest.fixture
 def ledger() -> Ledger:
     return Ledger()
+
+
+@pytest.mark.parametrize("handed_back", [False, True])
+async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
+    app: App, clock: HandClock, handed_back: bool
+) -> None:
+    """The storage takes the moment back; the one that the job remembers is then days away."""
+
+    @app.task
+    async def nap() -> str:
+        await current().sleep(60)
+        return "awake"
+
+    async def beat() -> None:
+        await app.storage.heartbeat(Presence(worker="w"), (), 30.0)
+
+    await app.open()
+    await beat()
+    clock.advance(86_400)
+    await beat()
+    job = await nap.enqueue()
+    assert await drain(app) == 1
+    clock.moment -= 86_400
+    await beat()
+    assert await drain(app) == 0
+    clock.advance(60)
+    if handed_back:  # a worker that stops has claimed it
+        [row] = (await app.storage.claim(Claim(worker="w#1", limit=1))).records
+        await app.storage.settle([Outcome(id=row.id, version=row.version, state=State.READY)])
+    assert await drain(app) == 1
+    if handed_back:  # then once more as long, at most
+        clock.advance(60)
+        assert await drain(app) == 1
+    assert await job.result(0) == "awake"
 
 
 async def test_a_sleep_frees_the_slot_and_goes_on_in_time(
