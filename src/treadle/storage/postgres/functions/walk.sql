@@ -94,7 +94,7 @@ BEGIN
             far := CASE WHEN brief AND NOT named AND cardinality(got) > 0 AND cardinality(asking) < cardinality(tasks)
                 THEN near END;
             -- half more than is wanted, for some are blocked: without it the server had 10 % more to do for a job in strict order
-            size := least(greatest(left_over + left_over / 2, 16), wide);
+            size := least(greatest(left_over + left_over / 2, 8), wide);
             IF ruled THEN
                 wanted := limits_of_page(line, asking, ids, shut, at_rank, at_place, at_id, size, far);
                 gates := gates_of(own, wanted.names, CASE WHEN cardinality(got) = 0 THEN wanted.shared END,
