@@ -55,7 +55,7 @@ END $$;
 CREATE FUNCTION limits_of_page(line text, tasks text[], wanted text[], shut boolean, at_rank smallint, at_place float8,
     at_id text, wide int, far int, OUT names text[], OUT shared text[]) LANGUAGE plpgsql AS $$
 DECLARE
-    wants text[] := ARRAY(SELECT DISTINCT p.wants FROM page_of(line, tasks, wanted, shut, at_rank, at_place, at_id, wide, far) AS p);
+    wants text[] := ARRAY(SELECT p.wants FROM page_of(line, tasks, wanted, shut, at_rank, at_place, at_id, wide, far) AS p);
 BEGIN
     names := ARRAY(SELECT DISTINCT unnest(w::text[]) FROM unnest(wants) AS w);
     shared := ARRAY(SELECT n FROM unnest(wants[1]::text[]) AS n WHERE NOT EXISTS (
