@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -208,3 +209,25 @@ async def test_forgotten_is_not_done(echo: Echo) -> None:
     echo.proxy.forget()
     assert await client.ask("a") == "A"
     assert not cut.done
+
+
+async def test_the_port_is_kept_while_nobody_listens(echo: Echo) -> None:
+    proxy = Proxy("127.0.0.1", echo.port)
+    assert taken(proxy.port)
+    with pytest.raises(OSError, match="Connect call failed"):
+        await asyncio.open_connection("127.0.0.1", proxy.port)
+    await proxy.accept()
+    await proxy.refuse()
+    assert taken(proxy.port)
+    await proxy.accept()
+    await proxy.close()
+
+
+def taken(port: int) -> bool:
+    """Whether another program cannot have it."""
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import socket
 import ssl as tls
 import struct
+import weakref
 from typing import Literal, Self
 
 CHUNK = 65_536
@@ -26,16 +28,24 @@ PORTS = range(12_000, 32_000)  # below those that systems give to outgoing conne
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on.
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with _held_port() as held:
+        return int(held.getsockname()[1])
 
-    Not one that the system gives to outgoing connections: while nobody listens on it, one of those could take it, or be
-    connected to itself.
+
+def _held_port() -> socket.socket:
+    """A socket with a port of 127.0.0.1 that nobody uses. It does not listen, so connections are refused.
+
+    Not a port that the system gives to outgoing connections: while nobody listens on it, one of those could take it, or
+    be connected to itself.
     """
     while True:
-        port = random.SystemRandom().choice(PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        held = socket.socket()
+        try:
+            held.bind(("127.0.0.1", random.SystemRandom().choice(PORTS)))
+            return held
+        except OSError:
+            held.close()
 
 
 How = Literal["request", "answer", "silence", "instead"]
@@ -192,7 +202,7 @@ class Proxy:
         self, host: str, to: int, *, port: int | None = None, ssl: tls.SSLContext | None = None, delay: float = 0.0
     ) -> None:
         self.host, self.to, self.delay = host, to, delay
-        self.port = free_port() if port is None else port
+        self.port = self._hold() if port is None else port
         self.links: list[Link] = []  # the connections there are now, the oldest first
         self.accepted = 0  # connections there have been
         self._ssl = ssl
@@ -201,6 +211,19 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flow = asyncio.Event()
         self._flow.set()
+
+    def _hold(self) -> int:
+        """A free port, kept while there is this object: nobody else gets it before `accept` or while it refuses."""
+        held = _held_port()
+        port = int(held.getsockname()[1])
+        if (
+            os.name == "posix"
+        ):  # there a second socket that reuses addresses may listen beside one that only has the port
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            weakref.finalize(self, held.close)
+        else:
+            held.close()
+        return port
 
     # --- life
 
