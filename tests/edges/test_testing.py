@@ -37,7 +37,7 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import Endless, HandClock, drain, faults
-from treadle.testing.app import same
+from treadle.testing.codecs import same
 
 
 @pytest.fixture
@@ -439,6 +439,80 @@ async def test_enqueued_shows_calls_with_their_arguments(app: App) -> None:
         await app.stub("far.away").enqueue(1, b=2)
         [far] = t.enqueued("far.away")
         assert (far.args, far.kwargs) == ((1,), {"b": 2})
+
+
+def mailer(app: App) -> Any:
+    @app.task(queue="mail")
+    async def send(to: str, body: str = "", *, urgent: bool = False) -> None: ...
+
+    return send
+
+
+async def test_an_enqueued_call_is_found_by_arguments_and_options(app: App) -> None:
+    send = mailer(app)
+    async with app.testing() as t:
+        await send.enqueue("ada")
+        await send.options(delay=60, key="once").enqueue("bob", urgent=True)
+        await app.stub("far.away").enqueue(1, b=2)
+        await t.drain(tasks=[send])
+        assert t.assert_enqueued(send).record.id == "job-000001"
+        assert t.assert_enqueued(send, to="ada", body="").record.state is State.SUCCEEDED
+        assert t.assert_enqueued(send, "bob", urgent=True).record.job.delay == 60
+        assert t.assert_enqueued(send.options(delay=60).job("bob", urgent=True)).record.job.queue == "mail"
+        t.assert_enqueued(send.options(key="once", delay=60).job("bob", urgent=True))
+        t.assert_enqueued(app.stub("far.away"), 1, b=2)
+        t.assert_not_enqueued(send, "eve")
+        t.assert_not_enqueued(send.options(delay=61).job("bob", urgent=True))
+        t.assert_not_enqueued(send.options(priority=1).job("ada"))
+        t.assert_not_enqueued(app.stub("far.away"), 2, b=2)
+
+
+async def test_what_was_not_enqueued_is_told_with_what_was(app: App) -> None:
+    send = mailer(app)
+
+    async with app.testing() as t:
+        with pytest.raises(AssertionError) as none:
+            t.assert_enqueued(send, "ada")
+        await app.stub("far.away").enqueue(1)
+        with pytest.raises(AssertionError) as other:
+            t.assert_enqueued(send)
+        bob = await send.options(delay=5).enqueue("bob", "hi", urgent=True)
+        ada = await send.options(delay=3600).enqueue("ada")
+        guests = [await send.enqueue(f"guest {n}", urgent=True) for n in range(5)]
+        with pytest.raises(AssertionError) as found:
+            t.assert_enqueued(send.options(delay=60).job("ada"))
+        with pytest.raises(AssertionError) as too_many:
+            t.assert_not_enqueued(send)
+    name = send.name
+    call = f"{name}(to='ada', body='', urgent=False)"
+    assert str(none.value) == f"{call} was not enqueued, and no other call of {name}; enqueued were: no jobs"
+    assert str(other.value) == f"{name}(...) was not enqueued, and no other call of {name}; enqueued were: far.away (1)"
+    lines = str(found.value).splitlines()
+    assert lines[:3] == [
+        f"{call} with delay=60.0 was not enqueued; the calls of {name}, nearest first:",
+        f"  {ada.id} (ready):",
+        "    option delay: expected 60.0, found 3600.0",
+    ]
+    assert lines[3:7] == [
+        f"  {guests[0].id} (ready):",
+        "    to: expected 'ada', found 'guest 0'",
+        "    urgent: expected False, found True",
+        "    option delay: expected 60.0, found 0.0",
+    ]
+    assert lines[-1] == "  and 2 more"
+    shown = ", ".join(job.id for job in (bob, ada, *guests[:3]))
+    assert str(too_many.value) == f"{name}(...) was enqueued: {shown} and 2 more"
+
+
+async def test_a_mistyped_expectation_never_passes(app: App) -> None:
+    send = mailer(app)
+    async with app.testing() as t:
+        with pytest.raises(BadArgument, match="'urgnt'"):
+            t.assert_not_enqueued(send, "ada", urgnt=True)
+        with pytest.raises(BadOption, match="a spec has its arguments"):
+            t.assert_not_enqueued(send.job("ada"), "ada")
+        with pytest.raises(BadOption, match=r"found 'send'"):
+            t.assert_not_enqueued("send")  # type: ignore[arg-type]
 
 
 async def test_handlers_and_middleware_stay(app: App) -> None:

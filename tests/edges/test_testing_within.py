@@ -168,6 +168,8 @@ def test_plain_functions_run_in_the_thread_that_drains(app: App) -> None:
         assert t.finish() == 0
         assert app.sync.result(job, timeout=0) == 7
         assert [call.record.state for call in t.enqueued(then)] == ["succeeded"]
+        assert t.assert_enqueued(then).record.id == t.enqueued(then)[0].record.id
+        t.assert_not_enqueued(plain, 8)
     assert seen == [("plain 7", threading.current_thread())] * 2
     assert app.url is not None, "afterwards the app is what it was"
 

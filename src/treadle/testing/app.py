@@ -6,8 +6,8 @@ Without it a test of code that enqueues would need a second app, or write into t
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
@@ -18,14 +18,16 @@ from msgspec import Struct
 
 from treadle import defaults
 from treadle.codec import Signature
-from treadle.errors import BadArgument, BadOption, BadResult
-from treadle.model import Claim, Query, Record, State
+from treadle.errors import BadArgument, BadOption
+from treadle.model import Claim, NewJob, Query, Record, State
 from treadle.operate import stored
 from treadle.promises import signal_name
 from treadle.retry import seconds as in_seconds
 from treadle.storage import connect
 from treadle.task import Stub
+from treadle.testing.asserting import Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
+from treadle.testing.codecs import Checked
 from treadle.testing.drain import drain
 from treadle.testing.within import Transactions, When, at_once
 from treadle.worker.inline import Inline
@@ -183,9 +185,37 @@ class Testing:
         A call answered by another job (same id, key held) enqueued none.
         """
         name = task if isinstance(task, str) else task.name
-        return [Call(*self._arguments(record), record) for record in self._rows(name)]
+        return [Call(*self._arguments(record.job), record) for record in self._rows(name)]
 
-    def _rows(self, name: str) -> list[Record]:
+    def assert_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> Call:
+        """The first job that was enqueued so; those too that have run meanwhile.
+
+        what    a task: any call of it, or with arguments one that has these, however they were passed. A spec such as
+                `send.options(delay=60).job("a@example.org")`: one with its arguments and with the options it sets
+
+        Raises AssertionError, which shows the calls there are and how they differ, nearest first; BadArgument for
+        arguments that the task does not take.
+        """
+        expected, found = self._expected(what, args, kwargs)
+        for call in found:
+            if not expected.differences(call):
+                return call
+        others = Counter(record.job.task for record in self._rows(None) if record.job.task)
+        raise AssertionError(missing(expected, found, others))
+
+    def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
+        """No job was enqueued so, see `assert_enqueued`. Raises AssertionError with the ids of those that were."""
+        expected, found = self._expected(what, args, kwargs)
+        if wrong := [call for call in found if not expected.differences(call)]:
+            raise AssertionError(unexpected(expected, wrong))
+
+    def _expected(self, what: What, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Expected, list[Call]]:
+        """What is looked for, and the calls of its task."""
+        expected = Expected(self.app, what, args, kwargs, self._arguments)
+        return expected, self.enqueued(expected.task)
+
+    def _rows(self, name: str | None) -> list[Record]:
+        """Of a task, or all; oldest first."""
         found: list[Record] = []
         query = Query(task=name, order="oldest", limit=500)
         while True:
@@ -195,70 +225,9 @@ class Testing:
                 return found
             query = Query(task=name, order="oldest", limit=500, cursor=page.cursor)
 
-    def _arguments(self, record: Record) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        task, payload = self.app.tasks.get(record.job.task), record.job.payload
+    def _arguments(self, new: NewJob) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        task = self.app.tasks.get(new.task)
         if task is not None:
             with suppress(BadArgument):  # the first argument is still to come, with `pass_result`
-                return task.signature.decode_call(payload)
-        return stored.arguments(payload)
-
-
-class Checked:
-    """A signature that reads what it has written, and complains where that is something else."""
-
-    def __init__(self, signature: Signature, task: AnyTask) -> None:
-        self._signature, self._task = signature, task
-        self._parameters = inspect.signature(signature._function)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._signature, name)
-
-    def encode_call(self, args: Sequence[object], kwargs: Mapping[str, object], *, first_later: bool = False) -> str:
-        """As the signature does. Raises BadArgument for a value that does not come back as it is."""
-        text = self._signature.encode_call(args, kwargs, first_later=first_later)
-        if not first_later:
-            again, named = self._signature.decode_call(text)
-            given = self._parameters.bind(*args, **kwargs).arguments
-            found = self._parameters.bind(*again, **named).arguments
-            for name, value in given.items():
-                if not same(value, found.get(name)):
-                    raise BadArgument(self._task.name, name, _changed(value, found.get(name)))
-        return text
-
-    def encode_result(self, value: object) -> str:
-        """As the signature does. Raises BadResult for a value that does not come back as it is."""
-        text = self._signature.encode_result(value)
-        found = self._signature.decode_result(text)
-        if not same(value, found):
-            raise BadResult(self._task.name, _changed(value, found))
-        return text
-
-    def encode_value(self, value: object) -> str:
-        """What children's results were folded to; as for a result."""
-        text = self._signature.encode_value(value)
-        found = self._signature.decode_value(text)
-        if not same(value, found):
-            raise BadResult(self._task.name, _changed(value, found))
-        return text
-
-
-def same(one: object, other: object) -> bool:
-    """Equal, as far as annotations promise it: a tuple may come back as a list, a NaN is the same as another."""
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, float) and one != one:
-        return isinstance(other, float) and other != other
-    if isinstance(one, BaseException):
-        return isinstance(other, BaseException) and str(one) == str(other)
-    return bool(one == other)
-
-
-def _changed(value: object, found: object) -> str:
-    return f"does not survive its codec: {_short(value)} comes back as {_short(found)}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
+                return task.signature.decode_call(new.payload)
+        return stored.arguments(new.payload)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from treadle.testing.app import Call, Testing
+from treadle.testing.asserting import What
 from treadle.testing.clock import HandClock
 from treadle.worker.threads import Answer, Item, answer
 
@@ -107,3 +108,11 @@ class SyncTesting:
     def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
         """As `Testing.enqueued`."""
         return self._testing.enqueued(task)
+
+    def assert_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> Call:
+        """As `Testing.assert_enqueued`."""
+        return self._testing.assert_enqueued(what, *args, **kwargs)
+
+    def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
+        """As `Testing.assert_not_enqueued`."""
+        self._testing.assert_not_enqueued(what, *args, **kwargs)

@@ -1,0 +1,130 @@
+"""What a test expects to have been enqueued, and how a call that was enqueued differs from it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
+
+from treadle.errors import BadOption
+from treadle.job import JobSpec
+from treadle.model import NewJob
+from treadle.task import Stub, Task
+from treadle.testing.codecs import same, short
+
+if TYPE_CHECKING:
+    from treadle.app import App
+    from treadle.testing.app import Call
+
+SHOWN = 5  # calls in a message
+# what is told by the arguments, by chance or by the job that enqueued it; all other fields are options
+NO_OPTIONS: Final = frozenset({"id", "task", "payload", "root", "parent", "ran", "reach", "nonce"})
+What = Task[..., Any, Any] | Stub | JobSpec[Any, Any]
+Read = Callable[[NewJob], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def _spec_of(what: What, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobSpec[Any, Any] | None:
+    """The spec of what is expected; None: any call of the task."""
+    if isinstance(what, JobSpec):
+        if args or kwargs:
+            raise BadOption("arguments", "a spec has its arguments already: give them to job(...)")
+        return what
+    if not isinstance(what, Task | Stub):
+        raise BadOption("what", f"expected a task, a stub (app.stub(name)) or a spec (task.job(...)), found {what!r}")
+    return what.job(*args, **kwargs) if args or kwargs else None
+
+
+class Expected:
+    """A call of a task: any, one with these arguments, or one as a spec describes it.
+
+    task     its name
+    call     the arguments, by parameter; None: any
+    options  those that the spec sets
+    """
+
+    def __init__(self, app: App, what: What, args: Sequence[Any], kwargs: Mapping[str, Any], read: Read) -> None:
+        spec = _spec_of(what, args, kwargs)
+        self.task: str = what.new.task if isinstance(what, JobSpec) else what.name
+        task = app.tasks.get(self.task)
+        self._parameters = None if task is None else inspect.signature(task.signature._function)
+        self.call: dict[str, Any] | None = None
+        self.options: dict[str, Any] = {}
+        if spec is not None:
+            call = read(spec.new)
+            self.call, usual = self._bound(*call), asdict(self._plain(app, *call))
+            self.options = {
+                name: value
+                for name, value in asdict(spec.new).items()
+                if name not in NO_OPTIONS and value != usual[name]
+            }
+            if spec.new.nonce is not None:
+                self.options["id"] = spec.new.id
+
+    def _plain(self, app: App, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """The same call without options."""
+        task: Any = app.tasks.get(self.task) or app.stub(self.task)
+        spec: JobSpec[Any, Any] = task.job(*args, **kwargs)
+        return spec.new
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """By parameter, with the defaults of those left out."""
+        if self._parameters is not None:
+            try:
+                bound = self._parameters.bind_partial(*args, **kwargs)
+            except TypeError:
+                pass  # stored by another version of the function
+            else:
+                bound.apply_defaults()
+                return dict(bound.arguments)
+        return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+
+    def differences(self, call: Call) -> list[str]:
+        """In what this call is another one; none: in nothing."""
+        found: list[str] = []
+        if self.call is not None:
+            has = self._bound(call.args, call.kwargs)
+            for name in dict.fromkeys((*self.call, *has)):
+                if name not in has:
+                    found.append(f"{name}: expected {short(self.call[name])}, found none")
+                elif name not in self.call:
+                    found.append(f"{name}: expected none, found {short(has[name])}")
+                elif not same(self.call[name], has[name]):
+                    found.append(f"{name}: expected {short(self.call[name])}, found {short(has[name])}")
+        for name, value in self.options.items():
+            has_it = getattr(call.record.job, name)
+            if value != has_it:
+                found.append(f"option {name}: expected {short(value)}, found {short(has_it)}")
+        return found
+
+    def __str__(self) -> str:
+        words = "..." if self.call is None else ", ".join(f"{name}={short(value)}" for name, value in self.call.items())
+        options = "".join(f", {name}={short(value)}" for name, value in self.options.items())
+        return f"{self.task}({words}){' with' + options[1:] if options else ''}"
+
+
+def missing(expected: Expected, calls: Sequence[Call], others: Mapping[str, int]) -> str:
+    """The message where no call is the expected one: the calls of its task, nearest first, and how each differs.
+
+    others  how many jobs there are of each task
+    """
+    lines = [f"{expected} was not enqueued"]
+    if not calls:
+        there = ", ".join(f"{name} ({count})" for name, count in sorted(others.items()))
+        return f"{lines[0]}, and no other call of {expected.task}; enqueued were: {there or 'no jobs'}"
+    by_nearness = sorted(calls, key=lambda call: len(expected.differences(call)))
+    lines[0] += f"; the calls of {expected.task}, nearest first:"
+    for call in by_nearness[:SHOWN]:
+        lines.append(f"  {call.record.id} ({call.record.state}):")
+        lines += [f"    {difference}" for difference in expected.differences(call)]
+    if len(calls) > SHOWN:
+        lines.append(f"  and {len(calls) - SHOWN} more")
+    return "\n".join(lines)
+
+
+def unexpected(expected: Expected, calls: Sequence[Call]) -> str:
+    """The message where calls are there that should not be."""
+    ids = ", ".join(call.record.id for call in calls[:SHOWN])
+    more = f" and {len(calls) - SHOWN} more" if len(calls) > SHOWN else ""
+    return f"{expected} was enqueued: {ids}{more}"
