@@ -112,3 +112,11 @@ def test_postcards_are_looked_up_together_and_fail_alone(play: Callable[..., lis
 
 def test_a_web_server_posts_a_job_and_streams_how_far_it_is(play: Callable[..., list[str]]) -> None:
     assert play("films.py", "150") == ["succeeded: dawn.mp4, after some steps"]
+
+
+@pytest.mark.parametrize("program", ["testing_django.py", "testing_flask.py"])
+def test_the_tests_of_a_web_application_pass(program: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / program), "-v"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert made.returncode == 0, made.stderr
+    assert "Ran 2 tests" in made.stderr

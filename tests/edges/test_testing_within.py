@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy
 from django.db import connections, transaction
 from django.test import TestCase
+from django.utils.connection import ConnectionProxy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -238,3 +239,24 @@ def test_a_transaction_of_django(app: App, send: Send, alias: str, commits: bool
             if not commits:
                 raise KeyError
         assert names(t) == (["ada"] if commits else [])
+
+
+def test_the_connection_of_the_thread_is_the_connection(app: App, send: Send, alias: str) -> None:
+    """Most Django code says `django.db.connection`."""
+    proxy = ConnectionProxy(connections, alias)
+    with app.sync.testing() as t:
+        with transaction.atomic(using=alias):
+            app.sync.enqueue(send.job("ada"), within=proxy)
+        assert names(t) == ["ada"]
+
+
+def test_what_was_rolled_back_holds_no_key(app: App, send: Send, alias: str) -> None:
+    once = send.options(key=Key("k", conflict="raise"))
+    with app.sync.testing() as t, transaction.atomic(using=alias):
+        with contextlib.suppress(KeyError), transaction.atomic(using=alias):
+            app.sync.enqueue(once.job("lost"), within=connections[alias])
+            raise KeyError
+        app.sync.enqueue(once.job("ada"), within=connections[alias])
+        with pytest.raises(KeyHeld):
+            app.sync.enqueue(once.job("bob"), within=connections[alias])
+        assert names(t) == []

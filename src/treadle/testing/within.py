@@ -25,6 +25,7 @@ class Group:
 
     def __init__(self, jobs: Sequence[NewJob], inside: Sequence[object] = ()) -> None:
         self.jobs, self.inside = tuple(jobs), tuple(inside)
+        self.is_open: Callable[[], bool] = lambda: True  # not rolled back
 
 
 class Transactions:
@@ -44,7 +45,8 @@ class Transactions:
             given = given()
             names = class_names(given)
         if not names.isdisjoint(DJANGO):
-            return Held(self, given, self._watch_django)
+            # `django.db.connection` stands for this thread's connection, and is not one
+            return Held(self, this_thread(given), self._watch_django)
         if not names.isdisjoint(SESSIONS):
             return Held(self, getattr(given, "sync_session", given), self._watch_session)
         if not names.isdisjoint(CONNECTIONS):
@@ -61,7 +63,7 @@ class Transactions:
     # --- the groups of a session
 
     def pending(self, session: object) -> list[NewJob]:
-        return [job for group in self._open.get(session, ()) for job in group.jobs]
+        return [job for group in self._open.get(session, ()) if group.is_open() for job in group.jobs]
 
     def _add(self, session: object, group: Group) -> None:
         self._open.setdefault(session, []).append(group)
@@ -101,6 +103,9 @@ class Transactions:
             self._store(group.jobs)
 
         connection.on_commit(store)
+        group.is_open = lambda: any(
+            entry[1] is store for entry in connection.run_on_commit
+        )  # Django tells of no rollback
 
     def _watch_session(self, session: Any, jobs: Sequence[NewJob]) -> None:
         from sqlalchemy import event
@@ -182,6 +187,12 @@ class Held:
 def _row(new: NewJob, now: float) -> Record:
     state = State.WAITING if new.after or not new.task else State.READY
     return Record(job=new, version=0, state=state, after=new.after, created_at=now, updated_at=now)
+
+
+def this_thread(given: Any) -> Any:
+    """The connection itself: `django.db.connection` stands for that of the thread which uses it."""
+    alias = getattr(given, "_alias", None)
+    return given if alias is None else given._connections[alias]
 
 
 async def _enqueue(storage: Storage, jobs: Sequence[NewJob]) -> None:
