@@ -541,7 +541,7 @@ async def test_inline_items_are_gathered_in_one_call(app: App) -> None:
 
 async def test_a_backlog_takes_few_trips_for_each_call(app: App, spy: Spy) -> None:
     """A worker of 20 slots fills a call of 50 in three claims: items that wait take no slot, and the other pump does
-    not ask beside them."""
+    not ask beside them. With claims that find nothing these are four to six trips for each call, else ten or more."""
     doubling = Calls(app, size=50, max_wait=LONG)
     await app.enqueue([doubling.task.job(n) for n in range(500)])
     worker = Worker(app, concurrency=20)
@@ -550,4 +550,4 @@ async def test_a_backlog_takes_few_trips_for_each_call(app: App, spy: Spy) -> No
             await asyncio.wait_for(doubling.began.get(), 30)
         trips = spy.calls["settle_claim"] + spy.calls["claim"]
     assert [len(call) for call in doubling.calls] == [50] * 10
-    assert trips <= 6 * 10
+    assert trips <= 8 * 10
