@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,15 +61,18 @@ def in_a_child(act: Callable[[], object]) -> None:
 @contextmanager
 def few_descriptors(allowed: int) -> Iterator[None]:
     """This many files can be opened, then it is `Too many open files`. For a child process: other threads of this one
-    could open none either."""
-    with open(os.devnull) as lowest:
-        first = lowest.fileno()
+    could open none either. The limit is on the number of a descriptor, so the gaps below the highest one are filled."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (first + allowed, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    highest = max(int(name) for name in os.listdir("/dev/fd"))
+    with ExitStack() as opened:
+        lowest = opened.enter_context(open(os.devnull))
+        while lowest.fileno() < highest:
+            lowest = opened.enter_context(open(os.devnull))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno() + 1 + allowed, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def fail_at_each(act: Callable[[], object], check: Callable[[], object]) -> int:
