@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.client import Batcher
 from treadle.errors import BadOption, UnknownName
 from treadle.events import Event
+from treadle.operate.names import Names
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.worker.inline import Inline
@@ -87,6 +88,9 @@ def borrowed(
         change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
         for name in ("names", "moved", "run_now"):
             change(client, name, None)
+        names = Names(app._opened, app.tasks)  # what the app knows of another storage would show in the draws
+        change(app.limits, "names", names)
+        change(app.jobs, "_names", names)
         change(app._maker, "new_id", lambda: f"job-{next(ids):06d}")
         change(app._maker, "now", clock)
         change(app.jobs, "_now", clock)
