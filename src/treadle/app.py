@@ -58,6 +58,7 @@ from treadle.worker.inline import Inline
 if TYPE_CHECKING:
     from treadle.testing.app import Testing
     from treadle.testing.clock import HandClock
+    from treadle.testing.given import Given
 
 log = logging.getLogger("treadle")
 
@@ -442,15 +443,21 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         await self._life.leave(others, even_if_lazily=even_if_lazily)
 
     @spelled_call
-    def testing(self, clock: HandClock | None = None, *, within: Literal["commit", "at_once"] = "commit") -> Testing:
+    def testing(
+        self, clock: HandClock | None = None, *, storage: Given = "memory://",
+        within: Literal["commit", "at_once"] = "commit",
+    ) -> Testing:  # fmt: skip
         """`async with app.testing() as t:` puts jobs into a fresh storage in memory, under a clock moved by hand.
 
         Tasks, middleware and listeners stay; afterwards the app is what it was. Jobs of `within=session` are stored
         when the session commits ("at_once": before). Raises BadOption. See `treadle.testing`.
+
+        storage  another one: a URL (not http://), or a function from a clock to a storage that reads it. It must be
+                 empty (NotEmpty), and is empty again at the end
         """
         from treadle.testing.app import Testing
 
-        return Testing(self, clock, within=within)
+        return Testing(self, clock, storage=storage, within=within)
 
     async def __aenter__(self) -> Self:
         await self.open()

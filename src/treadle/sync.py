@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.testing.calling import SyncTesting
     from treadle.testing.clock import HandClock
+    from treadle.testing.given import Given
 
 T = TypeVar("T")
 
@@ -85,13 +86,14 @@ class Portal:
         return jobs[0] if single else jobs
 
     def testing(
-        self, clock: HandClock | None = None, *, within: Literal["commit", "at_once"] = "commit"
-    ) -> SyncTesting:
+        self, clock: HandClock | None = None, *, storage: Given = "memory://",
+        within: Literal["commit", "at_once"] = "commit",
+    ) -> SyncTesting:  # fmt: skip
         """`with app.sync.testing() as t:` is `app.testing()` for synchronous code: `t.drain()` runs plain functions in
         the calling thread."""
         from treadle.testing.calling import SyncTesting
 
-        return SyncTesting(self._app, clock, within)
+        return SyncTesting(self._app, clock, storage, within)
 
     def result(self, job: Job[T, Any], timeout: float | timedelta | None = None) -> T:
         """As `job.result`."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
 
+from tests.edges.testing_kit import GIVEN, a_given
 from tests.engine.kit import Spy
 from treadle import (
     Abort,
@@ -36,13 +39,22 @@ from treadle.model import Claim, Claimed, Held, Hold, Presence
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
-from treadle.testing import Endless, HandClock, drain, faults
+from treadle.testing import Endless, HandClock, Testing, drain, faults
 from treadle.testing.codecs import same
+
+InTest = Callable[..., Testing]
 
 
 @pytest.fixture
 def app() -> App:
     return App("memory://", clock=HandClock(), random=lambda: 0.0)
+
+
+@pytest.fixture(params=GIVEN)
+def testing(request: pytest.FixtureRequest, app: App, tmp_path: Path) -> Iterator[InTest]:
+    """`app.testing()` on each storage."""
+    with a_given(request.param, tmp_path) as given:
+        yield partial(app.testing, storage=given)
 
 
 # --- drain
@@ -62,6 +74,27 @@ async def test_drain_runs_what_can_run_in_line_order_and_counts(app: App) -> Non
         assert await drain(app) == 5
         assert await drain(app) == 0
     assert seen == [4, 3, 2, 1, 0]
+
+
+async def test_drain_of_an_app_without_tasks_ends(app: App) -> None:
+    async with app, asyncio.timeout(30):
+        assert await drain(app) == 0
+
+
+@pytest.mark.parametrize("verb", ["claim", "settle"])
+async def test_drain_raises_where_the_storage_stays_away(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    monkeypatch.setattr(import_module("treadle.testing.drain"), "PATIENCE", 0.0)
+    storage = faults.Faulty(MemoryStorage(HandClock()), [faults.before(verb, 1)], fused=False)
+    app = App(storage=storage)
+
+    @app.task
+    async def one() -> None: ...
+
+    async with app, asyncio.timeout(30):
+        await one.enqueue()
+        with pytest.raises(StorageUnavailable) as caught:
+            await drain(app)
+        assert "commit it before the drain" in caught.value.__notes__[0]
 
 
 async def test_drain_follows_children_into_queues_no_task_names(app: App) -> None:
@@ -272,7 +305,7 @@ async def test_drain_leaves_what_a_limit_holds_back(app: App) -> None:
 # --- an app under test
 
 
-async def test_testing_leaves_the_app_as_it_was(app: App) -> None:
+async def test_testing_leaves_the_app_as_it_was(app: App, testing: InTest) -> None:
     @app.task
     async def send(to: str) -> None: ...
 
@@ -280,7 +313,7 @@ async def test_testing_leaves_the_app_as_it_was(app: App) -> None:
     async with app:
         outside = await send.enqueue("outside")
         opened = dict(vars(app))
-        async with app.testing() as t:
+        async with testing() as t:
             assert app.storage is t.storage
             inside = await send.enqueue("inside")
             with pytest.raises(UnknownJob):
@@ -293,16 +326,16 @@ async def test_testing_leaves_the_app_as_it_was(app: App) -> None:
     assert {**vars(app), "signature": send.signature, "maker": vars(app._maker)} == before
 
 
-async def test_testing_restores_after_an_error_too(app: App) -> None:
+async def test_testing_restores_after_an_error_too(app: App, testing: InTest) -> None:
     storage = app.storage
     with pytest.raises(ZeroDivisionError):
-        async with app.testing():
+        async with testing():
             raise ZeroDivisionError
     assert app.storage is storage
     assert app.loop is None
 
 
-async def test_time_passes_by_hand_and_everything_runs_when_it_is_due(app: App) -> None:
+async def test_time_passes_by_hand_and_everything_runs_when_it_is_due(app: App, testing: InTest) -> None:
     seen: list[tuple[str, float]] = []
 
     @app.task(retry=Retry(base=10, factor=2))
@@ -316,7 +349,7 @@ async def test_time_passes_by_hand_and_everything_runs_when_it_is_due(app: App) 
         seen.append(("hourly", t.clock.moment - began))
         raise Defer(3600)
 
-    async with app.testing() as t:
+    async with testing() as t:
         began = t.clock.moment
         await stubborn.enqueue()
         assert await t.drain() == 1
@@ -333,17 +366,17 @@ async def test_time_passes_by_hand_and_everything_runs_when_it_is_due(app: App) 
         assert await t.drain() == 1
 
 
-async def test_advance_is_not_held_up_by_what_is_due_and_cannot_run(app: App) -> None:
+async def test_advance_is_not_held_up_by_what_is_due_and_cannot_run(app: App, testing: InTest) -> None:
     @app.task(limits=["shut"])
     async def held() -> None: ...
 
-    async with app.testing() as t:
+    async with testing() as t:
         await app.limits.set(Limit("shut", slots=0))
         await held.options(delay=5).enqueue()
         assert await t.advance(86_400) == 0
 
 
-async def test_finish_goes_over_sleeps_delays_retries_and_timeouts(app: App) -> None:
+async def test_finish_goes_over_sleeps_delays_retries_and_timeouts(app: App, testing: InTest) -> None:
     seen: list[str] = []
 
     @app.task(retry=Retry(attempts=3, base=60))
@@ -362,7 +395,7 @@ async def test_finish_goes_over_sleeps_delays_retries_and_timeouts(app: App) -> 
     async def waits() -> None:
         await current().wait_for("never")
 
-    async with app.testing() as t_:
+    async with testing() as t_:
         began = t_.clock.moment
         job = await t.options(delay=timedelta(hours=1)).enqueue()
         other = await waits.enqueue()
@@ -374,42 +407,42 @@ async def test_finish_goes_over_sleeps_delays_retries_and_timeouts(app: App) -> 
         assert await t_.finish() == 0
 
 
-async def test_finish_is_not_held_up_by_what_cannot_run(app: App) -> None:
+async def test_finish_is_not_held_up_by_what_cannot_run(app: App, testing: InTest) -> None:
     @app.task
     async def t() -> None: ...
 
-    async with app.testing() as t_:
+    async with testing() as t_:
         await app.queues.pause("default")
         await t.options(delay=5).enqueue()
         assert await t_.finish() == 0
 
 
-async def test_finish_gives_up_on_endless_jobs(app: App) -> None:
+async def test_finish_gives_up_on_endless_jobs(app: App, testing: InTest) -> None:
     @app.task
     async def t() -> None:
         await t.options(delay=60).enqueue()
 
-    async with app.testing() as t_:
+    async with testing() as t_:
         await t.enqueue()
         with pytest.raises(Endless):
             await t_.finish(limit=20)
 
 
-async def test_ids_count_and_order_calls_of_one_moment(app: App) -> None:
+async def test_ids_count_and_order_calls_of_one_moment(app: App, testing: InTest) -> None:
     seen: list[int] = []
 
     @app.task
     async def note(n: int) -> None:
         seen.append(n)
 
-    async with app.testing() as t:
+    async with testing() as t:
         jobs = [await note.enqueue(n) for n in range(12)]
         assert [job.id for job in jobs[:2]] == ["job-000001", "job-000002"]
         await t.drain()
     assert seen == list(range(12))
 
 
-async def test_enqueued_shows_calls_with_their_arguments(app: App) -> None:
+async def test_enqueued_shows_calls_with_their_arguments(app: App, testing: InTest) -> None:
     @app.task(queue="mail")
     async def send(to: str, body: str = "", *, urgent: bool = False) -> None: ...
 
@@ -425,7 +458,7 @@ async def test_enqueued_shows_calls_with_their_arguments(app: App) -> None:
         await total.options(after=job, pass_result=True).enqueue(more=2)
         return 1
 
-    async with app.testing() as t:
+    async with testing() as t:
         assert t.enqueued(send) == []
         await welcome.enqueue("ada")
         assert t.enqueued(send) == []
@@ -448,9 +481,9 @@ def mailer(app: App) -> Any:
     return send
 
 
-async def test_an_enqueued_call_is_found_by_arguments_and_options(app: App) -> None:
+async def test_an_enqueued_call_is_found_by_arguments_and_options(app: App, testing: InTest) -> None:
     send = mailer(app)
-    async with app.testing() as t:
+    async with testing() as t:
         await send.enqueue("ada")
         await send.options(delay=60, key="once").enqueue("bob", urgent=True)
         await app.stub("far.away").enqueue(1, b=2)
@@ -467,10 +500,10 @@ async def test_an_enqueued_call_is_found_by_arguments_and_options(app: App) -> N
         t.assert_not_enqueued(app.stub("far.away"), 2, b=2)
 
 
-async def test_what_was_not_enqueued_is_told_with_what_was(app: App) -> None:
+async def test_what_was_not_enqueued_is_told_with_what_was(app: App, testing: InTest) -> None:
     send = mailer(app)
 
-    async with app.testing() as t:
+    async with testing() as t:
         with pytest.raises(AssertionError) as none:
             t.assert_enqueued(send, "ada")
         await app.stub("far.away").enqueue(1)
@@ -504,9 +537,9 @@ async def test_what_was_not_enqueued_is_told_with_what_was(app: App) -> None:
     assert str(too_many.value) == f"{name}(...) was enqueued: {shown} and 2 more"
 
 
-async def test_a_mistyped_expectation_never_passes(app: App) -> None:
+async def test_a_mistyped_expectation_never_passes(app: App, testing: InTest) -> None:
     send = mailer(app)
-    async with app.testing() as t:
+    async with testing() as t:
         with pytest.raises(BadArgument, match="'urgnt'"):
             t.assert_not_enqueued(send, "ada", urgnt=True)
         with pytest.raises(BadOption, match="a spec has its arguments"):
@@ -515,7 +548,7 @@ async def test_a_mistyped_expectation_never_passes(app: App) -> None:
             t.assert_not_enqueued("send")  # type: ignore[arg-type]
 
 
-async def test_handlers_and_middleware_stay(app: App) -> None:
+async def test_handlers_and_middleware_stay(app: App, testing: InTest) -> None:
     seen: list[str] = []
 
     @app.middleware
@@ -535,7 +568,7 @@ async def test_handlers_and_middleware_stay(app: App) -> None:
     @app.task
     def plain() -> None: ...
 
-    async with app.testing() as t:
+    async with testing() as t:
         await plain.options(inline=True).enqueue()
         assert seen == ["enqueue"]
         await t.drain(raise_errors=True)
@@ -552,13 +585,13 @@ class Forgetful:
         return TaggedCodec().decode(text)
 
 
-async def test_a_codec_that_changes_values_is_found_out(app: App) -> None:
+async def test_a_codec_that_changes_values_is_found_out(app: App, testing: InTest) -> None:
     @app.task(codec=Forgetful())
     async def price(of: str, amount: float) -> float:
         return amount + 0.375
 
     await price.enqueue("tea", 1.375)
-    async with app.testing() as t:
+    async with testing() as t:
         with pytest.raises(BadArgument, match=r"'amount' does not survive its codec: 1\.375 comes back as 1\.0"):
             await price.enqueue("tea", 1.375)
         job = await price.enqueue("tea", 2.0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy
@@ -18,7 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tests.django_alias import django_alias
+from tests.edges.testing_kit import a_given
+from tests.servers import postgres
 from treadle import App, BadOption, BadSession, Key, KeyHeld, Task, Unsupported
+from treadle.testing import Testing
+from treadle.testing.calling import SyncTesting
 
 Send = Task[[str], str, Any]
 
@@ -39,22 +44,43 @@ def send(app: App) -> Send:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[sqlalchemy.Engine]:
+    """A database that has nothing to do with the jobs, which are in memory."""
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
     yield engine
     engine.dispose()
+
+
+class Case(NamedTuple):
+    """A database of the user's, and `app.testing()` on a storage that its transactions can store jobs in."""
+
+    testing: Callable[[], Testing]
+    engine: sqlalchemy.Engine
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def case(request: pytest.FixtureRequest, app: App, engine: sqlalchemy.Engine, tmp_path: Path) -> Iterator[Case]:
+    if request.param == "memory":
+        yield Case(app.testing, engine)
+    elif request.param == "sqlite":
+        yield Case(partial(app.testing, storage=f"sqlite:///{tmp_path / 'shop.db'}?shared=true"), engine)
+    else:
+        with a_given("postgres", tmp_path) as given:
+            server = sqlalchemy.create_engine(postgres.url().replace("postgresql:", "postgresql+psycopg:"))
+            yield Case(partial(app.testing, storage=given), server)
+            server.dispose()
 
 
 def names(t: Any) -> list[str]:
     return [call.args[0] for call in t.enqueued("send")]
 
 
-async def test_a_session_stores_its_jobs_when_it_commits(app: App, send: Send, engine: sqlalchemy.Engine) -> None:
+async def test_a_session_stores_its_jobs_when_it_commits(app: App, send: Send, case: Case) -> None:
     """In order with what else the transaction did; nothing of one that is rolled back or closed."""
-    async with app.testing() as t:
-        with Session(engine) as session:
+    async with case.testing() as t:
+        with Session(case.engine) as session:
             first = await app.enqueue(send.job("ada"), within=session)
             await app.enqueue(send.options(after=first).job("bob"), within=session)
-            assert (names(t), await t.drain()) == ([], 0)
+            assert names(t) == []
             session.commit()
             assert names(t) == ["ada", "bob"]
             assert first.created
@@ -68,10 +94,10 @@ async def test_a_session_stores_its_jobs_when_it_commits(app: App, send: Send, e
         assert await first.result(timeout=0) == "ada"
 
 
-async def test_savepoints_of_a_session(app: App, send: Send, engine: sqlalchemy.Engine) -> None:
+async def test_savepoints_of_a_session(app: App, send: Send, case: Case) -> None:
     """What is rolled back to goes; a savepoint that is released commits nothing yet."""
-    async with app.testing() as t:
-        with Session(engine) as session, session.begin():
+    async with case.testing() as t:
+        with Session(case.engine) as session, session.begin():
             await app.enqueue(send.job("outer"), within=session)
             with contextlib.suppress(KeyError), session.begin_nested():
                 await app.enqueue(send.job("lost"), within=session)
@@ -109,13 +135,11 @@ async def test_other_sessions_of_sqlalchemy(app: App, send: Send, engine: sqlalc
         assert names(t) == ["scoped", "connection", "async"]
 
 
-async def test_what_a_held_key_raises_is_raised_where_it_is_enqueued(
-    app: App, send: Send, engine: sqlalchemy.Engine
-) -> None:
+async def test_what_a_held_key_raises_is_raised_where_it_is_enqueued(app: App, send: Send, case: Case) -> None:
     """Not at the commit; a key of the same transaction counts."""
     once = send.options(key=Key("k", conflict="raise"))
-    async with app.testing() as t:
-        with Session(engine) as session:
+    async with case.testing() as t:
+        with Session(case.engine) as session:
             await app.enqueue(once.job("ada"), within=session)
             with pytest.raises(KeyHeld):
                 await app.enqueue(once.job("bob"), within=session)
@@ -144,6 +168,14 @@ async def test_a_connection_that_tells_of_no_commit(app: App, send: Send) -> Non
 def alias(tmp_path: Path) -> Iterator[str]:
     with django_alias(tmp_path / "shop.db") as alias:
         yield alias
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def testing(request: pytest.FixtureRequest, app: App, tmp_path: Path) -> Callable[[], SyncTesting]:
+    """In memory, and in the file of Django's database."""
+    if request.param == "memory":
+        return app.sync.testing
+    return partial(app.sync.testing, storage=f"sqlite:///{tmp_path / 'shop.db'}?shared=true")
 
 
 def test_plain_functions_run_in_the_thread_that_drains(app: App) -> None:
@@ -229,8 +261,10 @@ def test_a_test_case_of_django(app: App, alias: str) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_transaction_of_django(app: App, send: Send, alias: str, commits: bool) -> None:
-    with app.sync.testing() as t:
+def test_a_transaction_of_django(
+    app: App, send: Send, alias: str, commits: bool, testing: Callable[[], SyncTesting]
+) -> None:
+    with testing() as t:
         with pytest.raises(BadSession, match="atomic"):
             app.sync.enqueue(send.job("none"), within=connections[alias])
         with contextlib.suppress(KeyError), transaction.atomic(using=alias):
@@ -239,20 +273,25 @@ def test_a_transaction_of_django(app: App, send: Send, alias: str, commits: bool
             if not commits:
                 raise KeyError
         assert names(t) == (["ada"] if commits else [])
+        assert t.drain() == len(names(t))
 
 
-def test_the_connection_of_the_thread_is_the_connection(app: App, send: Send, alias: str) -> None:
+def test_the_connection_of_the_thread_is_the_connection(
+    app: App, send: Send, alias: str, testing: Callable[[], SyncTesting]
+) -> None:
     """Most Django code says `django.db.connection`."""
     proxy = ConnectionProxy(connections, alias)
-    with app.sync.testing() as t:
+    with testing() as t:
         with transaction.atomic(using=alias):
             app.sync.enqueue(send.job("ada"), within=proxy)
         assert names(t) == ["ada"]
 
 
-def test_what_was_rolled_back_holds_no_key(app: App, send: Send, alias: str) -> None:
+def test_what_was_rolled_back_holds_no_key(
+    app: App, send: Send, alias: str, testing: Callable[[], SyncTesting]
+) -> None:
     once = send.options(key=Key("k", conflict="raise"))
-    with app.sync.testing() as t, transaction.atomic(using=alias):
+    with testing() as t, transaction.atomic(using=alias):
         with contextlib.suppress(KeyError), transaction.atomic(using=alias):
             app.sync.enqueue(once.job("lost"), within=connections[alias])
             raise KeyError

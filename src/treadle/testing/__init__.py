@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.testing.app import Call, Testing
 from treadle.testing.clock import HandClock
 from treadle.testing.drain import Endless, drain  # at once: else the name would be that of the module
+from treadle.testing.given import NotEmpty
 
 if TYPE_CHECKING:
     from treadle.testing import contract, faults, history
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from treadle.testing.simulation import Simulation, SimulationFailed, simulate
 
 __all__ = [
-    "Call", "Endless", "HandClock", "Proxy", "Simulation", "SimulationFailed", "Testing", "contract", "drain", "faults",
-    "history", "simulate",
+    "Call", "Endless", "HandClock", "NotEmpty", "Proxy", "Simulation", "SimulationFailed", "Testing", "contract",
+    "drain", "faults", "history", "simulate",
 ]  # fmt: skip
 
 

@@ -19,16 +19,17 @@ from msgspec import Struct
 from treadle import defaults
 from treadle.codec import Signature
 from treadle.errors import BadArgument, BadOption
-from treadle.model import Claim, NewJob, Query, Record, State
+from treadle.model import Claim, NewJob, Query, Record
 from treadle.operate import stored
 from treadle.promises import signal_name
 from treadle.retry import seconds as in_seconds
-from treadle.storage import connect
+from treadle.storage.memory import MemoryStorage
 from treadle.task import Stub
 from treadle.testing.asserting import Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codecs import Checked
 from treadle.testing.drain import drain
+from treadle.testing.given import MEMORY, UNFINISHED, Given, GivenStorage, rows_of
 from treadle.testing.within import Transactions, When, at_once
 from treadle.worker.inline import Inline
 from treadle.worker.threads import Runs
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.operate.jobs import Jobs
     from treadle.runner import AnyTask
+    from treadle.storage.contract import Storage
 
 STEP = 0.001  # s; the least the clock moves from one due moment to the next
 STUCK = 20  # moves of the clock, twice as far each time, after which what is due and does not run never will
 ENDLESS = 86_400.0  # s; what is due later than that may be nothing but a wait that begins anew: worth a look
-UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
 
 
 class Call(Struct, frozen=True):
@@ -53,30 +54,75 @@ class Call(Struct, frozen=True):
 
 
 class Testing:
-    """While it lasts the app stores its jobs in memory, under `clock`, with ids that count and no chance in delays.
+    """While it lasts the app stores its jobs in the test's storage, under `clock`, with ids that count and no chance in
+    delays.
 
     Tasks, middleware and listeners are the app's own. Whatever a codec does not give back as it was raises
     BadArgument where it is enqueued, or is a BadResult of the job. Afterwards the app is what it was before.
 
-    within  "commit": jobs of `within=session` are stored when the session commits, and dropped when it rolls back, for
-            sessions of SQLAlchemy and Django's connection; "at_once": they are stored at once, for any session
+    storage  a URL, or a function from the clock to a storage that reads it, called for each reader of the test. All but
+             memory must be empty at the beginning (NotEmpty); what the test made is removed at its end
+    within   in memory, "commit": jobs of `within=session` are stored when the session commits, and dropped when it
+             rolls back, for sessions of SQLAlchemy and Django's connection; "at_once": they are stored at once, for any
+             session. On other storages "commit" is what they do themselves, and "at_once" is a BadOption
     """
 
     __test__ = False  # pytest takes it for a test case by its name
 
     def __init__(
-        self, app: App, clock: HandClock | None = None, *, within: When = "commit", threads: Runs | None = None
-    ) -> None:
+        self, app: App, clock: HandClock | None = None, *, storage: Given = MEMORY, within: When = "commit",
+        threads: Runs | None = None,
+    ) -> None:  # fmt: skip
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
         self.app, self.clock, self._threads = app, clock or HandClock(), threads
-        self.storage = connect("memory://", now=self.clock)
-        self._transactions = Transactions(self.storage, within)
-        vars(self.storage).update(within=self._transactions.within, begin=self._transactions.begin)
+        self._given: GivenStorage | None = None
+        self._transactions: Transactions | None = None
+        self.storage: Storage
+        if storage == MEMORY:
+            self.storage = MemoryStorage(self.clock)
+            self._transactions = Transactions(self.storage, within)
+            vars(self.storage).update(within=self._transactions.within, begin=self._transactions.begin)
+        else:
+            if within != "commit":
+                raise BadOption("within", 'with storage= the storage itself stores at the commit: expected "commit"')
+            self._given = GivenStorage(storage, self.clock)
+            self.storage = self._given.make()
         self._before: list[tuple[object, str, Any]] = []
         self._peeks = count(1)
 
     async def __aenter__(self) -> Self:
+        given = self._given
+        if given is not None:
+            await given.begin()
+        try:
+            self._change_app()
+            await self.app.open()
+            if given is not None:
+                await given.check(self.storage)
+        except BaseException:
+            await self._leave()
+            raise
+        if self._transactions is not None:
+            self._transactions.loop = asyncio.get_running_loop()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        try:
+            await self.app.close()
+        finally:
+            while self._before:
+                target, name, value = self._before.pop()
+                setattr(target, name, value)
+            if self._given is not None:
+                await self._given.clear()
+
+    def _change_app(self) -> None:
         app, ids = self.app, count(1)
         new: dict[str, Any] = {
             "url": None, "now": self.clock, "_clock": self.clock, "chance": lambda: 0.0, "_by_default": False,
@@ -93,19 +139,6 @@ class Testing:
         self._change(app.client, "run_now", None)  # inline jobs wait for `drain` like the others
         for task in app.tasks.values():
             self._change(task, "signature", cast("Signature", Checked(task.signature, task)))
-        await app.open()
-        self._transactions.loop = asyncio.get_running_loop()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        try:
-            await self.app.close()
-        finally:
-            while self._before:
-                target, name, value = self._before.pop()
-                setattr(target, name, value)
 
     def _change(self, target: object, name: str, value: Any) -> None:
         self._before.append((target, name, getattr(target, name)))
@@ -167,17 +200,11 @@ class Testing:
     async def _only_waits(self) -> bool:
         """Whether all that comes due are rows of waits without a timeout, which begin anew for as long as nobody
         gives the signal."""
-        cursor = None
-        while True:
-            query = Query(state=UNFINISHED, order="oldest", limit=500, cursor=cursor)
-            page = await self.storage.find(query)
-            for row in page.records:
-                endless = signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW
-                if row.due_at is not None and not endless:
-                    return False
-            cursor = page.cursor
-            if cursor is None:
-                return True
+        for row in await rows_of(self.storage, Query(state=UNFINISHED, order="oldest", limit=500)):
+            endless = signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW
+            if row.due_at is not None and not endless:
+                return False
+        return True
 
     def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
         """The jobs of a task that were enqueued, oldest first; those too that have run meanwhile.
@@ -216,14 +243,10 @@ class Testing:
 
     def _rows(self, name: str | None) -> list[Record]:
         """Of a task, or all; oldest first."""
-        found: list[Record] = []
-        query = Query(task=name, order="oldest", limit=500)
-        while True:
-            page = at_once(self.storage.find(query))
-            found += page.records
-            if page.cursor is None:
-                return found
-            query = Query(task=name, order="oldest", limit=500, cursor=page.cursor)
+        if self._given is not None:
+            return self._given.rows(name)
+        found: list[Record] = at_once(rows_of(self.storage, Query(task=name, order="oldest", limit=500)))
+        return found
 
     def _arguments(self, new: NewJob) -> tuple[tuple[Any, ...], dict[str, Any]]:
         task = self.app.tasks.get(new.task)

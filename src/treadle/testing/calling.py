@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.runner import AnyTask
     from treadle.task import Stub
+    from treadle.testing.given import Given
     from treadle.testing.within import When
 
 T = TypeVar("T")
@@ -49,9 +50,9 @@ class SyncTesting:
 
     __test__ = False
 
-    def __init__(self, app: App, clock: HandClock | None, within: When) -> None:
+    def __init__(self, app: App, clock: HandClock | None, storage: Given, within: When) -> None:
         self._threads = CallingThread()
-        self._testing = Testing(app, clock, within=within, threads=self._threads)
+        self._testing = Testing(app, clock, storage=storage, within=within, threads=self._threads)
         self.app, self.clock, self.storage = app, self._testing.clock, self._testing.storage
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="treadle-testing", daemon=True)

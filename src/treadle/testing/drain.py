@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from treadle import judge
-from treadle.errors import TreadleError
+from treadle.clock import monotonic
+from treadle.errors import StorageUnavailable, TreadleError
 from treadle.middleware import Middleware, Run
 from treadle.model import Claim, Claimed, Held, Hold, Outcome, Presence, Record, Settled
 from treadle.retry import Defer
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from treadle.runner import AnyTask
 
 LONG = 86_400.0  # s that inline jobs, which run beside the drain, get to end
+PATIENCE = 10.0  # s for which a storage may be away; a call waits so long for a lock of SQLite's
+AWAY = (
+    "the drain has no answer from the storage; where the storage is a SQLite file, a transaction that is still open "
+    "may lock it: commit it before the drain"
+)
 
 
 class Endless(TreadleError, AssertionError):
@@ -52,13 +58,14 @@ async def drain(
     tasks         only these
     raise_errors  raise the first exception of a task, however it was judged; the jobs behind it stay in line
     threads       where plain functions run; None: in threads of the worker
-    Raises Endless after `limit` runs.
+    Raises Endless after `limit` runs, and StorageUnavailable where the storage does not answer for 10 seconds.
     """
     storage = await app.open()
     try:
         watched = _Watched(storage, limit)
         host = _Host(app, watched, raise_errors)
-        queues, again = await _queues(app, storage), True
+        queues = await _queues(app, storage)
+        again = bool(queues)  # a worker that serves no queue makes no claim, so it would never come to rest
         chosen = None if tasks is None else list(tasks)
         while again:
             ran, known = watched.ran, queues
@@ -69,6 +76,11 @@ async def drain(
             watched.attend(worker)
             async with worker:
                 await watched.rested.wait()
+                if watched.away is not None and worker._state is not None:
+                    worker._state.hurry.set()  # it would wait for the storage for its whole grace
+            if watched.away is not None:
+                watched.away.add_note(AWAY)
+                raise watched.away
             again = await _end_inline(app) or watched.ran > ran
             queues = queues | await _queues(app, storage)
             again = again or queues > known
@@ -148,6 +160,8 @@ class _Watched:
         self.ran = 0
         self.shut = False
         self.exceeded: Record | None = None
+        self.away: StorageUnavailable | None = None  # it was for longer than a test should wait
+        self._failing: float | None = None  # since when no call was answered
         self.rested = asyncio.Event()
         self._worker: Worker | None = None
         self._claiming = self._touching = 0  # calls under way: claims; others that may move rows
@@ -167,17 +181,17 @@ class _Watched:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         keys = {(each.id, each.version) for each in outcomes}
         self._unsettled |= keys
-        with self._moving():
+        with self._moving(), self._answered():
             settled = await self._storage.settle(outcomes)
         self._unsettled -= keys
         return settled
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        with self._moving():
+        with self._moving(), self._answered():
             return await self._storage.heartbeat(worker, holds, lease)
 
     async def prune(self, limit: int) -> int:
-        with self._moving():
+        with self._moving(), self._answered():
             return await self._storage.prune(limit)
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
@@ -201,7 +215,8 @@ class _Watched:
         """As many as the limit leaves; those beyond it go back."""
         self._claiming += 1
         try:
-            claimed = Claimed() if self.shut else await self._storage.claim(ask)
+            with self._answered():
+                claimed = Claimed() if self.shut else await self._storage.claim(ask)
         finally:
             self._claiming -= 1
         self._touched += bool(claimed.records)
@@ -224,6 +239,23 @@ class _Watched:
             self._touched += 1
             if not self._touching:
                 self._still.set()
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """A call. When none was answered for too long, the drain is over, and no further call is made."""
+        if self.away is not None:
+            raise self.away
+        begun = monotonic()
+        try:
+            yield
+        except StorageUnavailable as error:
+            self._failing = begun if self._failing is None else self._failing
+            if monotonic() - self._failing >= PATIENCE:
+                self.away = error
+                self.rested.set()
+            raise
+        else:
+            self._failing = None
 
     def _quiet(self) -> bool:
         """Whether no job runs, none is to be settled, and no other claim may still bring one: the last one decides."""

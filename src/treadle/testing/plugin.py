@@ -6,7 +6,7 @@ Without it every test suite would write these few lines. Nothing of Treadle is i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +25,10 @@ def treadle_clock() -> HandClock:
 
 
 @pytest.fixture
-def treadle_testing(treadle_clock: HandClock) -> Callable[[App], Testing]:
-    """`async with treadle_testing(app) as t:` is `app.testing()` under `treadle_clock`."""
-    return lambda app: app.testing(clock=treadle_clock)
+def treadle_testing(treadle_clock: HandClock) -> Callable[..., Testing]:
+    """`async with treadle_testing(app) as t:` is `app.testing()` under `treadle_clock`, with the options of that."""
+
+    def testing(app: App, **options: Any) -> Testing:
+        return app.testing(treadle_clock, **options)
+
+    return testing

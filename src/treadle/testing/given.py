@@ -1,0 +1,245 @@
+"""A storage that a test was given: it must be empty, the test removes what it made, and synchronous code can read it.
+
+A storage that holds anything at the beginning is left as it is. So no test deletes data that it did not make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from treadle.clock import Clock
+from treadle.defaults import MAX_COUNT
+from treadle.errors import BadOption, TreadleError
+from treadle.model import Declare, Limit, LimitUse, Query, Record, Resume, State
+from treadle.operate.acts import cancelled, let_go
+from treadle.ranges import LONGEST, OWN
+from treadle.redaction import shown
+from treadle.storage import connect
+from treadle.storage.contract import Storage
+
+T = TypeVar("T")
+
+Given = str | Callable[[Clock], Storage]
+MEMORY: Final = "memory://"
+MARK: Final = f"{OWN}testing"  # a rule that no job names, stored while a test runs
+AFTER: Final = LONGEST + 86_400.0  # s after the test: all that rates remember is over, and so is the least retention
+GROUP: Final = 500  # rows in one call
+PASSES: Final = 10  # over the jobs that are to be cancelled; an ending may bring others forth
+SHOWN: Final = 5  # names in a message
+LATE: Final = 1.0  # s by which a row may be later than the test's clock, as storages round moments
+UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
+EMPTY: Final = "give a storage that is made for tests: a new file, another ?schema= or another ?ns="
+
+
+class NotEmpty(TreadleError):
+    """A test's storage holds what the test did not make, or could not be emptied. `found` says what; nothing else was
+    removed."""
+
+    def __init__(self, storage: str, found: str, advice: str) -> None:
+        self.storage, self.found = storage, found
+        super().__init__(f"{storage}: {found}; {advice}")
+
+
+class StorageClock:
+    """The test's clock as its storage reads it: `ahead` of it while what the test made is removed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ahead = 0.0  # s
+        self.latest = 0.0  # the last moment of the test that a storage has read
+        self.reads = 0
+
+    def __call__(self) -> float:
+        moment = self._clock()
+        self.reads += 1
+        self.latest = max(self.latest, moment)
+        return moment + self.ahead
+
+
+class GivenStorage:
+    """The storage of one test, by URL or made by a function of the clock.
+
+    Raises BadOption for a storage whose clock is another's.
+    """
+
+    def __init__(self, given: Given, clock: Clock) -> None:
+        found: object = given
+        if not isinstance(found, str) and (not callable(found) or isinstance(found, type)):
+            raise BadOption(
+                "storage", "expected a URL or a function such as `lambda clock: compose(ports, now=clock)`, as the "
+                f"storage must read the test's clock; found {found!r:.80}"
+            )  # fmt: skip
+        if isinstance(given, str) and given.startswith(("http://", "https://")):
+            raise BadOption("storage", f"{shown(given)}: a Treadle server reads a clock of its own, which no test can "
+                            "move; give the storage that the server runs on")  # fmt: skip
+        self.clock, self._given = StorageClock(clock), given
+        self.name = shown(given) if isinstance(given, str) else "the storage of the test"
+        self._number = secrets.randbelow(MAX_COUNT)
+
+    def make(self) -> Storage:
+        """A storage that reads the test's clock; nothing is opened yet."""
+        return connect(self._given, now=self.clock) if isinstance(self._given, str) else self._given(self.clock)
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Storage]:
+        storage = self.make()
+        await storage.open()
+        try:
+            yield storage
+        finally:
+            await storage.close()
+
+    # --- the beginning
+
+    async def begin(self) -> None:
+        """Mark it as the storage of a test. Raises NotEmpty unless it is empty, BadOption where its clock is another's;
+        nothing is changed then."""
+        async with self._opened() as storage:
+            await self._check_clock(storage)
+            found = await self._contents(storage)
+            if found:
+                raise NotEmpty(
+                    self.name, f"expected an empty storage, found {found}",
+                    f"a test removes only what it has made: {EMPTY}",
+                )  # fmt: skip
+            await storage.set_limits([Declare(Limit(MARK, slots=self._number))])
+
+    async def check(self, storage: Storage) -> None:
+        """That this is the storage which was marked. Raises BadOption, NotEmpty."""
+        mark = await self._mark(storage)
+        if mark is None:
+            raise BadOption("storage", "the function makes a storage of its own at each call; expected one that finds "
+                            "the jobs which the others of its calls have stored")  # fmt: skip
+        if mark != self._number:
+            raise self._taken()
+
+    def _taken(self) -> NotEmpty:
+        return NotEmpty(
+            self.name, "another test has begun on it meanwhile", f"nothing was removed; one storage for each: {EMPTY}"
+        )
+
+    async def _mark(self, storage: Storage) -> int | None:
+        """The number of the test that has marked it last."""
+        return next((use.rule.slots for use in await storage.limits(use=False) if use.key == MARK), None)
+
+    async def _check_clock(self, storage: Storage) -> None:
+        before = self.clock.reads
+        await storage.stats()
+        if self.clock.reads == before:
+            raise BadOption("storage", f"{type(storage).__name__} does not read the clock it was given, so no test can "
+                            "move its time; pass the clock on: `lambda clock: compose(ports, now=clock)`")  # fmt: skip
+
+    async def _contents(self, storage: Storage) -> str:
+        """What it holds, in words; "": nothing."""
+        page = await storage.find(Query(limit=SHOWN, count=True))
+        rules = [use.key for use in await storage.limits(use=False)]
+        workers = [each.worker for each in (await storage.stats()).workers]
+        found = []
+        if page.records:
+            shown_jobs = ", ".join(f"{row.job.id} of {row.job.task or 'Treadle'}, {row.state}" for row in page.records)
+            found.append(f"{page.total} job{'' if page.total == 1 else 's'} ({shown_jobs})")
+        if MARK in rules:
+            found.append("the mark of a test, which runs now or was killed")
+        if others := [name for name in rules if not name.startswith(OWN)]:
+            found.append(f"rules of the limits {', '.join(others[:SHOWN])}")
+        elif rules and MARK not in rules:
+            found.append("the mark of a worker that stored its schedules and limits")
+        if workers:
+            found.append(f"workers ({', '.join(workers[:SHOWN])})")
+        return " and ".join(found)
+
+    # --- looking
+
+    def rows(self, task: str | None) -> list[Record]:
+        """Those of a task, or all, oldest first. It waits for them in this thread, so any code may call it: another
+        thread reads them, with a storage and an event loop of its own."""
+        return _apart(self._rows(Query(task=task, order="oldest", limit=GROUP)))
+
+    async def _rows(self, query: Query) -> list[Record]:
+        async with self._opened() as storage:
+            return await rows_of(storage, query)
+
+    # --- the end
+
+    async def clear(self) -> None:
+        """Remove what the test has made. Raises NotEmpty where another test or program has used it meanwhile, which
+        removes nothing; and where something is left."""
+        async with self._opened() as storage:
+            mark = await self._mark(storage)
+            if mark is None:  # the test has emptied it itself
+                return
+            if mark != self._number:
+                raise self._taken()
+            rows = await rows_of(storage, Query(order="oldest", limit=GROUP))
+            self._check_own(rows)
+            await _cancel(storage)
+            await _settle(storage, await rows_of(storage, Query(order="oldest", limit=GROUP)), let_go)
+            await self._remove_rules(storage)
+            self.clock.ahead = AFTER
+            try:
+                while await storage.prune(GROUP):
+                    pass
+            finally:
+                self.clock.ahead = 0.0
+            if left := await self._contents(storage):
+                raise NotEmpty(self.name, f"after the test it still holds {left}", "remove it, or " + EMPTY)
+
+    def _check_own(self, rows: Sequence[Record]) -> None:
+        others = [row.job.id for row in rows if row.created_at > self.clock.latest + LATE]
+        if others:
+            raise NotEmpty(
+                self.name, f"another program stored jobs while the test ran ({', '.join(others[:SHOWN])})",
+                f"nothing was removed, and the test may have run them; {EMPTY}",
+            )  # fmt: skip
+
+    async def _remove_rules(self, storage: Storage) -> None:
+        for use in await storage.limits(use=False):
+            await storage.set_limits(_removal(use))
+
+
+def _removal(use: LimitUse) -> list[Limit | Resume]:
+    """The changes after which nothing is stored of this limit."""
+    resumed = [Resume(use.key, each.why) for each in use.pauses]
+    has_rule = not use.pauses or use.behind is not None
+    return [*resumed, Limit(use.key)] if has_rule else [*resumed]
+
+
+async def rows_of(storage: Storage, query: Query) -> list[Record]:
+    """All rows of a query, page by page."""
+    found: list[Record] = []
+    cursor = None
+    while True:
+        page = await storage.find(_at(query, cursor))
+        found += page.records
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def _at(query: Query, cursor: str | None) -> Query:
+    return Query(task=query.task, state=query.state, order=query.order, limit=query.limit, cursor=cursor)
+
+
+async def _cancel(storage: Storage) -> None:
+    for _ in range(PASSES):
+        rows = await rows_of(storage, Query(state=UNFINISHED, order="oldest", limit=GROUP))
+        if not rows:
+            return
+        await _settle(storage, rows, cancelled)
+
+
+async def _settle(storage: Storage, rows: Sequence[Record], outcome_of: Callable[[Record], Any]) -> None:
+    outcomes = [outcome for row in rows if (outcome := outcome_of(row)) is not None]
+    for start in range(0, len(outcomes), GROUP):
+        await storage.settle(outcomes[start : start + GROUP])
+
+
+def _apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run it on an event loop in a thread of its own, and wait for it here."""
+    with ThreadPoolExecutor(1, "treadle-testing-look") as threads:
+        return threads.submit(asyncio.run, work).result()
