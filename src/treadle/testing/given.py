@@ -98,7 +98,7 @@ class GivenStorage:
 
     async def begin(self) -> None:
         """Mark it as the storage of a test. Raises NotEmpty unless it is empty, BadOption where its clock is another's;
-        nothing is changed then."""
+        nothing is stored then."""
         async with self._opened() as storage:
             await self._check_clock(storage)
             found = await self._contents(storage)
