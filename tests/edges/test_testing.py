@@ -634,6 +634,15 @@ def test_the_plugin_offers_its_fixtures_and_imports_little(tmp_path: Path) -> No
                         treadle_clock.advance(60)
                         assert await t.drain() == 1
                 asyncio.run(scene())
+
+            def test_options(treadle_clock, treadle_testing, tmp_path):
+                async def scene():
+                    async with treadle_testing(app, storage=f"sqlite:///{tmp_path / 'jobs.db'}") as t:
+                        assert t.clock is treadle_clock
+                        await send.enqueue("a")
+                        assert await t.drain() == 1
+                    assert (tmp_path / "jobs.db").exists()
+                asyncio.run(scene())
         """)
     )
     command = [
@@ -651,7 +660,7 @@ def test_the_plugin_offers_its_fixtures_and_imports_little(tmp_path: Path) -> No
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_plugin_needs_no_other_plugin() -> None:
