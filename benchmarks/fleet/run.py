@@ -51,6 +51,7 @@ from benchmarks.harness.environments import CACHE
 from benchmarks.harness.keep import Results
 from benchmarks.harness.places import Places
 from benchmarks.harness.run import commit, machine
+from treadle import Unsupported
 
 FULL: Final = Effort(noops=8_000, naps=20, cut=20.0, acts=10_000, rows=1_000_000, seconds=3.0)
 QUICK: Final = Effort(noops=6_000, naps=10, cut=10.0, acts=10_000, rows=100_000, seconds=1.5)
@@ -167,6 +168,8 @@ class Runner:
                 figures = self._measured(step)
             kept["rows"] = {row: asdict(figure) for row, figure in figures.items()}
             kept["others"] = round(others.cores, 2)
+        except Unsupported as error:  # the storage has no such feature, and says so
+            kept |= {"absent": str(error), "rows": {}}
         except Exception as error:  # of one cell; it must not end a run of hours
             kept["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return kept | {"took": round(time.monotonic() - begun, 1)}
@@ -200,6 +203,8 @@ class Runner:
 def _told(kept: Mapping[str, Any]) -> str:
     if "error" in kept:
         return f"FAILED: {kept['error'][:200]}"
+    if "absent" in kept:
+        return "-"
     found = {row: Figure(**figure) for row, figure in kept["rows"].items()}
     return ", ".join((f"{row} " if len(found) > 1 else "") + table.figure([each]) for row, each in found.items())
 
@@ -212,6 +217,8 @@ def figures_of(results: Results, steps: Sequence[Step]) -> dict[Cell, list[Figur
         kept.setdefault((cell["system"], cell["cell"]), []).append(cell)
     for step in steps:
         for turn in kept.get((step.storage, step.key()), []):
+            if "absent" in turn:
+                continue
             for cell in step.cells():
                 figure = Figure(error=turn["error"]) if "error" in turn else Figure(**turn["rows"][cell.row])
                 found.setdefault(cell, []).append(figure)
