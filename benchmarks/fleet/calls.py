@@ -28,7 +28,7 @@ Empty = Callable[[], AbstractContextManager[str]]  # the URL of an empty storage
 Rows = dict[str, Figure]
 
 SLOTS: Final = 20  # of each worker
-HALF: Final = 0.5  # of all slots are kept busy
+HALF: Final = 0.5  # of the slots of one worker are kept busy
 TICK: Final = 0.1  # s between two enqueues of the load
 LEAST: Final = 1e-3  # s; what takes less cannot be told from noise
 FEW: Final = 1_000  # jobs stored where looks are cheap
@@ -66,19 +66,22 @@ async def _opened(url: str) -> None:
 
 
 def waiting(empty: Empty, workers: int, effort: Effort) -> Rows:
-    """How soon an enqueued job starts, and its result is back, on an idle fleet and on one with half its slots busy."""
+    """How soon an enqueued job starts, and its result is back, on an idle fleet and beside a load of naps.
+
+    The load is half of what one worker can do, however many workers there are.
+    """
     with empty() as url, tempfile.TemporaryDirectory() as folder:
         asyncio.run(_opened(url))
         paths = [Path(folder) / f"marks{number}" for number in range(workers)]
         with fleet(url, Shape("nap", workers, SLOTS), paths):
-            return asyncio.run(_waiting(url, workers, effort))
+            return asyncio.run(_waiting(url, effort))
 
 
-async def _waiting(url: str, workers: int, effort: Effort) -> Rows:
+async def _waiting(url: str, effort: Effort) -> Rows:
     async with App(url) as app:
         define(app)
         idle = await _latencies(app, effort.seconds)
-        load = asyncio.create_task(_load(app, workers))
+        load = asyncio.create_task(_load(app))
         try:
             await asyncio.sleep(KINDS["nap"] + TICK)
             busy = await _latencies(app, effort.seconds)
@@ -101,9 +104,9 @@ async def _latencies(app: App, seconds: float) -> tuple[float, float]:
     return statistics.median(started[2:]), statistics.median(ended[2:])
 
 
-async def _load(app: App, workers: int) -> None:
+async def _load(app: App) -> None:
     kit = Kit(app, KINDS["nap"])
-    size = round(HALF * workers * SLOTS * TICK / KINDS["nap"])
+    size = round(HALF * SLOTS * TICK / KINDS["nap"])
     while True:
         begun = time.monotonic()
         await app.enqueue([kit.job("plain") for _ in range(size)])

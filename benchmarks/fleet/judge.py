@@ -59,10 +59,14 @@ Figures = Mapping[Cell, Sequence[Figure]]  # the rounds of each cell
 
 @dataclass(frozen=True)
 class Known:
-    """Marks that have a reason. An empty field stands for all."""
+    """Marks that have a reason. An empty field stands for all.
+
+    `least` is the smallest ratio that the reason explains: to plain for `slow`, to the fewest workers for `more`.
+    """
 
     mark: str
     reason: str
+    least: float = 0.0
     storages: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
@@ -70,11 +74,17 @@ class Known:
     concurrency: tuple[int, ...] = ()
 
     def covers(self, cell: Cell, mark: str) -> bool:
+        """Whether it is about this mark of this cell."""
         fields = (
             (self.storages, cell.storage), (self.rows, cell.row), (self.kinds, cell.kind),
             (self.workers, cell.workers), (self.concurrency, cell.concurrency),
         )  # fmt: skip
         return mark == self.mark and all(not some or value in some for some, value in fields)
+
+
+class Mark(NamedTuple):
+    ratio: float  # to plain, or to the fewest workers; 0 where neither is meant
+    says: str
 
 
 class Verdict(NamedTuple):
@@ -102,33 +112,35 @@ def fewest(cell: Cell, figures: Iterable[Cell]) -> Cell:
     return min(each for each in figures if each._replace(workers=cell.workers) == cell)
 
 
-def marks_of(cell: Cell, figures: Figures) -> dict[str, str]:
+def marks_of(cell: Cell, figures: Figures) -> dict[str, Mark]:
     """The marks of a cell, each with what was measured."""
     rounds = figures[cell]
     if all(each.error for each in rounds):
-        return {"failed": rounds[-1].error}
+        return {"failed": Mark(0.0, rounds[-1].error)}
     good = [each for each in rounds if not each.error]
     found = {}
     ratios = [each.ratio for each in good if each.ratio is not None]
     if ratios and max(ratios) < SLOW:
-        found["slow"] = f"{max(ratios):.2f} of plain"
+        found["slow"] = Mark(max(ratios), f"{max(ratios):.2f} of plain")
     first = fewest(cell, figures)
     alone = [each.rate for each in figures[first] if not each.error]
     best = max(each.rate for each in good)
     if first != cell and alone and best < MORE * min(alone):
-        found["more"] = f"{best:,.0f}/s, with {first.workers} {min(alone):,.0f}/s"
+        says = f"{best:,.0f}/s, with {first.workers} {min(alone):,.0f}/s"
+        found["more"] = Mark(best / min(alone), says)
     if all(each.left and each.quiet > STUCK for each in good):
-        found["stuck"] = f"{good[-1].left} jobs left, none ended for {good[-1].quiet:.0f} s"
+        found["stuck"] = Mark(0.0, f"{good[-1].left} jobs left, none ended for {good[-1].quiet:.0f} s")
     return found
 
 
 def judged(figures: Figures, known: Sequence[Known]) -> list[Verdict]:
-    """All marks, in the order of the cells, each with its reason if it has one."""
-    return [
-        Verdict(cell, mark, says, next((each for each in known if each.covers(cell, mark)), None))
-        for cell in figures
-        for mark, says in marks_of(cell, figures).items()
-    ]
+    """All marks, in the order of the cells, each with the first reason that covers it."""
+    found = []
+    for cell in figures:
+        for name, mark in marks_of(cell, figures).items():
+            reasons = (each for each in known if each.covers(cell, name) and mark.ratio >= each.least)
+            found.append(Verdict(cell, name, mark.says, next(reasons, None)))
+    return found
 
 
 def outlived(verdicts: Sequence[Verdict], figures: Figures, known: Sequence[Known]) -> list[Known]:
@@ -153,5 +165,5 @@ def _known(entry: dict[str, Any], names: Mapping[str, Collection[str]]) -> Known
     for field, allowed in names.items():
         for name in entry.get(field, ()):
             named(f"known.toml, {field}", name, allowed)
-    lists = {field: tuple(value) for field, value in entry.items() if field not in ("mark", "reason")}
-    return Known(entry["mark"], entry["reason"], **lists)
+    lists = {field: tuple(value) for field, value in entry.items() if field not in ("mark", "reason", "least")}
+    return Known(entry["mark"], entry["reason"], float(entry.get("least", 0.0)), **lists)

@@ -245,9 +245,11 @@ def measured(args: argparse.Namespace, results: Results, known: Sequence[Known])
     with Places() as places:
         runner, todo = Runner(results, effort, places), list(steps)
         for turn in range(1, args.rounds + 1):
-            runner.run([step for step in todo if not results.has(step.storage, step.key(), turn)], turn)
-            results.machine["places"] = {**results.machine.get("places", {}), **places.says()}
-            results.save()
+            try:
+                runner.run([step for step in todo if not results.has(step.storage, step.key(), turn)], turn)
+            finally:
+                results.machine["places"] = {**results.machine.get("places", {}), **places.says()}
+                results.save()
             figures = figures_of(results, steps)
             todo = again(steps, [each for each in judged(figures, known) if each.known is None], figures)
 

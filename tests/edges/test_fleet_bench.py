@@ -66,6 +66,13 @@ def test_a_known_mark_has_its_reason_and_covers_nothing_else() -> None:
     assert [each.known for each in judged({FOUR: [Figure(error="no server")]}, [known])] == [None]
 
 
+def test_a_reason_explains_no_more_than_it_says() -> None:
+    known = Known("slow", "a slot is a row", least=0.2)
+    slow, slower = Figure(rate=25.0, plain=100.0), Figure(rate=15.0, plain=100.0)
+    assert [each.known for each in judged({ONE: [slow]}, [known])] == [known]
+    assert [each.known for each in judged({ONE: [slower]}, [known])] == [None]
+
+
 def test_a_reason_that_nothing_needs_any_more_is_named() -> None:
     known = Known("slow", "a slot is a row", rows=("tenants",))
     figures = {ONE: [Figure(rate=90.0, plain=100.0)]}
