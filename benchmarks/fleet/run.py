@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import platform
 import signal
+import statistics
 import sys
 import textwrap
 import time
@@ -55,11 +56,13 @@ from treadle import Unsupported
 
 FULL: Final = Effort(noops=8_000, naps=20, cut=20.0, acts=10_000, rows=1_000_000, seconds=3.0)
 QUICK: Final = Effort(noops=6_000, naps=10, cut=10.0, acts=10_000, rows=100_000, seconds=1.5)
-TINY: Final = Effort(noops=60, naps=1, cut=20.0, acts=40, rows=1_000, seconds=0.1)
+TINY: Final = Effort(noops=60, naps=1, cut=60.0, acts=40, rows=1_000, seconds=0.1)
 EFFORTS: Final = {"full": FULL, "quick": QUICK, "tiny": TINY}
 WORKERS: Final = {"full": [1, 2, 4], "quick": [1, 4], "tiny": [1]}
 CONCURRENCY: Final = {"full": [20, 100], "quick": [20], "tiny": [20]}
 FRESH: Final = 60.0  # s that a figure of plain jobs is held against others; then it is measured again
+START, END = "<!-- fleet: written by `dev.py bench fleet` -->\n", "<!-- /fleet -->"
+BUSY: Final = 0.3  # cores that other programs use; with more, a machine is not quiet
 ROWS: Final = {name: rows for name, (_, rows) in GROUPS.items()}  # of each group of calls
 KNOWN: Final = Path(__file__).with_name("known.toml")
 KEPT: Final = ("row", "kind", "workers", "concurrency")
@@ -104,6 +107,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     add("--resume", action="store_true", help="leave out what was measured")
     add("--report", action="store_true", help="measure nothing")
+    add("--cpu", action="store_true", help="also print the CPU of servers and workers for a job")
     add("--known", type=Path, default=KNOWN, help="file of the known marks")
     add("--file", type=Path, help="where figures are kept. [default: .bench-cache/fleet-SIZE-PYTHON.json]")
     add("--write", type=Path, help="Markdown file whose part between the marks `fleet` is replaced")
@@ -257,9 +261,14 @@ def measured(args: argparse.Namespace, results: Results, known: Sequence[Known])
 def report(args: argparse.Namespace, results: Results, known: Sequence[Known]) -> int:
     """Print the tables -> the exit code."""
     figures = figures_of(results, plan(args))
+    if not figures:
+        print(f"{results.path} has none of these cells; run it without --report", file=sys.stderr)
+        return 2
     verdicts = judged(figures, known)
-    text = f"{_about(results.machine)}\n\n{table.page(figures, verdicts)}"
+    text = f"{_about(results)}\n\n{table.page(figures, verdicts)}"
     print(text)
+    if args.cpu:
+        print(f"\n{table.costs(figures)}")
     for each in outlived(verdicts, figures, known):
         print(f"\nnot marked any more, remove it from {args.known.name} if it stays so: {each.mark}: {each.reason}")
     if args.write:
@@ -269,20 +278,32 @@ def report(args: argparse.Namespace, results: Results, known: Sequence[Known]) -
     return 1 if new else 0
 
 
-def _about(machine: Mapping[str, Any]) -> str:
+def _about(results: Results) -> str:
+    machine = results.machine
     where = "; ".join(f"{name}: {says}" for name, says in machine.get("places", {}).items())
+    others = [cell["others"] for cell in results.cells.values() if "others" in cell]
+    busy = statistics.median(others) if others else 0.0
+    warning = " So the ratios say little." if busy > BUSY else ""
     return textwrap.fill(
         f"{machine.get('date')}, Treadle {machine.get('treadle')}, CPython {machine.get('python')}, "
         f"{machine.get('cores')} cores ({machine.get('model') or machine.get('architecture')}), size "
-        f"`{machine.get('size')}`. {where}.",
+        f"`{machine.get('size')}`. {where}. Other programs kept {busy:.1f} cores busy (median).{warning}",
         table.WIDTH,
     )
 
 
+def _parts(path: Path) -> tuple[str, str]:
+    """What stands before the tables and behind them. Raises Misnamed if the file has no marks for them."""
+    head, start, rest = path.read_text(encoding="utf-8").partition(START)
+    _, end, tail = rest.partition(END)
+    if not start or not end:
+        raise Misnamed(f"--write: {path} has no lines {START.strip()!r} and {END!r}, between which the tables go")
+    return head + start, end + tail
+
+
 def _write(path: Path, text: str) -> None:
-    start, end = "<!-- fleet: written by `dev.py bench fleet` -->\n", "<!-- /fleet -->"
-    head, rest = path.read_text(encoding="utf-8").split(start, 1)
-    path.write_text(f"{head}{start}\n{text}\n\n{end}{rest.split(end, 1)[1]}", encoding="utf-8")
+    head, tail = _parts(path)
+    path.write_text(f"{head}\n{text}\n\n{tail}", encoding="utf-8")
 
 
 def main(words: Sequence[str]) -> int:
@@ -292,6 +313,8 @@ def main(words: Sequence[str]) -> int:
     minor = ".".join(platform.python_version_tuple()[:2])
     try:
         known = load(args.known, names)
+        if args.write:
+            _parts(args.write)  # before anything is measured for it
         results = Results(args.file or CACHE / f"fleet-{args.size}-{minor}.json")
         if not args.report:
             measured(args, results, known)

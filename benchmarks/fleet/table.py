@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from benchmarks.fleet.judge import Cell, Figure, Figures, Known, Verdict
@@ -13,6 +13,10 @@ SIGNS: Final = {"slow": "<", "more": "v", "stuck": "#", "failed": "x"}
 LEGEND: Final = (
     "A cell is the ratio to plain, where 1 is as fast; in the row `plain`, and where nothing compares, jobs or calls a "
     "second. Marks: `<` under a third, `v` slower with more workers, `#` stuck, `x` failed; `!` is not a known mark."
+)
+CPU_LEGEND: Final = (
+    "A cell is the CPU of servers + workers, in microseconds, for a plain job or what counts as one. "
+    "A busy machine changes it less than the speed."
 )
 TITLES: Final = {
     "noop": "jobs that do nothing", "nap": "jobs of 50 ms", "calls": "calls, by worker or producer processes",
@@ -24,21 +28,21 @@ def page(figures: Figures, verdicts: Sequence[Verdict]) -> str:
     parts = [textwrap.fill(LEGEND, WIDTH)]
     for storage, kind in dict.fromkeys((cell.storage, cell.kind) for cell in figures):
         cells = [cell for cell in figures if (cell.storage, cell.kind) == (storage, kind)]
-        parts.append(f"**{storage}, {TITLES[kind]}**\n\n{table(cells, figures, verdicts)}")
+        shown = {cell: _shown(cell, figures, verdicts) for cell in cells}
+        parts.append(f"**{storage}, {TITLES[kind]}**\n\n{grid(shown)}")
     return "\n\n".join([*parts, *_marks(verdicts)])
 
 
-def table(cells: Sequence[Cell], figures: Figures, verdicts: Sequence[Verdict]) -> str:
+def grid(shown: Mapping[Cell, str]) -> str:
     """Rows are features or calls, columns are workers and, of drains, their concurrency."""
-    columns = sorted({(cell.concurrency, cell.workers) for cell in cells})
-    found = {(cell.row, cell.concurrency, cell.workers): cell for cell in cells}
+    columns = sorted({(cell.concurrency, cell.workers) for cell in shown})
+    found = {(cell.row, cell.concurrency, cell.workers): text for cell, text in shown.items()}
+    rows = dict.fromkeys(cell.row for cell in shown)
     lines = [["", *(_column(slots, workers) for slots, workers in columns)]]
-    for row in dict.fromkeys(cell.row for cell in cells):
-        here = [found.get((row, *column)) for column in columns]
-        lines.append([row, *(_shown(cell, figures, verdicts) if cell else "" for cell in here)])
+    lines += [[row, *(found.get((row, *column), "") for column in columns)] for row in rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns) + 1)]
-    shown = [_line(line, widths) for line in lines]
-    return "\n".join([shown[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *shown[1:]])
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([_line(lines[0], widths), rule, *(_line(line, widths) for line in lines[1:])])
 
 
 def _column(slots: int, workers: int) -> str:
@@ -63,6 +67,24 @@ def figure(rounds: Sequence[Figure]) -> str:
         return "-"
     best = max(good, key=lambda each: each.ratio if each.ratio is not None else each.rate)
     return f"{best.rate:,.0f}" if best.ratio is None else f"{best.ratio:.2f}"
+
+
+def costs(figures: Figures) -> str:
+    """Tables of the CPU that a job takes, of the round in which it took least."""
+    parts = [textwrap.fill(CPU_LEGEND, WIDTH)]
+    for storage, kind in dict.fromkeys((cell.storage, cell.kind) for cell in figures if cell.concurrency):
+        cells = [cell for cell in figures if (cell.storage, cell.kind) == (storage, kind)]
+        shown = {cell: _cost(figures[cell]) for cell in cells}
+        parts.append(f"**{storage}, {TITLES[kind]}**\n\n{grid(shown)}")
+    return "\n\n".join(parts)
+
+
+def _cost(rounds: Sequence[Figure]) -> str:
+    good = [each for each in rounds if not each.error]
+    if not good:
+        return "-"
+    least = min(good, key=lambda each: each.server + each.workers)
+    return f"{least.server:,.0f} + {least.workers:,.0f}"
 
 
 def _marks(verdicts: Sequence[Verdict]) -> list[str]:

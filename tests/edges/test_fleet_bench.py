@@ -123,6 +123,13 @@ def test_the_table_shows_ratios_marks_and_reasons_within_100_columns() -> None:
     assert max(map(len, [*text.splitlines(), *known.splitlines()])) <= 100
 
 
+def test_the_cpu_of_a_job_is_shown_of_the_round_that_took_least() -> None:
+    figures = {ONE: [Figure(rate=1.0, server=90.0, workers=50.0), Figure(rate=1.0, server=70.0, workers=40.0)]}
+    text = table.costs(figures)
+    assert "| tenants | 70 + 40 |" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
 # --- what is measured
 
 
@@ -217,6 +224,17 @@ def test_tables_are_written_between_their_marks(tmp_path: Path) -> None:
     assert text.endswith("<!-- /fleet -->\nafter\n")
     assert "| plain |      5 |" in text
     assert "old" not in text
+
+
+def test_a_page_without_marks_and_a_report_of_nothing_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no marks here\n")
+    assert fleet(tmp_path, "", "--write", str(page)) == 2
+    assert "between which the tables go" in capsys.readouterr().err
+    assert fleet(tmp_path, "", "--report") == 2
+    assert "run it without --report" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
