@@ -1,7 +1,7 @@
 """`python3 dev.py bench fleet`: every feature on every storage, with several worker processes, against plain jobs.
 
     python3 dev.py bench fleet --quick                 sqlite, postgres and valkey, a part of the cells
-    python3 dev.py bench fleet                         all cells of these three: two hours or more
+    python3 dev.py bench fleet                         all cells of these three: some hours
     python3 dev.py bench fleet --only tenants strict --url postgres --workers 1 4 --concurrency 100
     python3 dev.py bench fleet --only looks --rows 1000000
     python3 dev.py bench fleet --resume                goes on with what is missing; failures are measured again
@@ -55,7 +55,7 @@ from benchmarks.harness.run import commit, machine
 from treadle import Unsupported
 
 FULL: Final = Effort(noops=8_000, naps=20, cut=20.0, acts=10_000, rows=1_000_000, seconds=3.0)
-QUICK: Final = Effort(noops=6_000, naps=10, cut=10.0, acts=10_000, rows=100_000, seconds=1.5)
+QUICK: Final = Effort(noops=4_000, naps=10, cut=10.0, acts=10_000, rows=100_000, seconds=1.5)
 TINY: Final = Effort(noops=60, naps=1, cut=60.0, acts=40, rows=1_000, seconds=0.1)
 EFFORTS: Final = {"full": FULL, "quick": QUICK, "tiny": TINY}
 WORKERS: Final = {"full": [1, 2, 4], "quick": [1, 4], "tiny": [1]}
@@ -97,7 +97,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--kinds", nargs="+", default=[*KINDS, "calls"], metavar="NAME", help=f"of {', '.join(KINDS)}, calls")
     add("--workers", nargs="+", type=_count, metavar="N", help="worker processes. [default: 1 2 4; quick: 1 4]")
     add("--concurrency", nargs="+", type=_count, metavar="N", help="of a worker. [default: 20 100; quick: 20]")
-    add("--jobs", type=_count, help="jobs that do nothing, for a cell. [default: 8000; quick: 6000]")
+    add("--jobs", type=_count, help="jobs that do nothing, for a cell. [default: 8000; quick: 4000]")
     add("--rows", type=_count, help="jobs stored while lists are polled. [default: 1000000; quick: 100000]")
     add("--rounds", type=_count, default=3, help="how often a cell with a new mark is measured. [default: 3]")
     size = parser.add_mutually_exclusive_group()
