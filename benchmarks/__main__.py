@@ -1,14 +1,14 @@
 """`python3 dev.py bench`: Treadle beside its peers (harness/run.py); with a name in front, one of the smaller ones.
 
-`bench engine` measures Treadle alone, `bench claim-cost` and `bench backlog` what very many stored jobs cost, `bench
-blocked` what those of one blocked tenant cost the others, `bench roads` what a job costs a Redis server by what it
-asks for, `bench http` what requests cost a server, `bench lateness` how late delayed jobs are picked up, `bench
-plans` how PostgreSQL finds the next jobs, `bench churn` whether a database that was busy for an hour is slower than a
-new one, `bench fleet-limits` what limits cost a fleet of workers, `bench fleet-lines` what jobs of other tasks and
-batch tasks do, `bench acts` what a cancel or retry of many jobs takes, `bench starts` what the start of a worker
-costs beside a million jobs, `bench bulk` what many jobs in one call take, `bench singles` what hints cost, `bench
-readers` what a forgotten reader costs, `bench waits` how long calls wait for each other on PostgreSQL, `bench
-server-hostile` what ordinary callers notice of hostile connections.
+`bench fleet` measures every feature on every storage with several worker processes, `bench engine` Treadle alone,
+`bench claim-cost` and `bench backlog` what very many stored jobs cost, `bench blocked` what those of one blocked tenant
+cost the others, `bench roads` what a job costs a Redis server by what it asks for, `bench http` what requests cost a
+server, `bench lateness` how late delayed jobs are picked up, `bench plans` how PostgreSQL finds the next jobs, `bench
+churn` whether a database that was busy for an hour is slower than a new one, `bench fleet-limits` what limits cost a
+fleet of workers, `bench fleet-lines` what jobs of other tasks and batch tasks do, `bench acts` what a cancel or a retry
+of many jobs takes, `bench starts` what the start of a worker costs beside a million jobs, `bench bulk` what many jobs
+in one call take, `bench singles` what hints cost, `bench readers` what a forgotten reader costs, `bench waits` how long
+calls wait for each other on PostgreSQL, `bench server-hostile` what ordinary callers notice of hostile connections.
 `bench envs [NAME ...] [--python 3.13]` makes the environments of the peers ahead of a run, `bench pins [NAME ...]`
 compiles their pins anew.
 """
@@ -23,6 +23,7 @@ SMALLER = {
     "http": "over_http", "lateness": "lateness", "plans": "plans", "churn": "churn", "fleet-limits": "fleet_limits",
     "acts": "acts", "starts": "starts", "bulk": "bulk", "singles": "singles", "readers": "readers",
     "fleet-lines": "fleet_lines", "server-hostile": "hostile", "waits": "waits",
+    "fleet": "fleet.run",
 }  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def main(words: list[str]) -> int:
 
         return envs(rest)
     elif name in SMALLER:
-        importlib.import_module(f"benchmarks.{SMALLER[name]}").main(rest)
+        return importlib.import_module(f"benchmarks.{SMALLER[name]}").main(rest) or 0
     else:
         from benchmarks.harness.run import main as run
 
