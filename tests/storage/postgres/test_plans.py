@@ -21,6 +21,10 @@ READ = (
     " WHERE schemaname = 'treadle' AND relname IN ('job', 'ended', 'slot', 'holder')"
 )
 
+WHOLE = (
+    "SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE schemaname = 'treadle' AND relname IN ('job', 'ended')"
+)
+
 
 class Reader:
     """One connection, and how many rows its verbs read."""
@@ -138,3 +142,26 @@ async def test_children_with_keys(reader: Reader, conflict: Literal["keep", "rep
     born = tuple(job(f"child{n}", key=f"key of child {n}", key_conflict=conflict) for n in range(FEW))
     ending = Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, then=born)
     assert await reader.read(reader.storage.settle([ending])) < MANY
+
+
+async def test_rows_by_id() -> None:
+    """A plan of a moment when the tables were small read them whole, until they were analyzed."""
+    database = postgres.database()
+    storage = PostgresStorage(f"{database}?pool=1")
+    with psycopg.connect(database, autocommit=True) as beside:
+
+        async def whole() -> dict[str, int]:
+            await storage._pool.run("SELECT pg_stat_force_next_flush()", [])
+            return dict(beside.execute(WHOLE).fetchall())
+
+        await storage.open()
+        await storage._pool.run("ANALYZE treadle.job, treadle.ended", [])
+        await storage.enqueue([job("first")])
+        for _ in range(8):  # after five PostgreSQL decides on a plan for good
+            await storage.get(["first", "none"])
+        await fill(storage, "new")
+        before = await whole()
+        found = await storage.get([f"new{n:06}" for n in range(FEW)])
+        assert None not in found
+        assert await whole() == before
+        await storage.close()

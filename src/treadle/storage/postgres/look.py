@@ -19,10 +19,7 @@ from treadle.storage.postgres.connection import Runner
 from treadle.storage.postgres.rows import NUMBER, STATES, TOLD, TOLD_ENDED, heard, record, said, text
 
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
-BY_IDS: Final = (
-    f"SELECT {TOLD} FROM {{schema}}.job j WHERE j.id = ANY({IDS}) UNION ALL "
-    f"SELECT {TOLD_ENDED} FROM {{schema}}.ended j WHERE j.id = ANY({IDS})"
-)
+BY_IDS: Final = f"SELECT * FROM {{schema}}.rows_of({IDS})"
 
 # How each order cuts its pages: the columns, their direction, and what lies behind a cursor.
 ORDERS: Final = {
@@ -66,7 +63,7 @@ _presence = msgspec.json.Decoder(Presence).decode
 
 async def by_ids(run: Runner, ids: Sequence[str]) -> dict[str, Record]:
     names = text(list(dict.fromkeys(ids)))
-    rows = map(record, await run.run(BY_IDS, [names, names]))
+    rows = map(record, await run.run(BY_IDS, [names]))
     return {row.job.id: row for row in rows}
 
 
