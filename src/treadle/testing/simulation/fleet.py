@@ -363,8 +363,7 @@ class _Slot:
         """It starts no more, and does no more."""
         self._over = True
         if self._actor is not None:
-            self._loop.actors.remove(self._actor)
-            self._actor.alive = False
+            self._loop.remove(self._actor)
 
 
 _BY_STEPS = ("kill", "stop", "stall", "cut")

@@ -13,9 +13,12 @@ from asyncio.base_events import BaseEventLoop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from typing import Any
+from itertools import count
+from typing import Any, TypeVarTuple
 
 from treadle.testing.history import Entry, History
+
+Ts = TypeVarTuple("Ts")
 
 SPIN = 1_000_000  # callbacks of one moment, after which time stands still for good
 CLOSINGS = 10  # times that a coroutine may go on after it was told to end
@@ -55,11 +58,14 @@ class SimulatedLoop(BaseEventLoop):
         super().__init__()
         self.chance, self.now = chance, 0.0
         self._turns = 0  # of this moment
+        self._awake = 0.0  # from when on no actor stands still
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = count()  # of timers: those of one moment fire in the order in which they were set
         self.actors: list[Actor] = []
+        self.busy: list[Actor] = []  # those that have something to do
         self.entries: list[Entry] = []
         self.root = self.actor("program")
         self.errors: list[dict[str, Any]] = []
-        vars(self)["_ready"] = _Inbox(self.root)
         self.set_exception_handler(lambda _, context: self.errors.append(context))
 
     def actor(self, name: str) -> Actor:
@@ -81,16 +87,23 @@ class SimulatedLoop(BaseEventLoop):
         """It never does anything again. Its tasks are kept, so that no line of them runs because they are collected."""
         if actor.alive:
             actor.history.add("crashed")
-            actor.alive = False
-            actor.ready.clear()
-            self.actors.remove(actor)
+            self.remove(actor)
             self.root.kept |= asyncio.all_tasks(self)
+
+    def remove(self, actor: Actor) -> None:
+        """It takes no further part."""
+        actor.alive = False
+        actor.ready.clear()
+        self.actors.remove(actor)
+        if actor in self.busy:
+            self.busy.remove(actor)
 
     def stall(self, actor: Actor, seconds: float) -> None:
         """It stands still for so long, and then goes on as if nothing had been."""
         if actor.alive:
             actor.history.add("stalled", at=self.now + seconds, seconds=seconds)
             actor.asleep_until = self.now + seconds
+            self._awake = max(self._awake, actor.asleep_until)
 
     # --- what a loop is asked for
 
@@ -98,13 +111,55 @@ class SimulatedLoop(BaseEventLoop):
         """Virtual seconds since the beginning."""
         return self.now
 
+    # The base class checks and counts for debugging and for other threads in each of these: a tenth of a seed.
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._give(handle, ACTOR.get() if context is None else context.get(ACTOR))
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def _give(self, handle: asyncio.Handle, actor: Actor | None) -> None:
+        """To the actor that has scheduled it."""
+        actor = actor or self.root
+        if actor.alive:
+            if not actor.ready:
+                self.busy.append(actor)
+            actor.ready.append(handle)
+
     def _run_once(self) -> None:
-        ready = [actor for actor in self.actors if actor.ready and actor.asleep_until <= self.now]
-        if not ready:
-            self._move_on()
-            return
-        actor = ready[0] if len(ready) == 1 else ready[int(self.chance.random() * len(ready))]
+        while not self._stopping:  # type: ignore[attr-defined]
+            ready = self.busy
+            if self._awake > self.now:
+                ready = [actor for actor in ready if actor.asleep_until <= self.now]
+            if ready:
+                self._step(ready[0] if len(ready) == 1 else ready[int(self.chance.random() * len(ready))])
+            else:
+                self._move_on()
+
+    def _step(self, actor: Actor) -> None:
+        """The next thing that this actor has to do."""
         handle = actor.ready.popleft()
+        if not actor.ready:
+            self.busy.remove(actor)
         self._turns += 1
         if self._turns > SPIN:
             raise Stuck(f"{actor.name} goes on and on without letting time pass")
@@ -116,19 +171,21 @@ class SimulatedLoop(BaseEventLoop):
 
     def _move_on(self) -> None:
         """To the next moment at which something is to be done."""
-        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        while timers and timers[0].cancelled():
-            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
-        moments = [actor.asleep_until for actor in self.actors if actor.ready]
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        moments = [actor.asleep_until for actor in self.busy]
         if timers:
-            moments.append(timers[0].when())
+            moments.append(timers[0][0])
         if not moments:
             raise Stuck("nobody has anything to do, and the scenario has not ended")
         self.now, self._turns = max(self.now, min(moments)), 0
-        while timers and timers[0].when() <= self.now:
-            handle = heapq.heappop(timers)
-            handle._scheduled = False  # type: ignore[attr-defined]
-            self._ready.append(handle)  # type: ignore[attr-defined]
+        while timers and timers[0][0] <= self.now:
+            handle = heapq.heappop(timers)[2]
+            self._give(handle, handle._context.get(ACTOR))  # type: ignore[attr-defined]
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is left out when its moment comes."""
 
     def _process_events(self, event_list: Any) -> None: ...
 
@@ -146,6 +203,7 @@ class SimulatedLoop(BaseEventLoop):
                     _close(task.get_coro())
 
         told = len(self.entries)  # what is written from here on was done by nobody
+        self.busy.clear()
         for actor in self.actors:
             actor.ready.clear()
             actor.watch, actor.asleep_until = None, 0.0
@@ -154,21 +212,6 @@ class SimulatedLoop(BaseEventLoop):
         del self.entries[told:]
         self.root.kept.clear()
         self.errors.clear()
-
-
-class _Inbox:
-    """Where the base class puts what is to be run: to its actor."""
-
-    def __init__(self, root: Actor) -> None:
-        self._root = root
-
-    def append(self, handle: asyncio.Handle) -> None:
-        actor = handle._context.get(ACTOR) or self._root  # type: ignore[attr-defined]
-        if actor.alive:
-            actor.ready.append(handle)
-
-    def clear(self) -> None:
-        self._root.ready.clear()
 
 
 def _close(work: Any) -> None:

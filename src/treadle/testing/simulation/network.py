@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextvars import Context
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from treadle.errors import StorageUnavailable
@@ -55,6 +56,8 @@ class Network:
     def __init__(self, storage: Storage, loop: SimulatedLoop, chance: random.Random) -> None:
         self.storage, self._loop, self._chance = storage, loop, chance
         self._server = loop.actor("storage")
+        self._context = Context()
+        self._context.run(ACTOR.set, self._server)
         self._lines: dict[Actor, Line] = {}
         self._claimed: set[tuple[str, int]] = set()
         self.calls: Counter[str] = Counter()
@@ -89,13 +92,20 @@ class Network:
         await asyncio.sleep(TRAVEL * slow / SLOW if slow < SLOW else 0)
 
     async def _served(self, call: Callable[[], Awaitable[T]], twice: bool) -> T:
-        """Carried out by the server, whatever becomes of the caller."""
+        """Carried out by the server, whatever becomes of the caller. A task of the server's own is made only for a call
+        that waits for something: most do not, and without tasks for them a seed has half as many steps."""
 
         async def serve() -> T:
             answer = await call()
             return await call() if twice else answer
 
-        return await asyncio.shield(self._loop.start(self._server, serve()))
+        work = serve()
+        try:
+            first = self._context.run(work.send, None)
+        except StopIteration as done:
+            answer: T = done.value
+            return answer
+        return await asyncio.shield(self._loop.start(self._server, _went_on(work, first)))
 
     def _note(self, claimed: Claimed, ask: Claim) -> None:
         """The first time that a claim is carried out is when the job is claimed."""
@@ -156,6 +166,25 @@ class Network:
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         return await self._call("watch", lambda: self.storage.watch(topics, timeout))
+
+
+async def _went_on(work: Coroutine[Any, Any, T], first: object) -> T:
+    return await _Begun(work, first)
+
+
+class _Begun(Awaitable[T]):
+    """The rest of a coroutine that waits for `first`."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], first: object) -> None:
+        self._work, self._first = work, first
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        try:
+            yield self._first
+        except BaseException:  # the simulation ends
+            self._work.close()
+            raise
+        return (yield from self._work.__await__())
 
 
 class _OneByOne(Network):
