@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
-from treadle.model import LimitFacts, NewJob, Record, State
+from treadle import promises
+from treadle.model import LimitFacts, NewJob, Record, Settled, State
 from treadle.operate.acts import GROUP, Acts, cancelled
 from treadle.storage import connect
+from treadle.storage.contract import Storage
 
 Patch = pytest.MonkeyPatch
 MEMORY: Any = type(connect("memory://"))
@@ -140,6 +142,38 @@ def acknowledged_and_not_stored(patch: Patch) -> None:
     patch.setattr(MEMORY, "enqueue", enqueue)
 
 
+def signal_lost(patch: Patch) -> None:
+    """Not of a review: a signal is acknowledged, and its row stays open."""
+    real, number = MEMORY.settle, count(1)
+
+    async def settle(self: Any, outcomes: Sequence[Any]) -> Any:
+        kept = [out for out in outcomes if not (out.id.startswith(promises.SIGNAL) and not next(number) % 2)]
+        return await real(self, kept) if len(kept) == len(outcomes) else [Settled("applied")]
+
+    patch.setattr(MEMORY, "settle", settle)
+
+
+def signal_given_twice(patch: Patch) -> None:
+    """Not of a review: a signal that was given already, and whose answer was lost, is given once more."""
+    real = promises.give
+
+    class Blind:
+        """A storage that takes a given signal for one that is used up."""
+
+        def __init__(self, storage: Any) -> None:
+            self.enqueue, self.settle, self._get = storage.enqueue, storage.settle, storage.get
+
+        async def get(self, ids: Sequence[str]) -> Any:
+            return [
+                replace(row, state=State.FAILED) if row and row.state.final else row for row in await self._get(ids)
+            ]
+
+    async def give(storage: Any, *rest: Any) -> None:
+        await real(cast("Storage", Blind(storage)), *rest)
+
+    patch.setattr(promises, "give", give)
+
+
 MUTANTS: dict[str, Callable[[Patch], None]] = {
     "O-1": step_not_stored,
     "O-3": strict_order_lost,
@@ -151,4 +185,6 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "L-1": pause_lost,
     "S-5": slots_leak,
     "S-10": acknowledged_and_not_stored,
+    "signal lost": signal_lost,
+    "signal twice": signal_given_twice,
 }

@@ -40,6 +40,13 @@ def row(id: str = "a", begin: float = 1.0, end: float = 2.0, **job: Any) -> Reco
     )  # fmt: skip
 
 
+def signal(turn: str) -> Record:
+    """A signal `s` that was given to the job `a`."""
+    payload = '{"job":"a","signal":"s"}'
+    return Record(job=NewJob(id=f"treadle:signal:{turn}", task="", payload=payload, root="a", parent="a"), version=1,
+                  state=State.SUCCEEDED, after=(), result="1", created_at=START)  # fmt: skip
+
+
 def rules(entries: Sequence[Entry], rows: Sequence[Record], *limits: LimitUse, **rest: Any) -> list[str]:
     return [found.rule for found in check(entries, rows, limits, lease=LEASE, **rest)]
 
@@ -66,6 +73,8 @@ ASKED_LATER = at(1, "asked", "b"), at(1.5, "stored", "b")
         ("step", [*lived(), at(1.2, "kept", name="s", text="1"), at(1.3, "step", name="s")], [row()]),
         ("step", [*lived(), *(at(1, "kept", name="s", text=text) for text in "12")], [row()]),
         ("signal", [*lived(), at(1, "received", name="s", text="1")], [row()]),
+        ("signal", [*lived(), at(1, "signalled", name="s", text="1")], [row()]),
+        ("signal", lived(), [row(), *(signal(f"{turn}") for turn in (1, 2))]),
         ("key", [*lived("a"), *lived("b")], [row("a", key="k"), row("b", key="k")]),
         ("order", [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]], [row("a", 3, 4), row("b", 2, 3)]),
         ("after", [*lived("a", 1, 4), *lived("b", 2, 3)], [row("a", 1, 4), row("b", 2, 3, after=("a",))]),
@@ -81,6 +90,16 @@ def test_what_a_fault_may_cause_is_no_violation() -> None:
     assert rules([*lost, *again], [replace(row(), version=3)]) == []
     assert rules([at(0, "asked", "b")], []) == []  # nobody answered, and nothing is stored
     assert rules([at(0, "asked")], [replace(row(), result=None)]) == []  # nobody answered, and it is stored
+
+
+def test_a_signal_that_was_given_is_received_or_stored() -> None:
+    given = [*lived(), at(1, "signalled", name="s", text="1")]
+    assert rules(given, [row(), signal("1")]) == []
+    assert (
+        rules([*given, at(0.9, "signal", name="s", text="1"), at(1.5, "received", name="s", text="1")], [row()]) == []
+    )
+    waits = replace(row(), state=State.WAITING, result=None, after=("treadle:signal:1",))
+    assert rules(given, [waits, signal("1")], waiting={"a"}) == ["signal"]
 
 
 def test_limits() -> None:

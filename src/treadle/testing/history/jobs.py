@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from treadle.model import FINAL, State
+from treadle.promises import signal_name
 from treadle.testing.history.entries import Entry
 from treadle.testing.history.evidence import Evidence, Run, Violation
 
@@ -137,6 +138,29 @@ def signals(it: Evidence) -> Iterator[Violation]:
                 )
             if got.setdefault(key, entry.text) != entry.text:
                 yield it.violation("signal", f"{entry.id} received two values of {entry.name}", entry.id)
+    yield from signals_lost(it, got.keys())
+
+
+def signals_lost(it: Evidence, got: Collection[tuple[str, str]]) -> Iterator[Violation]:
+    """A signal whose giving was answered is stored, or was received; and of one name a job gets one, unless somebody
+    has acted on its workflow. A job that waits for a signal that was given goes on."""
+    stored: dict[tuple[str, str], list[str]] = {}
+    for row in it.rows.values():
+        name = signal_name(row)
+        if name is not None and row.state is State.SUCCEEDED and row.job.parent is not None:
+            stored.setdefault((row.job.parent, name), []).append(row.job.id)
+    for entry in it.entries:
+        key = entry.id, entry.name
+        job = it.rows.get(entry.id)
+        over = (job is None or job.state in FINAL) and it.acts_on(entry.id)
+        if entry.what == "signalled" and key not in stored and key not in got and not over:
+            yield it.violation("signal", f"{entry.id} was given {entry.name}, and it is not stored", entry.id)
+    for (id, name), rows in stored.items():
+        if len(rows) > 1 and not it.acts_on(id):
+            yield it.violation("signal", f"{id} was given {name} {len(rows)} times", id, *rows)
+        waits = it.rows.get(id)
+        if waits is not None and waits.state is State.WAITING and set(rows) & set(waits.after):
+            yield it.violation("signal", f"{id} still waits for {name}, which was given", id, *rows)
 
 
 def expectations(it: Evidence, expected: Mapping[str, str | None]) -> Iterator[Violation]:
