@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from benchmarks.claim_cost import CALL, there
 from treadle import App
-from treadle.model import Claim, NewJob, Outcome, State
+from treadle.core.model import Claim, NewJob, Outcome, State
 
 LEASE = 1e5  # s
 Act = Callable[[App], Awaitable[int]]

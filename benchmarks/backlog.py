@@ -15,7 +15,7 @@ import random
 
 from benchmarks.claim_cost import fill, settle
 from tests.servers.valkey import Valkey
-from treadle.model import Claim
+from treadle.core.model import Claim
 from treadle.storage import connect
 
 ROUNDS = 40

@@ -16,7 +16,7 @@ import time
 from contextlib import AsyncExitStack
 
 from benchmarks.claim_cost import BATCH, CLAIMS, LEASE, READY_JOBS, a_claim, fill, settle, there
-from treadle.model import Claim, Limit
+from treadle.core.model import Claim, Limit
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.claim_cost import there
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 from treadle.storage import connect
 
 Make = Callable[[int], NewJob]

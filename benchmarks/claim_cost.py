@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from treadle.model import Claim, Limit, NewJob, Outcome, Record, State
+from treadle.core.model import Claim, Limit, NewJob, Outcome, Record, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

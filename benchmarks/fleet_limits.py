@@ -30,7 +30,7 @@ from benchmarks.draining import drained
 from benchmarks.harness import procs
 from benchmarks.over_http import serving
 from treadle import App, Flow, Limit, State, Worker, flow
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 
 LOOK = 0.5  # s between two counts; with 5,000 rates one takes a tenth of that
 QUEUES = tuple(f"q{number}" for number in range(6))

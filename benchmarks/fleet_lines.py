@@ -25,7 +25,7 @@ import tempfile
 from benchmarks.claim_cost import there
 from benchmarks.draining import drained
 from treadle import App, Worker
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 
 LOOK = 0.02  # s between two counts
 CALL = 1_000  # jobs of one enqueue

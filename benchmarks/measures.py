@@ -10,7 +10,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from treadle import App, Worker, defaults
+from treadle import App, Worker
+from treadle.core import defaults
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.worker.loop import calm_collector

@@ -15,7 +15,7 @@ from typing import LiteralString
 import psycopg
 
 from tests.servers.postgres import Postgres
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 from treadle.storage import connect
 
 PINNED: LiteralString = (

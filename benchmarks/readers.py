@@ -17,7 +17,7 @@ import sqlite3
 import tempfile
 import time
 
-from treadle.model import Claim, NewJob, Outcome, State
+from treadle.core.model import Claim, NewJob, Outcome, State
 from treadle.storage import connect
 
 CALL = 100

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from benchmarks.claim_cost import settle
 from tests.servers.valkey import Valkey
-from treadle.model import Claim, Limit, NewJob, Outcome, State
+from treadle.core.model import Claim, Limit, NewJob, Outcome, State
 from treadle.storage import connect
 
 Make = Callable[[int], NewJob]

@@ -18,7 +18,7 @@ import time
 
 from tests.servers.postgres import Postgres
 from treadle import App
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 
 
 def slow(commit: int) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import time
 from benchmarks.claim_cost import there
 from benchmarks.harness import procs
 from treadle import App, Limit, Worker
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 
 CALL = 5_000  # jobs of one enqueue
 IDLE = 0.5  # s

@@ -25,8 +25,8 @@ import psycopg
 from msgspec.structs import replace
 
 from benchmarks.claim_cost import there
+from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.errors import StorageError
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage.postgres import PostgresStorage
 
 WORKERS = 6

@@ -125,9 +125,7 @@ def figures(folder: Path) -> Iterator[tuple[str, str]]:
     known = {module.name: module for module in found}
     graph = {module.name: _imports(module, known) for module in found}
     sizes = sorted(module.lines for module in found)
-    classes = [
-        (module, node) for module in found for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)
-    ]
+    classes = [(module, node) for module in found for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
     makers = [
         Place(_parameters(it), f"{module.name}.{node.name}")
         for module, node in classes

@@ -22,7 +22,7 @@ from benchmarks.fleet.drain import KINDS, Effort, Shape, fleet
 from benchmarks.fleet.judge import Figure
 from benchmarks.fleet.tasks import Kit, define
 from treadle import App
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 
 Empty = Callable[[], AbstractContextManager[str]]  # the URL of an empty storage
 Rows = dict[str, Figure]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from treadle import Abort, App, Flow, JobSpec, Retry, Worker, current, flow
-from treadle.events import Event
+from treadle.core.events import Event
 
 MARK: Final = struct.Struct("d")  # a moment of time.monotonic, which all processes of a machine share
 QUEUES: Final = tuple(f"q{number}" for number in range(6))

@@ -14,6 +14,9 @@ from treadle.app import App
 from treadle.batch import BatchTask
 from treadle.compose.flow import Conclude, Flow, chain, flow, gather
 from treadle.context import JobFilter, current, current_batch
+from treadle.core.events import Event
+from treadle.core.job import Job, JobSpec
+from treadle.core.model import Limit, Record, State
 from treadle.errors import (
     AnswerTooLarge,
     BadArgument,
@@ -54,10 +57,7 @@ from treadle.errors import (
     Unsupported,
     WorkflowFailed,
 )  # fmt: skip
-from treadle.events import Event
-from treadle.job import Job, JobSpec
 from treadle.middleware import Middleware
-from treadle.model import Limit, Record, State
 from treadle.options import Key, Sizes, all_done, all_succeeded, at_least
 from treadle.pipeline import Pipeline, Step
 from treadle.retry import Abort, Defer, Retry

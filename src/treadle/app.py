@@ -14,23 +14,25 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterab
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from treadle import clock as clocks
 from treadle import codec as codecs
-from treadle import config, defaults, judge, middleware
+from treadle import config, judge, middleware
 from treadle import cron as crons
-from treadle.awaiting import Awaited, check_awaited
 from treadle.batch import BatchDecorator, BatchTask
 from treadle.client import Client
 from treadle.compose.reduce import Reducer
 from treadle.compose.sent import SENDING, flatten, waiting
+from treadle.core import clock as clocks
+from treadle.core import defaults
+from treadle.core.argument_names import refuse_unknown, spelled, spelled_call
+from treadle.core.events import Emitter, Event, Listener
+from treadle.core.ids import IdFactory, UuidV7
+from treadle.core.job import Continuation, Job, JobSpec, Value
+from treadle.core.model import Limit
+from treadle.core.must_await import Awaited, check_awaited
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.errors import BadOption, BadTask, UnknownTask
-from treadle.events import Emitter, Event, Listener
-from treadle.ids import IdFactory, UuidV7
-from treadle.job import Continuation, Job, JobSpec, Value
 from treadle.judge import HOLD
 from treadle.lifecycle import Lifecycle
-from treadle.model import Limit
 from treadle.nested import guarded
 from treadle.operate.dead import Dead
 from treadle.operate.following import Following
@@ -52,7 +54,6 @@ from treadle.storage.contract import Bound, Storage, confined
 from treadle.storage.sessions import bound_to
 from treadle.sync import Portal
 from treadle.task import Computed, Kind, Maker, Stub, Task, own_limit
-from treadle.words import refuse_unknown, spelled, spelled_call
 from treadle.worker.inline import Inline
 
 if TYPE_CHECKING:

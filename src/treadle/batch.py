@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
-from treadle import codec, defaults
+from treadle import codec
+from treadle.core import defaults
 from treadle.errors import BadOption, BadResult, BadTask
 from treadle.judge import OnError
 from treadle.options import Options

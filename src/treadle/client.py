@@ -11,14 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from treadle import context, defaults, middleware, nested
+from treadle import context, middleware, nested
 from treadle.compose.check import acyclic
 from treadle.compose.fold import decode_of
+from treadle.core import defaults
+from treadle.core.events import Emitter, Event
+from treadle.core.job import Job, JobSpec, Progress, has_result
+from treadle.core.model import NewJob, Query, Record, State
 from treadle.ending import failure_of
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, TreadleError, UnknownJob
-from treadle.events import Emitter, Event
-from treadle.job import Job, JobSpec, Progress, has_result
-from treadle.model import NewJob, Query, Record, State
 from treadle.retry import seconds
 from treadle.started import started
 from treadle.storage.contract import Bound, Storage

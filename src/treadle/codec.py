@@ -31,8 +31,8 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from treadle import tagged
+from treadle.core.job import returned
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
-from treadle.job import returned
 from treadle.parameters import Envelope, Param, Parameters, param_of
 from treadle.probe import probe
 from treadle.shape import MISSING, Shape, encode_plain, reason

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from treadle import words
+from treadle.core import argument_names
 from treadle.errors import BadUrl
 
 
@@ -40,7 +40,7 @@ def store_token(environment: Mapping[str, str] = os.environ) -> str | None:
 def caller_file(depth: int = 2) -> str | None:
     """The file of the code that called our caller; None where there is none, as at a prompt."""
     frame = sys._getframe(depth)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == words.__name__:  # it checks the call
+    while frame.f_back is not None and frame.f_globals.get("__name__") == argument_names.__name__:  # it checks the call
         frame = frame.f_back
     name: str | None = frame.f_globals.get("__file__")
     return name

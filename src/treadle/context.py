@@ -17,11 +17,12 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from treadle import defaults, forks, ids, judge
-from treadle.clock import moment
+from treadle import forks, judge
+from treadle.core import defaults, ids
+from treadle.core.clock import moment
+from treadle.core.model import Outcome, Record
 from treadle.durable import Durable, Home, Once
 from treadle.errors import BadOption, NestedTransaction, TreadleError
-from treadle.model import Outcome, Record
 from treadle.retry import seconds
 from treadle.storage.contract import Storage
 from treadle.transaction import Open, Scope

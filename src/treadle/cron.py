@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 from msgspec import Struct
 
-from treadle import defaults
-from treadle.clock import moment
+from treadle.core import defaults
+from treadle.core.clock import moment
 from treadle.errors import BadOption
 from treadle.retry import seconds
 

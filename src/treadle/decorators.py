@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
 from treadle.compose.flow import Flow
+from treadle.core.job import Continuation, JobSpec, Value
 from treadle.errors import BadTask
-from treadle.job import Continuation, JobSpec, Value
 from treadle.task import Task
 
 P = ParamSpec("P")

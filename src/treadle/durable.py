@@ -24,11 +24,12 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from treadle import defaults, judge
+from treadle import judge
 from treadle.codec import Codec, Signature, TaggedCodec, decode_any
+from treadle.core import defaults
+from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.memo import Asked, Entry, Memo, running_step, valued
-from treadle.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
 from treadle.options import Sizes
 from treadle.promises import (
     ONCE,

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from treadle import defaults, ids
+from treadle.core import defaults, ids
+from treadle.core.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadArgument, RemoteFailure
-from treadle.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
 
 SUMMARY = 300  # characters of the line that sums up an error

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from treadle import clock
+from treadle.core import clock
 from treadle.errors import EventLoopError, StorageUnavailable
 from treadle.started import started
 

@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import Pairs
 from treadle.errors import UNREADABLE, BadStep, StepMismatch, TooLarge
-from treadle.model import Pairs
 from treadle.options import Sizes
 
 OURS = "treadle:"  # entries of the memo that are no steps begin so

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from treadle.context import Context
+from treadle.core.job import Job, JobSpec, Sender
+from treadle.core.model import NewJob
 from treadle.errors import BadTask
-from treadle.job import Job, JobSpec, Sender
-from treadle.model import NewJob
 
 Specs = Sequence[JobSpec[Any]]
 Send = Callable[[Specs], Awaitable[Any]]

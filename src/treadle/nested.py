@@ -9,7 +9,8 @@ import sys
 from types import FrameType
 from typing import Any, Final, NoReturn, cast
 
-from treadle import context, ids
+from treadle import context
+from treadle.core import ids
 from treadle.errors import NestedTransaction
 from treadle.storage.contract import Storage
 

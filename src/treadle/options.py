@@ -13,11 +13,11 @@ from typing import Any, Final, Literal, Protocol, TypedDict, cast
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from treadle import defaults, ids
+from treadle.core import defaults, ids
+from treadle.core.argument_names import Spelled, spelled_call
+from treadle.core.ranges import CONTROL, OWN
 from treadle.errors import BadOption, TooLarge
-from treadle.ranges import CONTROL, OWN
 from treadle.retry import Policy, Retry, seconds, until
-from treadle.words import Spelled, spelled_call
 
 Seconds = float | timedelta
 

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import EXPIRED, NewJob, Outcome, Record, State
 from treadle.errors import UNREADABLE, BadOption, ForeignRow, Signalled
-from treadle.model import EXPIRED, NewJob, Outcome, Record, State
 from treadle.storage.contract import Storage
 
 SIGNAL = "treadle:signal:"  # ids of such rows begin so

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeGuard
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.argument_names import Spelled, spelled
 from treadle.errors import UNREADABLE, BadOption, TreadleError
-from treadle.words import Spelled, spelled
 
 
 def seconds(value: object, option: str) -> float:

@@ -15,16 +15,17 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from treadle import defaults, forks, judge, middleware
+from treadle import forks, judge, middleware
 from treadle.batch import BatchTask
 from treadle.codec import MISSING
 from treadle.compose.next import Next, next_of
 from treadle.compose.plan import concluded, continued
 from treadle.context import Context, enter
+from treadle.core import defaults
+from treadle.core.job import Continuation, Sender
+from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.durable import SWALLOWED, Leave, left_by
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
-from treadle.job import Continuation, Sender
-from treadle.model import EXPIRED, Outcome, Record, State
 from treadle.retry import Abort, Defer, Retry, RetryNow
 from treadle.task import Task
 

@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from treadle import tagged
-from treadle.job import Continuation
+from treadle.core.job import Continuation
 from treadle.shape import (
     MISSING,
     NOTHING,

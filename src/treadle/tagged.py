@@ -39,8 +39,8 @@ from uuid import UUID
 
 import msgspec
 
+from treadle.core.job import Continuation
 from treadle.errors import UNREADABLE, TreadleError
-from treadle.job import Continuation
 
 TAG: Final = "$t"
 MARK: Final = '"$t"'  # in a text: it is tagged. A text value holding these characters has its quotes escaped

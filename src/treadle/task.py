@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, Ty
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
-from treadle import codec, defaults, ids
-from treadle.awaiting import check_awaited
+from treadle import codec
 from treadle.compose.reduce import BUILT_IN, Reducer, folded_type, reducer_of
+from treadle.core import defaults, ids
+from treadle.core.ids import IdFactory
+from treadle.core.job import Decode, Job, JobSpec, Sender
+from treadle.core.model import NewJob
+from treadle.core.must_await import check_awaited
+from treadle.core.ranges import OWN
 from treadle.errors import BadArgument, BadOption, BadTask, TooLarge
-from treadle.ids import IdFactory
-from treadle.job import Decode, Job, JobSpec, Sender
 from treadle.judge import OnError
-from treadle.model import NewJob
 from treadle.options import (
     Options,
     Sizes,
@@ -34,7 +36,6 @@ from treadle.options import (
     refuse_within,
     split_within,
 )
-from treadle.ranges import OWN
 from treadle.retry import Policy, Retry
 from treadle.started import answers_coroutine
 

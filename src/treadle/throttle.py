@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
+from treadle.core.argument_names import spelled
+from treadle.core.events import Emitter, Event
 from treadle.errors import BadOption
-from treadle.events import Emitter, Event
 from treadle.retry import seconds
-from treadle.words import spelled
 
 SUCCEEDED: Final = ("succeeded",)
 FAILED: Final = ("retrying", "failed")  # each failed attempt, not only the last

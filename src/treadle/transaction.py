@@ -11,8 +11,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from treadle.core.model import Outcome, Record, Settled
 from treadle.errors import NestedTransaction, Stale
-from treadle.model import Outcome, Record, Settled
 from treadle.storage.contract import Storage, Transaction
 from treadle.storage.sessions import transactional
 

@@ -1,4 +1,4 @@
-"""What rows from outside may hold: the rules of `ranges.py`, and those for words that only the engine reads.
+"""What rows from outside may hold: the rules of `core/ranges.py`, and those for words that only the engine reads.
 
 Pure; each check raises BadOption or TooLarge.
 """
@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from treadle import ranges
+from treadle.core import ranges
+from treadle.core.model import Claim, Hold, NewJob, Outcome
+from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
 from treadle.errors import UNREADABLE, BadOption
-from treadle.model import Claim, Hold, NewJob, Outcome
-from treadle.ranges import MOST_CALL, MOST_QUEUES, at_most
 from treadle.retry import Policy
 
 MOST_ROWS: Final = 12_000  # jobs, outcomes or leases of one call: a flow of 10,000 jobs, with room for its own rows

@@ -1,7 +1,7 @@
 """What the contract looks like as JSON: one message per verb, and errors that keep their class across the wire.
 
 Without it the server and the storage that speaks to it would each have an idea of their own of the same message.
-The data of `treadle.model` travel as they are: objects with the names of their fields, tuples as arrays.
+The data of `treadle.core.model` travel as they are: objects with the names of their fields, tuples as arrays.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from treadle import defaults, errors
-from treadle.model import (
+from treadle import errors
+from treadle.core import defaults
+from treadle.core.model import (
     Claim,
     Claimed,
     Declare,

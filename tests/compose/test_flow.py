@@ -26,11 +26,11 @@ from treadle import (
     at_least,
     chain,
     current,
-    defaults,
     flow,
     gather,
-)  # fmt: skip
-from treadle.model import CHILDREN
+)
+from treadle.core import defaults
+from treadle.core.model import CHILDREN
 from treadle.storage.contract import Storage
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.kit import Told, work
 from tests.engine.test_flaky import Flaky
 from treadle import App, Flow, Retry, State, flow, gather, judge
-from treadle.model import Claim
+from treadle.core.model import Claim
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 

@@ -18,7 +18,7 @@ import pytest
 from treadle import App, Limit, current
 from treadle.cli.file import loose_files
 from treadle.cli.root import COMMANDS, run
-from treadle.model import Presence
+from treadle.core.model import Presence
 from treadle.testing import drain
 
 TASKS = """
@@ -179,7 +179,7 @@ def test_the_environment_names_the_storage(cli: Run, here: Path, monkeypatch: py
 
 
 def test_a_password_is_not_shown() -> None:
-    from treadle.redaction import shown
+    from treadle.core.redaction import shown
 
     assert shown("postgresql://ann:secret@host/db") == "postgresql://ann:***@host/db"
     assert shown("sqlite:///file.db") == "sqlite:///file.db"

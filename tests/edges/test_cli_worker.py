@@ -15,7 +15,7 @@ import pytest
 
 from tests.edges.cli_tools import Command, alive, gone
 from treadle import App, Record
-from treadle.model import State
+from treadle.core.model import State
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the supervisor needs signals and process groups")
 

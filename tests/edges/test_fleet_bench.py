@@ -17,7 +17,7 @@ from benchmarks.fleet.features import FEATURES
 from benchmarks.fleet.judge import Cell, Figure, Known, Misnamed, judged, load, outlived
 from benchmarks.fleet.tasks import QUEUES, UNCOUNTED, define, schedule
 from treadle import App, Worker
-from treadle.events import Event
+from treadle.core.events import Event
 
 ONE = Cell("sqlite", "tenants", "noop", 1, 20)
 FOUR = ONE._replace(workers=4)

@@ -22,7 +22,7 @@ from tests.servers.postgres import Postgres
 from tests.servers.valkey import Valkey
 from treadle import App, StorageError, Worker
 from treadle.cli.root import run
-from treadle.model import Claim, Outcome, Record, State
+from treadle.core.model import Claim, Outcome, Record, State
 from treadle.server import Settings, Token
 from treadle.server.tokens import digest
 

@@ -33,9 +33,9 @@ from treadle import (
 )
 from treadle.codec import TaggedCodec
 from treadle.context import Context
+from treadle.core.job import JobSpec
+from treadle.core.model import Claim, Claimed, Held, Hold, Presence
 from treadle.errors import UnknownJob
-from treadle.job import JobSpec
-from treadle.model import Claim, Claimed, Held, Hold, Presence
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage

@@ -11,9 +11,9 @@ import pytest
 
 from tests.edges.testing_kit import GIVEN, a_given
 from treadle import App, BadOption, Limit, StorageUnavailable, current, flow
-from treadle.clock import Clock
+from treadle.core.clock import Clock
+from treadle.core.model import Claim, Declare, NewJob, Presence
 from treadle.errors import StorageError
-from treadle.model import Claim, Declare, NewJob, Presence
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage

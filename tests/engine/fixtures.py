@@ -18,7 +18,7 @@ from tests.engine.kit import Spy, Told
 from tests.servers import valkey
 from tests.storage.postgres import support as postgres
 from treadle import App
-from treadle.clock import Clock
+from treadle.core.clock import Clock
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.postgres import PostgresStorage

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle import App, Event, Record, StorageUnavailable, Worker
-from treadle.model import (
+from treadle.core.model import (
     Claim,
     Claimed,
     Held,

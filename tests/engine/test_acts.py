@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.kit import Spy, Told
 from treadle import App, Retry, StorageUnavailable
-from treadle.model import Claim, NewJob, Outcome, Record, Settled, State
+from treadle.core.model import Claim, NewJob, Outcome, Record, Settled, State
 from treadle.operate.acts import GROUP
 from treadle.testing import HandClock
 

@@ -27,8 +27,8 @@ from treadle import (
     flow,
 )  # fmt: skip
 from treadle.context import NotRunning
+from treadle.core.model import Held
 from treadle.errors import BadResult, NestedTransaction
-from treadle.model import Held
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 

@@ -24,7 +24,7 @@ from treadle import (
     UnknownJob,
     current,
 )  # fmt: skip
-from treadle.model import Claim, Outcome, Presence
+from treadle.core.model import Claim, Outcome, Presence
 from treadle.promises import signal_row
 from treadle.testing import HandClock, drain
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.kit import Spy, work
 from treadle import App, Limit
-from treadle.model import Claim, Presence
+from treadle.core.model import Claim, Presence
 from treadle.testing import HandClock
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine.kit import Told, work
 from treadle import Abort, App, Defer, JobExpired, JobFailed, Retry, Sizes, State, current
-from treadle.clock import moment
+from treadle.core.clock import moment
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.engine.kit import Spy, Told, work
 from treadle import App, Event, Retry, State, StorageUnavailable, current
-from treadle.model import Claim, Claimed, Outcome, Settled
+from treadle.core.model import Claim, Claimed, Outcome, Settled
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
@@ -42,7 +42,7 @@ class Flaky(Spy):
 @pytest.mark.parametrize(("workers", "slots"), [(1, 1), (1, 5), (2, 5)])
 @pytest.mark.parametrize("seed", range(4))
 async def test_every_job_runs_once(workers: int, slots: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.defaults.RESULT_POLL", 0.01)  # hints fail too
+    monkeypatch.setattr("treadle.core.defaults.RESULT_POLL", 0.01)  # hints fail too
     ran: Counter[int] = Counter()
     spy = Flaky(MemoryStorage(clock := HandClock()), random.Random(seed))
     async with App(storage=spy, clock=clock, random=lambda: 0.5) as app:

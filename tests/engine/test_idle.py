@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.engine.kit import Spy, Told
-from treadle import App, Worker, defaults
-from treadle.model import Claim, Claimed, NewJob, Record
+from treadle import App, Worker
+from treadle.core import defaults
+from treadle.core.model import Claim, Claimed, NewJob, Record
 from treadle.storage.contract import Post, Storage
 
 

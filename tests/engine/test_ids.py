@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from treadle import App, Flow, IdTaken, JobSpec, Key, Retry, StorageUnavailable, current, flow
-from treadle.model import NewJob, Record
+from treadle.core.model import NewJob, Record
 from treadle.storage.contract import Storage
 from treadle.testing import drain
 

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.engine.kit import Spy, Told, work
 from treadle import App, Event
-from treadle.model import Claim
+from treadle.core.model import Claim
 from treadle.testing import HandClock
 
 

@@ -19,8 +19,8 @@ import pytest
 from tests.engine.fixtures import KINDS, a_url
 from tests.served import memory_url
 from treadle import App, StorageError, StorageUnavailable, Worker, lifecycle, loopcall
+from treadle.core.model import Stats
 from treadle.errors import EventLoopError
-from treadle.model import Stats
 from treadle.ports.memory import memory_backend
 from treadle.storage.composed import ComposedStorage
 from treadle.storage.memory import MemoryStorage

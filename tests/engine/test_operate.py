@@ -26,8 +26,8 @@ from treadle import (
     at_least,
     current,
 )  # fmt: skip
-from treadle.clock import moment
-from treadle.model import Claim
+from treadle.core.clock import moment
+from treadle.core.model import Claim
 from treadle.testing import HandClock, drain
 
 

@@ -33,7 +33,7 @@ from treadle import (
     Worker,
 )  # fmt: skip
 from treadle.context import Context, enter
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 from treadle.task import Task
 from treadle.worker.processes import ProcessPool
 

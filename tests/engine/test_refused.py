@@ -11,7 +11,7 @@ import pytest
 from tests.engine.kit import Spy, Told, work
 from tests.served import host
 from treadle import App, Flow, JobFailed, JobSpec, Redrive, Retry, StorageError, flow
-from treadle.model import Claim, Claimed, Outcome, Settled
+from treadle.core.model import Claim, Claimed, Outcome, Settled
 from treadle.server import Settings
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock

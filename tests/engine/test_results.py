@@ -20,11 +20,11 @@ from treadle import (
     UnknownJob,
     all_done,
     current,
-    defaults,
     judge,
-)  # fmt: skip
+)
 from treadle.client import Client
-from treadle.model import Claim, Record
+from treadle.core import defaults
+from treadle.core.model import Claim, Record
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.kit import nothing_left
 from treadle import App, Worker
-from treadle.model import State
+from treadle.core.model import State
 
 
 async def test_a_stop_that_is_cancelled_leaves_nothing_running(app: App) -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from tests.engine.kit import Told
 from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, current, flow
+from treadle.core.job import Job
+from treadle.core.model import Claim, Limit
 from treadle.errors import BadSession, NestedTransaction
-from treadle.job import Job
-from treadle.model import Claim, Limit
 from treadle.options import Key
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.own import OwnTransaction

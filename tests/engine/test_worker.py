@@ -34,7 +34,7 @@ from treadle import (
     Worker,
     current,
 )  # fmt: skip
-from treadle.model import Claim
+from treadle.core.model import Claim
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 
@@ -581,7 +581,7 @@ async def test_progress_reaches_the_row_also_from_a_thread(app: App) -> None:
 
 
 async def test_a_stale_hold_cannot_write_a_note(app: App, clock: HandClock) -> None:
-    from treadle.model import Hold, Presence
+    from treadle.core.model import Hold, Presence
 
     @app.task
     async def t() -> None: ...
@@ -603,7 +603,7 @@ async def test_a_stale_hold_cannot_write_a_note(app: App, clock: HandClock) -> N
 async def test_a_storage_that_is_away_for_a_while_ends_nothing(
     app: App, spy: Spy, told: Told, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.defaults.RESULT_POLL", 0.01)  # hints fail too
+    monkeypatch.setattr("treadle.core.defaults.RESULT_POLL", 0.01)  # hints fail too
     gate = Gate(app)
     retry = Retry(base=0.001, max=0.002)
     async with work(app, recovery=retry, lease=3600) as worker:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from treadle import App, Retry, State, Worker, current
-from treadle.model import Claim, Hold, Outcome, Presence
+from treadle.core.model import Claim, Hold, Outcome, Presence
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain

@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.stages import SERVED, Stage, be_patient, staged
 from treadle import StorageUnavailable
-from treadle.model import Claim, Held, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
+from treadle.core.model import Claim, Held, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, Proxy

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker, judge
 from treadle.context import Context
-from treadle.model import Claim, Claimed, NewJob, Outcome
+from treadle.core.model import Claim, Claimed, NewJob, Outcome
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
@@ -320,12 +320,12 @@ async def test_a_loop_beside_that_fails_recovers_at_once(
     scene: Make, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when it would have been its turn again, half a minute later."""
-    monkeypatch.setattr("treadle.defaults.PRUNE_EVERY", 0.001)
+    monkeypatch.setattr("treadle.core.defaults.PRUNE_EVERY", 0.001)
     it = scene(before(verb, 1, 2))
     over = asyncio.Event()
     it.app.on("worker.recovered")(lambda _: over.set())
     async with asyncio.timeout(30), it.app, it.worker():
         await it.storage.reached(verb, 1)
-        monkeypatch.setattr("treadle.defaults.PRUNE_EVERY", 60.0)
+        monkeypatch.setattr("treadle.core.defaults.PRUNE_EVERY", 60.0)
         await over.wait()
     assert [event.name for event in it.told if event.name in OUTAGE] == ["worker.error", "worker.recovered"]

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from tests.faults.breaking_ports import HOWS, Breaking, How
+from treadle.core.model import Limit, Query, State
 from treadle.errors import StorageUnavailable
-from treadle.model import Limit, Query, State
 from treadle.ports import memory_backend
 from treadle.storage.composed import ComposedStorage, log
 from treadle.storage.contract import Storage

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.kit import Spy, Told, work
 from treadle import Abort, App, BadOption, JobFailed, Redrive, Retry
-from treadle.model import State
+from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.worker.redrive import Redriver

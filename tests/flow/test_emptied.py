@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from tests.servers import postgres, valkey
-from treadle import App, Limit, Worker, defaults
+from treadle import App, Limit, Worker
+from treadle.core import defaults
 from treadle.ports import memory_backend
 
 Empty = Callable[[str, App], Awaitable[None]]

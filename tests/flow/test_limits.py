@@ -12,7 +12,7 @@ import pytest
 from tests.engine.fixtures import KINDS, a_url
 from tests.engine.kit import Spy, Told, work
 from treadle import App, BadOption, Defer, Limit, Retry, UnknownName
-from treadle.model import State
+from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 

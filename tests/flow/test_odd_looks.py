@@ -18,7 +18,7 @@ from tests.engine.fixtures import KINDS, a_url
 from tests.served import host
 from treadle import App, Worker
 from treadle.cli.root import run
-from treadle.model import Claim, Hold, NewJob, Outcome, Presence, Record, State
+from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Record, State
 from treadle.server import Settings
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage

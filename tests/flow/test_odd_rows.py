@@ -10,7 +10,7 @@ import pytest
 from tests.engine.kit import Told
 from treadle import App, Worker
 from treadle.cli import leftovers
-from treadle.model import NewJob, State
+from treadle.core.model import NewJob, State
 from treadle.storage.contract import Storage
 
 EVERY = {"name": "n", "timing": {"type": "every", "seconds": 1e-9}, "task": "t", "job": {"id": "i", "task": "t"}}

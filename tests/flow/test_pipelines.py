@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from treadle import App, Limit, Pipeline, Retry, Step, UnknownJob
-from treadle.model import State
+from treadle.core.model import State
 from treadle.testing import HandClock, drain
 
 DAY = 86_400.0

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.engine.kit import Spy, Told, work
 from treadle import AIMD, App, Backlog, Event, Retry, flow
-from treadle.model import Query
+from treadle.core.model import Query
 from treadle.testing import HandClock
 from treadle.worker.backlog import Alarm
 

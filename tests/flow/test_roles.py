@@ -10,7 +10,7 @@ import pytest
 from tests.engine.kit import Told, work
 from treadle import App, BadOption, Record, UnknownName, Worker
 from treadle.cli.checks import checks
-from treadle.model import NewJob, Outcome, Presence, State
+from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.worker.lead import ID, Lead, Role, Tended, leader_of
@@ -19,7 +19,7 @@ from treadle.worker.lead import ID, Lead, Role, Tended, leader_of
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock moved by hand does not wake a follower."""
-    monkeypatch.setattr("treadle.defaults.POLL", 0.02)
+    monkeypatch.setattr("treadle.core.defaults.POLL", 0.02)
 
 
 class Candidate(Lead):
@@ -227,7 +227,7 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> N
 
 @pytest.mark.usefixtures("looks_often")
 async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.defaults.PRUNE_EVERY", 0.01)
+    monkeypatch.setattr("treadle.core.defaults.PRUNE_EVERY", 0.01)
     [row] = await app.storage.enqueue([NewJob(id="old", keep=0)])
     await app.storage.settle([Outcome(id="old", version=row.version, state=State.SUCCEEDED)])
     clock.advance(61)

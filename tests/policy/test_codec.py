@@ -49,9 +49,9 @@ from treadle.codec import (
     encode_foreign_call,
     probe,
 )
+from treadle.core.job import JobSpec
+from treadle.core.model import NewJob
 from treadle.errors import BadArgument, BadCodec, BadResult, BadTask
-from treadle.job import JobSpec
-from treadle.model import NewJob
 from treadle.probe import same
 from treadle.tagged import MARK, short
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from treadle import BadOption, Event
-from treadle.events import Emitter
+from treadle.core.events import Emitter
 
 
 def test_a_listener_hears_its_events_and_a_star_hears_all() -> None:

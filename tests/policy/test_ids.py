@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from treadle.ids import UuidV7, derived, problem
+from treadle.core.ids import UuidV7, derived, problem
 
 
 def test_ids_are_uuids_of_version_7_that_only_rise() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from treadle import App, BadOption, Key, Limit, Retry, Sizes, TooLarge, all_done, all_succeeded, at_least
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 from treadle.operate.limits import check
 from treadle.options import check_names
 from treadle.retry import Policy, read_policy

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from treadle.redaction import in_json, in_line, origin, shown, visible
+from treadle.core.redaction import in_json, in_line, origin, shown, visible
 
 SECRET = "hunter2secret"
 

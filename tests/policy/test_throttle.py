@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treadle import AIMD, BadOption
-from treadle.events import Emitter, Event
+from treadle.core.events import Emitter, Event
 
 
 def told(emitter: Emitter, **counts: int) -> None:

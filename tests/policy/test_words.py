@@ -31,8 +31,8 @@ from treadle import (
     flow,
     gather,
 )
+from treadle.core.argument_names import ELSEWHERE
 from treadle.options import When
-from treadle.words import ELSEWHERE
 
 KINDS: dict[str, Any] = {each.__name__: each for each in (
     AIMD, Abort, App, Defer, Key, Limit, Redrive, Retry, Sizes, When, Worker, at_least,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from treadle import StorageError
+from treadle.core.model import NewJob, Query
 from treadle.errors import EventLoopError
-from treadle.model import NewJob, Query
 from treadle.ports import Ports, file_queue, file_store, memory_pubsub, memory_queue, memory_store
 from treadle.ports.files import Disk
 from treadle.storage.composed import ComposedStorage

@@ -21,8 +21,8 @@ from treadle import (
     flow,
     gather,
 )
+from treadle.core.model import ASKED, State
 from treadle.errors import IdTaken, KeyHeld, Signalled, Stale, TreadleError
-from treadle.model import ASKED, State
 from treadle.testing.history import History
 from treadle.testing.simulation import ACTOR, Simulation
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from treadle import promises
-from treadle.model import LimitFacts, NewJob, Record, Settled, State
+from treadle.core.model import LimitFacts, NewJob, Record, Settled, State
 from treadle.operate.acts import GROUP, Acts, cancelled
 from treadle.storage import connect
 from treadle.storage.contract import Storage

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from treadle import App, Worker
-from treadle.model import Limit, LimitUse, NewJob, Record, State
+from treadle.core.model import Limit, LimitUse, NewJob, Record, State
 from treadle.testing.history import Entry, History, Recorder, check, read
 
 START = 1_000.0

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from treadle.clock import wall
+from treadle.core.clock import wall
 from treadle.testing.history import History
 
 BEGIN = 120.0  # s until a process must have begun: starting Python takes long on a busy machine

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.model import (
+from treadle.core.model import (
     APPLIED,
     Claim,
     Claimed,

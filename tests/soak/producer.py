@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from treadle import App, JobSpec, Key, StorageError, TreadleError, at_least
-from treadle.clock import wall
+from treadle.core.clock import wall
 from treadle.errors import Signalled, Stale
 from treadle.testing.history import History, facts_of
 

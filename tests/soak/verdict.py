@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.soak.tasks import EVERY, LEASE, RULES, VALUES, arguments
 from treadle import App, Record, State
-from treadle.model import FINAL, LimitUse
+from treadle.core.model import FINAL, LimitUse
 from treadle.testing.history import Entry, Evidence, Violation, check
 
 CLOCK = 0.005  # s; a moment of the storage is rounded, and two moments of one call differ

@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine.kit import Spy
 from treadle import App, Worker
-from treadle.model import Record, State
+from treadle.core.model import Record, State
 from treadle.storage.contract import Post, Storage
 
 LONG = 3600.0  # s; nobody polls

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from tests.servers import postgres, valkey
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
+from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.model import Limit, LimitUse, Pause
+from treadle.core.model import Limit, LimitUse, Pause
 
 OLD = [
     Limit("shut", slots=0),

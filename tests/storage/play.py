@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.model import ACT, Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
 from treadle.errors import TreadleError
-from treadle.model import ACT, Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 

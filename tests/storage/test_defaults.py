@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.engine.fixtures import KINDS, a_url
-from treadle import defaults
+from treadle.core import defaults
 from treadle.storage.constants import filled
 
 CHANGED = """
 import asyncio, importlib.util, sys
-spec = importlib.util.spec_from_file_location("treadle.defaults", sys.argv[2])  # before anything reads it
-sys.modules["treadle.defaults"] = defaults = importlib.util.module_from_spec(spec)
+spec = importlib.util.spec_from_file_location("treadle.core.defaults", sys.argv[2])  # before anything reads it
+sys.modules["treadle.core.defaults"] = defaults = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(defaults)
 defaults.KEEP, defaults.KEEP_FAILED, defaults.KEEP_LEAST = 172_800.0, 1_000_000.0, 300.0
-from treadle.model import Claim, NewJob, Outcome, State
+from treadle.core.model import Claim, NewJob, Outcome, State
 from treadle.storage import connect
 
 async def main(url):

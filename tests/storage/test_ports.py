@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from treadle.core.model import Query
 from treadle.errors import StorageUnavailable
-from treadle.model import Query
 from treadle.ports import Ports, file_queue, memory_backend, memory_pubsub, memory_store
 from treadle.storage.composed import ComposedStorage
 from treadle.storage.composed.words import decode_base

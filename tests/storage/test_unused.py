@@ -12,7 +12,7 @@ from tests.servers import postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
 from tests.storage.sqlite.support import sql
-from treadle.model import Claim, Limit, Presence
+from treadle.core.model import Claim, Limit, Presence
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.postgres import PostgresStorage

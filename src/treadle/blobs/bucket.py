@@ -20,9 +20,9 @@ from msgspec import Struct
 from yarl import URL
 
 from treadle.blobs.signing import NOTHING, Credentials, escaped, sign
-from treadle.clock import wall
+from treadle.core.clock import wall
+from treadle.core.redaction import shown
 from treadle.errors import BadUrl, StorageError, StorageFull, StorageUnavailable
-from treadle.redaction import shown
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from treadle.blobs.store import BadAddress, Blob, Corrupt, NoBlob, TooBig
+from treadle.core.private_files import make_folder
 from treadle.errors import StorageFull, StorageUnavailable
-from treadle.private import make_folder
 
 log = logging.getLogger("treadle")
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle import defaults
 from treadle.cli.say import lasts, plural
+from treadle.core import defaults
 from treadle.operate.names import near, used, without_rule
 from treadle.storage.contract import confined
 from treadle.worker.lead import TASK as LEADER
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.model import Stats
+    from treadle.core.model import Stats
 
 YEAR_2024 = 1_704_067_200.0
 AHEAD = 60.0  # s a stored moment may lie ahead of this clock before we say so

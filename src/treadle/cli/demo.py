@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import click
 
 from treadle.cli.say import FAILED, OK, USAGE, Stop, as_json, document, note
-from treadle.clock import monotonic
+from treadle.core.clock import monotonic
 
 PATIENCE = 8.0  # s until we give up deleting a folder somebody writes to: longer than the workers' grace
 

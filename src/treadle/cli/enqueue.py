@@ -14,7 +14,7 @@ from treadle.cli.target import Target, pairs, targeted
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.job import JobSpec
+    from treadle.core.job import JobSpec
 
 
 def value_of(text: str) -> Any:

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from treadle import defaults
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.say import FAILED, OK, note, plural
-from treadle.clock import monotonic
+from treadle.core import defaults
+from treadle.core.clock import monotonic
 
 BACKOFF = (0.2, 30.0)  # s before the first new start, and at most
 HEALTHY = 60.0  # s after which a death is the first one again

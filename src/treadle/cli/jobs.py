@@ -21,7 +21,7 @@ from treadle.storage.carrying import check_stays
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.model import Page
+    from treadle.core.model import Page
 
 Filters = dict[str, Any]
 Act = Callable[..., Awaitable[int]]  # of the app, and an id or filters

@@ -12,16 +12,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treadle import defaults
 from treadle.cli.checks import Check, fail, ok, warn
 from treadle.cli.file import looking, loose_files, schema
 from treadle.cli.say import plural
 from treadle.compose.plan import FLOW
+from treadle.core import defaults
+from treadle.core.model import Query, Record
+from treadle.core.ranges import OWN
 from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob
 from treadle.judge import HOLD
-from treadle.model import Query, Record
 from treadle.operate import own, ticks
-from treadle.ranges import OWN
 from treadle.worker import lead
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import click
 from treadle.cli.again import Listing, pausable
 from treadle.cli.say import FAILED, Stop, as_json, document, note, seconds, table
 from treadle.cli.target import Target, targeted
-from treadle.clock import moment
-from treadle.defaults import MAX_COUNT
+from treadle.core.clock import moment
+from treadle.core.defaults import MAX_COUNT
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.model import LimitUse
+    from treadle.core.model import LimitUse
 
 COLUMNS = ("limit", "slots", "rate", "how", "held while", "used", "starts", "aside", "state")
 
@@ -73,7 +73,7 @@ def set_(
     burst: int | None, hold: Literal["running", "ended"],
 ) -> None:  # fmt: skip
     """Add a rule, or replace it whole. Jobs name it, or `NAME:partition`; `queue:mail` holds for that queue."""
-    from treadle.model import Limit
+    from treadle.core.model import Limit
 
     if slots is None and rate is None:
         raise click.UsageError(f"give --slots or --rate; `treadle limits remove {name}` removes it")
@@ -94,7 +94,7 @@ def set_(
 @click.argument("name")
 def remove(target: Target, name: str) -> None:
     """Remove a rule: jobs that stand aside for it come back, unless the limit is paused."""
-    from treadle.model import Limit
+    from treadle.core.model import Limit
 
     async def act(app: App) -> tuple[LimitUse, LimitUse | None]:
         before = await _of(app, name)

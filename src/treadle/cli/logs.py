@@ -9,9 +9,9 @@ import json
 import logging
 from typing import Any
 
-from treadle.clock import moment
 from treadle.context import JobFilter
-from treadle.redaction import in_json, in_line, visible
+from treadle.core.clock import moment
+from treadle.core.redaction import in_json, in_line, visible
 
 log = logging.getLogger("treadle")
 FIELDS = ("job", "task", "attempt", "worker")

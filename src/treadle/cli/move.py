@@ -14,7 +14,7 @@ import click
 from treadle.cli.progress import Bar
 from treadle.cli.say import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural, seconds, table
 from treadle.cli.target import file_of
-from treadle.redaction import shown
+from treadle.core.redaction import shown
 
 if TYPE_CHECKING:
     from treadle.operate.moving import Comparison, Moved, Place

@@ -11,7 +11,7 @@ from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.model import Stats
+    from treadle.core.model import Stats
 
 STATES = ("waiting", "ready", "running", "succeeded", "failed", "cancelled")
 

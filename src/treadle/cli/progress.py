@@ -13,8 +13,8 @@ from typing import Self
 import click
 
 from treadle.cli.say import note
-from treadle.clock import monotonic
-from treadle.redaction import in_line
+from treadle.core.clock import monotonic
+from treadle.core.redaction import in_line
 
 EVERY = 2.0  # s between plain lines
 REDRAW = 0.05  # s between drawings of the moving one

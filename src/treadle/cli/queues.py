@@ -11,7 +11,7 @@ from treadle.cli.say import as_json, document, lasts, table
 from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
-    from treadle.model import Stats
+    from treadle.core.model import Stats
 
 COLUMNS = ("queue", "in line", "running", "later", "aside", "waiting", "failed", "first waits", "workers", "state")
 LEFT = ("queue", "state", "first waits")

@@ -12,12 +12,12 @@ from msgspec import UnsetType
 
 from treadle.app import App
 from treadle.cli.say import age, iso, lasts, plural, stamp, stamp_of
+from treadle.core.model import Record, State
+from treadle.core.ranges import OWN
 from treadle.errors import UNREADABLE, error_line
 from treadle.memo import OURS, read_entry
-from treadle.model import Record, State
 from treadle.operate import stored
 from treadle.promises import SIGNAL, signal_name
-from treadle.ranges import OWN
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 COLUMNS = ("id", "state", "task", "queue", "try", "created", "what")

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from treadle.clock import moment, moment_text, wall
-from treadle.redaction import in_json, in_line, shown, visible
+from treadle.core.clock import moment, moment_text, wall
+from treadle.core.redaction import in_json, in_line, shown, visible
 from treadle.tagged import short
 
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130

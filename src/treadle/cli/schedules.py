@@ -9,7 +9,7 @@ import click
 from treadle.cli.again import Listing, pausable
 from treadle.cli.say import age, as_json, data, document, iso, note, table
 from treadle.cli.target import Target, targeted
-from treadle.clock import wall
+from treadle.core.clock import wall
 from treadle.errors import error_line
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from treadle.cli.announcing import announced, kinds_of
 from treadle.cli.logs import simple
 from treadle.cli.say import USAGE, Stop, note, place, seconds
 from treadle.cli.target import Target, move_of, targeted
-from treadle.redaction import shown
+from treadle.core.redaction import shown
 
 if TYPE_CHECKING:
     from treadle.app import App

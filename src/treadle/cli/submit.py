@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import click
 
 from treadle.cli.say import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, note, plural, seconds
-from treadle.clock import monotonic, wall
+from treadle.core.clock import monotonic, wall
+from treadle.core.redaction import origin, shown
 from treadle.errors import AnswerTooLarge
-from treadle.redaction import origin, shown
 
 LEAD: Final = 2.0  # s before the first of them may be due
 ENDED: Final = ("completed", "failed", "cancelled")

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from treadle.cli.say import UNREACHABLE, USAGE, Stop, note
+from treadle.core.redaction import shown
 from treadle.errors import OldRows, UnknownName
-from treadle.redaction import shown
 from treadle.storage.carrying import mark_of, words
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from treadle.cli.say import USAGE, Stop, data, note, table
-from treadle.clock import wall
+from treadle.core.clock import wall
 from treadle.server import token_file
 from treadle.server.tokens import SCOPES, Token, digest, end, new_secret, place, rights
 

@@ -10,11 +10,11 @@ from treadle.cli.again import again, clear, every
 from treadle.cli.queues import by_queue
 from treadle.cli.say import data, lasts, plural, table
 from treadle.cli.target import Target, targeted
-from treadle.model import FINAL
+from treadle.core.model import FINAL
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.model import Stats
+    from treadle.core.model import Stats
 
 QUEUES = ("queue", "in line", "running", "later", "aside", "failed", "first waits", "done/s", "state")
 WORKERS = ("worker", "queues", "running", "up for")

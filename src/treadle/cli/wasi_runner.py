@@ -13,7 +13,7 @@ import click
 from treadle.cli.logs import simple
 from treadle.cli.say import UNREACHABLE, USAGE, Stop, note, seconds
 from treadle.cli.wasi import FIND, Queue, needs_client, to_server
-from treadle.redaction import shown
+from treadle.core.redaction import shown
 
 if TYPE_CHECKING:
     from treadle.discovery import Whereabouts

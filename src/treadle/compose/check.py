@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from treadle.core.job import JobSpec, Source
+from treadle.core.model import NewJob
 from treadle.errors import BadOption
-from treadle.job import JobSpec, Source
-from treadle.model import NewJob
 
 
 def usable(specs: Sequence[JobSpec[Any, Any]], where: str) -> None:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 from msgspec.structs import replace
 
-from treadle import defaults
-from treadle.awaiting import check_awaited
 from treadle.codec import MISSING
 from treadle.compose.check import acyclic, usable
 from treadle.compose.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
 from treadle.compose.reduce import reducer_of
+from treadle.core import defaults
+from treadle.core.argument_names import spelled_call
+from treadle.core.job import Continuation, Job, JobSpec, Source, T, T_co, W, W_co
+from treadle.core.model import NewJob
+from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption
-from treadle.job import Continuation, Job, JobSpec, Source, T, T_co, W, W_co
-from treadle.model import NewJob
 from treadle.options import When, all_succeeded
 from treadle.retry import read_policy
 from treadle.started import answers_coroutine
-from treadle.words import spelled_call
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

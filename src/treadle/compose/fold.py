@@ -16,9 +16,9 @@ import msgspec
 from treadle import codec, judge
 from treadle.compose.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
 from treadle.compose.reduce import DEFAULT, Reducer
+from treadle.core.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
 from treadle.judge import upstreams
-from treadle.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.retry import read_policy
 
 SHOWN: Final = 20  # failed children that the error of their parent names; all of them are in WorkflowFailed

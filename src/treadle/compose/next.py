@@ -15,9 +15,9 @@ from treadle.codec import MISSING
 from treadle.compose.check import acyclic, usable
 from treadle.compose.flow import Conclude, Flow
 from treadle.compose.plan import PLAIN, Plan
+from treadle.core.job import Continuation, JobSpec, Source
+from treadle.core.model import NewJob
 from treadle.errors import BadOption, TooLarge
-from treadle.job import Continuation, JobSpec, Source
-from treadle.model import NewJob
 
 
 @final

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle import ids
+from treadle.core import ids
+from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE
 from treadle.judge import kept_upstreams, succeeded
-from treadle.model import NewJob, Outcome, Pairs, Record, State
 from treadle.options import When
 
 FLOW: Final = "treadle.flow"  # the task of what has no function: the root of a composition sent from outside

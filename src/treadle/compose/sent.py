@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from treadle.compose.flow import WHERE_TO, Flow, Gather, behind
 from treadle.compose.plan import FLOW
+from treadle.core.job import Continuation, JobSpec, Source
 from treadle.errors import BadOption
-from treadle.job import Continuation, JobSpec, Source
 from treadle.options import HasId, Options, Seconds, Sizes, When, columns
 from treadle.retry import Policy
 

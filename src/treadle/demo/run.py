@@ -18,7 +18,7 @@ from treadle.cli.fleet import Fleet
 from treadle.cli.orders import Hello, Orders
 from treadle.cli.progress import Bar
 from treadle.cli.say import FAILED, Stop, note, plural
-from treadle.clock import monotonic
+from treadle.core.clock import monotonic
 from treadle.demo import tasks
 
 LEASE = 2.0  # s; short, so that one can watch lost jobs come back

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from treadle import defaults
 from treadle.context import current
+from treadle.core import defaults
 from treadle.errors import BadOption, TreadleError
 from treadle.faces.names import name_of
 

@@ -18,6 +18,8 @@ from starlette.routing import BaseRoute, Route
 
 from treadle import judge
 from treadle.blobs import BadAddress, Blobs, address_of
+from treadle.core.job import JobSpec
+from treadle.core.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
 from treadle.faces.blobs import blob_response
 from treadle.faces.queuey_jobs import (
     UUID,
@@ -33,8 +35,6 @@ from treadle.faces.queuey_jobs import (
     runner_of,
     view,
 )  # fmt: skip
-from treadle.job import JobSpec
-from treadle.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
 from treadle.server.body import body, spelled
 from treadle.server.faults import Refused, json
 from treadle.server.gate import users_row

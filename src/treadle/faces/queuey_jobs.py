@@ -15,9 +15,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import LOST, Record, State
 from treadle.errors import UNREADABLE
-from treadle.model import LOST, Record, State
 
 ABANDONED_AGE: Final = 300.0  # s without a sign of life after which a runner counts as gone
 MAX_ATTEMPTS: Final = 3

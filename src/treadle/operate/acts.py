@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from treadle.client import Client
 from treadle.compose.fold import causes, fatal
 from treadle.compose.plan import plan_of
+from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.ending import rows_of
 from treadle.errors import KeyHeld, Stale, TreadleError
-from treadle.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.rules import expires_at, within

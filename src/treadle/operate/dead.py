@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.awaiting import Awaited
+from treadle.core.model import Page, State
+from treadle.core.must_await import Awaited
 from treadle.errors import BadOption
-from treadle.model import Page, State
 from treadle.operate.acts import GROUP
 from treadle.operate.jobs import Jobs, Told
 from treadle.operate.stays import Stays

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from treadle import ids
-from treadle.clock import moment_text
+from treadle.core import ids
+from treadle.core.clock import moment_text
+from treadle.core.model import DECLINED, Limit, LimitUse, Presence, Record, State, Stats
 from treadle.errors import error_line
-from treadle.model import DECLINED, Limit, LimitUse, Presence, Record, State, Stats
 from treadle.promises import signal_name
 from treadle.storage.rules import costs
 

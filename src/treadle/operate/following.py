@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from typing import Final
 
-from treadle import defaults
-from treadle.clock import Clock
-from treadle.events import Event, lease_expired
-from treadle.model import EXPIRED, Query, Record, State
+from treadle.core import defaults
+from treadle.core.clock import Clock
+from treadle.core.events import Event, lease_expired
+from treadle.core.model import EXPIRED, Query, Record, State
 from treadle.storage.contract import Storage
 
 TRACKED: Final = 10_000  # unfinished jobs looked at; beyond, the oldest are not followed any more

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from msgspec import json
 
+from treadle.core.model import ABORTED, Outcome, Record, State
 from treadle.errors import UNREADABLE
 from treadle.judge import HOLD, Held
-from treadle.model import ABORTED, Outcome, Record, State
 from treadle.operate.limits import Limits
 from treadle.options import name_of
 from treadle.retry import seconds

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from typing import Any, Literal
 
-from treadle import codec, defaults, ids, promises
-from treadle.awaiting import Awaited
+from treadle import codec, promises
 from treadle.client import Client
+from treadle.core import defaults, ids
+from treadle.core.job import Job
+from treadle.core.model import Page, Query, Record, State, Stats
+from treadle.core.must_await import Awaited
 from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
-from treadle.job import Job
 from treadle.memo import check_name
-from treadle.model import Page, Query, Record, State, Stats
 from treadle.operate import acts, stored
 from treadle.operate.explain import explain, limits_within, made_by
 from treadle.operate.moved import Moved

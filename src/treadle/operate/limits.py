@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
-from treadle import defaults
-from treadle.awaiting import Awaited
+from treadle.core import defaults
+from treadle.core.model import Declare, Limit, LimitUse, Pause, Resume
+from treadle.core.must_await import Awaited
+from treadle.core.ranges import LONGEST, OWN
 from treadle.errors import BadOption
-from treadle.model import Declare, Limit, LimitUse, Pause, Resume
 from treadle.operate.moved import Moved
 from treadle.operate.names import Names, warn
 from treadle.options import name_of
-from treadle.ranges import LONGEST, OWN
 from treadle.storage.contract import Storage
 
 MARK: Final = Limit(f"{OWN}declared", slots=1)  # no job names it, and no operator can remove it

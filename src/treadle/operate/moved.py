@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from treadle.clock import monotonic
+from treadle.core.clock import monotonic
 from treadle.errors import OldRows, StorageError
 from treadle.operate.names import warn
 from treadle.storage.carrying import NOT_HERE, Mark, mark_of, refusal, words

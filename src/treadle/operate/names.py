@@ -20,11 +20,11 @@ from typing import Any, Final, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from treadle import defaults
-from treadle.clock import monotonic
+from treadle.core import defaults
+from treadle.core.clock import monotonic
+from treadle.core.model import LimitUse, NewJob, Query, Stats
+from treadle.core.ranges import OWN
 from treadle.errors import TreadleError, UnknownName
-from treadle.model import LimitUse, NewJob, Query, Stats
-from treadle.ranges import OWN
 from treadle.storage.contract import Storage
 
 COUNTING: Final = 2.0  # s that a look may take; a warning is not worth more

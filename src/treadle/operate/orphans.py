@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from treadle.events import Emitter, Event
-from treadle.model import NewJob, Outcome, Query, Record, State
+from treadle.core.events import Emitter, Event
+from treadle.core.model import NewJob, Outcome, Query, Record, State
 from treadle.storage.contract import Storage
 
 GRACE: Final = 0.1  # s after the ending for somebody to come and wait

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
-from treadle.awaiting import Awaited
-from treadle.model import Stats
+from treadle.core.model import Stats
+from treadle.core.must_await import Awaited
+from treadle.core.ranges import OWN
 from treadle.operate.limits import Limits
 from treadle.operate.moved import Moved
 from treadle.operate.names import warn
 from treadle.options import name_of
-from treadle.ranges import OWN
 from treadle.storage.contract import Storage
 
 

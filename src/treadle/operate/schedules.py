@@ -14,13 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle import cron as when
-from treadle import defaults
-from treadle.awaiting import Awaited
-from treadle.clock import moment
+from treadle.core import defaults
+from treadle.core.clock import moment
+from treadle.core.job import Job, JobSpec
+from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
+from treadle.core.must_await import Awaited
 from treadle.cron import Next, Timing
 from treadle.errors import BadOption, Stale, UnknownSchedule
-from treadle.job import Job, JobSpec
-from treadle.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
 from treadle.operate import ticks
 from treadle.operate.moved import Moved
 from treadle.operate.names import closest

@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final
 
+from treadle.core.argument_names import spelled_call
 from treadle.errors import KeyHeld, Stale, UnknownJob, UnknownSchedule
 from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
-from treadle.words import spelled_call
 
 REFUSED: Final = (UnknownJob, UnknownSchedule, Stale, KeyHeld)  # the row may be elsewhere, and differ there
 

@@ -16,12 +16,13 @@ from cronsim import CronSimError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle import defaults, judge
-from treadle.clock import moment as aware
+from treadle import judge
+from treadle.core import defaults
+from treadle.core.clock import moment as aware
+from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.cron import Next, Timing, after, due, stamp
 from treadle.cron import check as check_timing
 from treadle.errors import BadOption, ForeignRow
-from treadle.model import NewJob, Outcome, Record, State
 from treadle.storage.contract import Storage
 from treadle.task import Task
 

@@ -17,10 +17,10 @@ from treadle.codec import Signature, encode_foreign_call
 from treadle.compose.flow import Flow, flow
 from treadle.compose.plan import Plan, root_of
 from treadle.context import current
+from treadle.core.job import JobSpec, has_result
+from treadle.core.model import Record
 from treadle.ending import rows_of
 from treadle.errors import BadOption, BadResult
-from treadle.job import JobSpec, has_result
-from treadle.model import Record
 from treadle.options import all_done
 from treadle.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
 from treadle.retry import Abort

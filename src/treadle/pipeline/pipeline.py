@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
-from treadle import config, defaults
+from treadle import config
 from treadle.app import App
 from treadle.batch import BatchTask
+from treadle.core import defaults
+from treadle.core.argument_names import spelled
+from treadle.core.job import JobSpec
+from treadle.core.model import Query, State
 from treadle.errors import BadOption
-from treadle.job import JobSpec
-from treadle.model import Query, State
 from treadle.options import Options, name_of
 from treadle.pipeline.batches import BatchHandler
 from treadle.pipeline.handlers import child_function, end_function, step_function
@@ -34,7 +36,6 @@ from treadle.pipeline.steps import (
     shifted,
 )
 from treadle.task import Task
-from treadle.words import spelled
 from treadle.worker import Worker
 
 H = TypeVar("H", bound=Callable[..., Any])

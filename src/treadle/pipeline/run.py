@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from treadle.job import Job
-from treadle.model import Record, State
+from treadle.core.job import Job
+from treadle.core.model import Record, State
 from treadle.pipeline.handlers import travel_of
 from treadle.pipeline.steps import URGENT
 

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import Record, State
 from treadle.errors import BadOption, error_line
-from treadle.model import Record, State
 from treadle.options import Options, name_of
 from treadle.retry import Retry
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from treadle import clock as clocks
 from treadle import forks
+from treadle.core import clock as clocks
 from treadle.groups import Groups, Request
 from treadle.ports.contract import CorruptQueue, Pulled
 from treadle.ports.files import Disk, Files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from treadle import clock as clocks
+from treadle.core import clock as clocks
 from treadle.ports.file import FileQueue, file_queue
 from treadle.ports.file_store import FileStore, file_store
 from treadle.ports.memory import MemoryPubSub, memory_pubsub

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from treadle import clock as clocks
 from treadle import forks
+from treadle.core import clock as clocks
+from treadle.core.private_files import make_file
 from treadle.errors import StorageUnavailable
 from treadle.groups import Groups, Request
-from treadle.private import make_file
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection, float], Any]

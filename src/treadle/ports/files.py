@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from treadle.private import FILE
+from treadle.core.private_files import FILE
 
 if sys.platform == "win32":
     import msvcrt

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from treadle import clock as clocks
+from treadle.core import clock as clocks
 from treadle.ports.contract import Listener, Pulled
 from treadle.ports.held import Held, Item, handle_of
 

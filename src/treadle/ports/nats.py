@@ -17,7 +17,7 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import BadRequestError, KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 
-from treadle.clock import monotonic, wall
+from treadle.core.clock import monotonic, wall
 from treadle.ports.contract import Listener, Pulled
 
 BEAT: Final = 10.0  # s after which the server gives a message to somebody else if its reader is gone

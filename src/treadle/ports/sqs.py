@@ -18,7 +18,7 @@ import boto3  # type: ignore[import-untyped]
 from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
-from treadle.clock import monotonic
+from treadle.core.clock import monotonic
 from treadle.errors import BadOption
 from treadle.ports.contract import Pulled
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Record, Settled
+from treadle.core.ranges import a_name, a_span, check_presence
 from treadle.errors import TreadleError
-from treadle.model import Claim, Hold, NewJob, Outcome, Presence, Record, Settled
 from treadle.operate import own
-from treadle.ranges import a_name, a_span, check_presence
 from treadle.server.faults import Refused
 from treadle.server.tokens import Token
 from treadle.server.turns import Turns

@@ -14,10 +14,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 from starlette.responses import StreamingResponse
 
-from treadle import defaults, ids, wire
-from treadle.clock import wall
+from treadle import wire
+from treadle.core import defaults, ids
+from treadle.core.clock import wall
+from treadle.core.model import Record
 from treadle.errors import ForeignRow, IdTaken
-from treadle.model import Record
 from treadle.server import rights
 from treadle.server.faults import Refused, json
 from treadle.server.gate import users_row
@@ -44,7 +45,7 @@ from treadle.validation import check_together
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.job import JobSpec
+    from treadle.core.job import JobSpec
     from treadle.operate.jobs import Jobs
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request that brings the arguments of one job

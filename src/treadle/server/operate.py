@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from treadle import wire
-from treadle.defaults import MAX_COUNT
-from treadle.model import Count, Limit, LimitUse, Presence, State, Stats
+from treadle.core.defaults import MAX_COUNT
+from treadle.core.model import Count, Limit, LimitUse, Presence, State, Stats
 from treadle.options import name_of
 from treadle.server import rights
 from treadle.server.faults import Refused

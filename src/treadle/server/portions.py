@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle import judge
 from treadle.compose.fold import failure
-from treadle.model import Claimed, Outcome, Record
+from treadle.core.model import Claimed, Outcome, Record
 from treadle.server.turns import Turns
 from treadle.storage.contract import Storage
 from treadle.wire import AllSettled

@@ -11,21 +11,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from treadle import defaults, ids
+from treadle.core import defaults, ids
+from treadle.core.model import Claim, Declare, Hold, LimitChange, LimitUse, NewJob, Outcome, Presence, Record, Stats
 from treadle.errors import IdTaken
 from treadle.judge import HOLD
-from treadle.model import (
-    Claim,
-    Declare,
-    Hold,
-    LimitChange,
-    LimitUse,
-    NewJob,
-    Outcome,
-    Presence,
-    Record,
-    Stats,
-)
 from treadle.operate import own
 from treadle.promises import ONCE
 from treadle.server.faults import Refused

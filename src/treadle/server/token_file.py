@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any, Final
 
-from treadle import defaults
+from treadle.core import defaults
 from treadle.errors import BadOption
 from treadle.options import name_of
 from treadle.server.tokens import SCOPES, Token

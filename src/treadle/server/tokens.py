@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from treadle.clock import moment, wall
+from treadle.core.clock import moment, wall
 from treadle.server.faults import Refused
 
 SCOPES: Final[Mapping[str, str]] = {

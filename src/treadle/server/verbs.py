@@ -12,15 +12,16 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from treadle import defaults, judge, wire
+from treadle import judge, wire
 from treadle.client import Client
-from treadle.clock import Clock
 from treadle.compose.reduce import Reducer
+from treadle.core import defaults
+from treadle.core.clock import Clock
+from treadle.core.model import Claim, Claimed, Outcome, Page, Query, Settled, Stats
+from treadle.core.ranges import a_count, a_span, check_change, check_ids, check_query
 from treadle.ending import Ender
 from treadle.errors import IdTaken, StorageError
-from treadle.model import Claim, Claimed, Outcome, Page, Query, Settled, Stats
 from treadle.options import Sizes
-from treadle.ranges import a_count, a_span, check_change, check_ids, check_query
 from treadle.retry import Retry
 from treadle.server import reports, rights
 from treadle.server.body import BODY

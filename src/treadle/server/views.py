@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from treadle import codec, defaults, ids, wire
+from treadle import codec, wire
+from treadle.core import defaults, ids
+from treadle.core.model import Record, State
 from treadle.errors import UNREADABLE, TooLarge
-from treadle.model import Record, State
 from treadle.operate import stored
 from treadle.options import Key, When
 from treadle.retry import Retry
@@ -25,7 +26,7 @@ from treadle.tagged import has_mark
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.job import JobSpec
+    from treadle.core.job import JobSpec
 
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:@-]{1,255}$", description="The id of a job.")]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]

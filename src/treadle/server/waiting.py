@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from treadle import defaults
+from treadle.core import defaults
 from treadle.errors import StorageError
 from treadle.server.faults import Refused
 from treadle.storage.contract import Storage

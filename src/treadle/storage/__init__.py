@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from treadle import clock
+from treadle.core import clock
+from treadle.core.redaction import shown
 from treadle.errors import BadUrl
 from treadle.ports import Ports
-from treadle.redaction import shown
 from treadle.storage.contract import Storage
 
 KNOWN = (

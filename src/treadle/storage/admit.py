@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeGuard
 
 from msgspec import Struct, field
 
-from treadle.model import Hold, Limit, Record, State
+from treadle.core.model import Hold, Limit, Record, State
 from treadle.storage.rules import costs, within
 
 GONE: Final = 30 * 86_400.0  # s after the last start, where no rule counts it

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.model import LimitFacts, Record, Settled, State
 from treadle.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
-from treadle.model import LimitFacts, Record, Settled, State
 from treadle.storage.rules import first_moment
 
 log = logging.getLogger("treadle")

@@ -1,4 +1,4 @@
-"""What no storage takes: names, texts and numbers out of range (`ranges.py`). Every storage checks them itself, whoever
+"""What no storage takes: names, texts and numbers out of range (`core/ranges.py`). Every storage checks them itself, whoever
 calls it, and stores nothing of what it refuses.
 
 A quick look at what many jobs share comes first. Only where that shows something unusual, each job is checked.
@@ -10,10 +10,9 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-from treadle import defaults
-from treadle.errors import BadOption, TooLarge
-from treadle.model import Claim, Claimed, Hold, LimitChange, NewJob, Outcome, Presence, Settled
-from treadle.ranges import (
+from treadle.core import defaults
+from treadle.core.model import Claim, Claimed, Hold, LimitChange, NewJob, Outcome, Presence, Settled
+from treadle.core.ranges import (
     COUNT,
     a_span,
     check_change,
@@ -23,6 +22,7 @@ from treadle.ranges import (
     check_outcome,
     check_presence,
 )
+from treadle.errors import BadOption, TooLarge
 from treadle.started import answers_coroutine
 
 FAR: Final = defaults.MAX_DELAY

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
 from treadle.errors import UNREADABLE, BadOption
-from treadle.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
 from treadle.storage.admit import rule_for
 from treadle.storage.limiting import acting
 from treadle.storage.rules import rank

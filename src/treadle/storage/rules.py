@@ -10,9 +10,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import ACT, LOST_BY, NewJob, Outcome, Record, State
 from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
-from treadle.model import ACT, LOST_BY, NewJob, Outcome, Record, State
 
 CLOCK_BACK: Final = 1.0  # s a clock must have gone back; calls of one worker that pass each other are no such case
 # Jobs that step aside in one step of a claim: nobody else writes meanwhile (memory 5 ms, SQLite 15 ms).

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from treadle.errors import NestedTransaction
-from treadle.model import (
+from treadle.core.model import (
     Claim,
     Claimed,
     Held,
@@ -25,6 +24,7 @@ from treadle.model import (
     Settled,
     Stats,
 )
+from treadle.errors import NestedTransaction
 from treadle.storage.carrying import Mark, mark_of
 from treadle.storage.contract import Bound, Fused, Storage, Transaction
 from treadle.storage.sessions import transactional

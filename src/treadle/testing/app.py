@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from msgspec import Struct
 
-from treadle import defaults
 from treadle.codec import Signature
+from treadle.core import defaults
+from treadle.core.model import Claim, NewJob, Query, Record
 from treadle.errors import BadArgument, BadOption
-from treadle.model import Claim, NewJob, Query, Record
 from treadle.operate import stored
 from treadle.promises import signal_name
 from treadle.retry import seconds as in_seconds

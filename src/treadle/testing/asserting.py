@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
+from treadle.core.job import JobSpec
+from treadle.core.model import NewJob
 from treadle.errors import BadOption
-from treadle.job import JobSpec
-from treadle.model import NewJob
 from treadle.task import Stub, Task
 from treadle.testing.codecs import same, short
 

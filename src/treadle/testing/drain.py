@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from treadle import judge
-from treadle.clock import monotonic
+from treadle.core.clock import monotonic
+from treadle.core.model import Claim, Claimed, Held, Hold, Outcome, Presence, Record, Settled
 from treadle.errors import StorageUnavailable, TreadleError
 from treadle.middleware import Middleware, Run
-from treadle.model import Claim, Claimed, Held, Hold, Outcome, Presence, Record, Settled
 from treadle.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.worker import Worker

@@ -16,8 +16,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from msgspec import Struct
 
-from treadle.errors import BadOption, StorageUnavailable
-from treadle.model import (
+from treadle.core.model import (
     Claim,
     Claimed,
     Held,
@@ -33,6 +32,7 @@ from treadle.model import (
     Settled,
     Stats,
 )
+from treadle.errors import BadOption, StorageUnavailable
 from treadle.storage.contract import Fused, Handing, Post, Storage
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.errors import BadSession, Unsupported
-from treadle.model import NewJob, Outcome, Record, Settled, State
 from treadle.storage.contract import Bound, Storage
 from treadle.storage.sessions import DJANGO, SCOPED, class_names
 

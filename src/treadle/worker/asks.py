@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from treadle import defaults
 from treadle.batch import BatchTask
+from treadle.core import defaults
+from treadle.core.model import Claim
 from treadle.errors import BadOption
-from treadle.model import Claim
 from treadle.options import name_of
 from treadle.runner import AnyTask, OwnTask
 from treadle.worker.batches import Batches

@@ -14,8 +14,8 @@ from typing import Any
 from treadle import forks
 from treadle.batch import BatchTask, answers
 from treadle.context import Context, enter_batch
+from treadle.core.model import Record
 from treadle.durable import IN_BATCH
-from treadle.model import Record
 from treadle.runner import Threads, in_thread
 from treadle.started import started
 from treadle.worker.slots import Slots

@@ -25,13 +25,14 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle import clock, defaults, forks, judge
+from treadle import forks, judge
 from treadle.codec import Signature
 from treadle.compose.next import encode_next, next_of
 from treadle.context import Context, enter
+from treadle.core import clock, defaults
+from treadle.core.job import Continuation
+from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
-from treadle.job import Continuation
-from treadle.model import Record
 from treadle.retry import Abort, Defer
 from treadle.task import Task
 from treadle.worker.django import close_old_connections

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from treadle.model import Claim, Record
+from treadle.core.model import Claim, Record
 from treadle.storage.contract import Handing
 from treadle.worker.slots import Slots
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from treadle.client import Batcher
 from treadle.codec import Codec
 from treadle.context import Context, NotRunning
+from treadle.core.model import Hold, NewJob, Outcome, Record
 from treadle.errors import StorageError
-from treadle.model import Hold, NewJob, Outcome, Record
 from treadle.options import Sizes
 from treadle.runner import AnyTask, Threads, in_thread
 from treadle.storage.contract import Storage

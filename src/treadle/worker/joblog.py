@@ -10,9 +10,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from treadle.core.events import Emitter, Event
+from treadle.core.redaction import visible
 from treadle.errors import RemoteFailure, error_line, traceback_of
-from treadle.events import Emitter, Event
-from treadle.redaction import visible
 from treadle.retry import Abort
 
 log = logging.getLogger("treadle.jobs")

@@ -11,8 +11,8 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from treadle import judge
+from treadle.core.model import Outcome, State
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.model import Outcome, State
 from treadle.storage.contract import Storage
 from treadle.storage.rules import repeats
 from treadle.transaction import Open

@@ -12,9 +12,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from treadle import defaults
-from treadle.events import Emitter
-from treadle.model import Hold, Presence
+from treadle.core import defaults
+from treadle.core.events import Emitter
+from treadle.core.model import Hold, Presence
 from treadle.storage.contract import Storage, confined
 from treadle.worker.lead import Lead
 from treadle.worker.lost import Lost

@@ -15,9 +15,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Record, State
 from treadle.errors import UNREADABLE, BadOption, StorageError
-from treadle.model import Claim, Hold, NewJob, Outcome, Presence, Record, State
 from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")

@@ -18,18 +18,18 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from treadle import defaults, ids
-from treadle.awaiting import check_awaited
 from treadle.compose.plan import FLOW
+from treadle.core import defaults, ids
+from treadle.core.argument_names import spelled
+from treadle.core.model import Record
+from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
 from treadle.loopcall import LoopCall, LoopEnded
-from treadle.model import Record
 from treadle.options import name_of
 from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask
 from treadle.started import answers_coroutine, started
 from treadle.storage.contract import Storage, confined
-from treadle.words import spelled
 from treadle.worker.asks import Rooms, weights
 from treadle.worker.backlog import Backlog
 from treadle.worker.lead import Role, role_of

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from treadle.core.events import Emitter, Event
 from treadle.errors import StorageError
-from treadle.events import Emitter, Event
 from treadle.storage.contract import Storage
 from treadle.worker import joblog
 from treadle.worker.slots import Run

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from treadle.codec import TaggedCodec
 from treadle.compose.next import Next, decode_next
 from treadle.context import Context, NotRunning, current
+from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
-from treadle.model import Record
 from treadle.retry import Abort, Defer
 from treadle.runner import AnyTask
 from treadle.worker.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message

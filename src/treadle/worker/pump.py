@@ -12,15 +12,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from treadle import defaults, judge
+from treadle import judge
 from treadle.batch import BatchTask
 from treadle.compose.fold import failure
 from treadle.context import Context, Results
+from treadle.core import defaults
+from treadle.core.events import Emitter, Event, lease_expired, was_lost
+from treadle.core.model import APPLIED, DECLINED, Claim, Claimed, Outcome, Record, Settled, State
 from treadle.durable import Home
 from treadle.ending import Ender
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError, UnknownTask
-from treadle.events import Emitter, Event, lease_expired, was_lost
-from treadle.model import APPLIED, DECLINED, Claim, Claimed, Outcome, Record, Settled, State
 from treadle.retry import DEFAULT
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage

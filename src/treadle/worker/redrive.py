@@ -14,11 +14,11 @@ from datetime import timedelta
 
 from msgspec.structs import force_setattr
 
+from treadle.core.argument_names import Spelled
+from treadle.core.model import ERROR, LOST, Outcome, Query, Record, State
 from treadle.errors import BadOption
-from treadle.model import ERROR, LOST, Outcome, Query, Record, State
 from treadle.retry import seconds
 from treadle.storage.contract import Storage, confined
-from treadle.words import Spelled
 from treadle.worker.slots import Slots
 
 log = logging.getLogger("treadle")

@@ -12,14 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from treadle import defaults, middleware
+from treadle import middleware
 from treadle.compose.reduce import Reducer
+from treadle.core import defaults
+from treadle.core.events import Emitter, Event
+from treadle.core.job import Sender
+from treadle.core.model import Claim, Presence, Record
 from treadle.ending import Ender
 from treadle.errors import StorageError
-from treadle.events import Emitter, Event
-from treadle.job import Sender
 from treadle.judge import OnError
-from treadle.model import Claim, Presence, Record
 from treadle.options import Sizes
 from treadle.retry import Retry
 from treadle.runner import AnyTask, OwnTask, Runner

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from treadle.events import Event
-from treadle.model import EXPIRED, Outcome, Record, State
+from treadle.core.events import Event
+from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.worker.slots import Run
 
 

@@ -73,7 +73,7 @@ class Waits:
 
 @pytest.fixture
 async def waits(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession) -> AsyncIterator[Waits]:
-    monkeypatch.setattr("treadle.defaults.POLL", 3_600.0)
+    monkeypatch.setattr("treadle.core.defaults.POLL", 3_600.0)
     app = App("memory://")
     async with app:
         site = make_site(app, Settings(tokens=TOKENS, max_wait=30))

@@ -15,7 +15,7 @@ from tests.served import host
 from treadle import App, BadOption, ForeignRow, KeyHeld, Limit, Redrive, Retry, Worker, flow
 from treadle.cli.root import run
 from treadle.context import current
-from treadle.model import NewJob, Outcome, State
+from treadle.core.model import NewJob, Outcome, State
 from treadle.promises import signal_id
 from treadle.server import Settings
 from treadle.server.tokens import SCOPES

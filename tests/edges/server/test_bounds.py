@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.served import memory_url
+from treadle.core.model import Declare, Limit, LimitChange, NewJob
 from treadle.errors import BadOption
-from treadle.model import Declare, Limit, LimitChange, NewJob
 from treadle.storage.http import HttpStorage
 
 TOO_MANY = 10**9 + 1

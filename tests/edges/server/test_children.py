@@ -12,7 +12,7 @@ import pytest
 from tests.edges.server.test_api import Client
 from tests.served import memory_url
 from treadle import App, Worker
-from treadle.ids import derived
+from treadle.core.ids import derived
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from starlette.routing import Route
 from tests.edges.server.places import EVERY, a_place
 from tests.edges.server.test_api import Client, session
 from tests.served import host, memory_url
-from treadle import App, defaults, ids
+from treadle import App
+from treadle.core import defaults, ids
 from treadle.faces.delayed import delayed_face
 from treadle.faces.names import shown
 from treadle.faces.queuey import QUEUE, queue_face

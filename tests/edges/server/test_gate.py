@@ -15,8 +15,8 @@ import pytest
 from tests.engine.fixtures import KINDS, a_storage
 from tests.served import host, memory_url
 from treadle import App, Defer, JobFailed, Retry, Worker, current, gather
+from treadle.core.model import NewJob, State
 from treadle.errors import StorageError
-from treadle.model import NewJob, State
 from treadle.server import Settings, Token
 from treadle.server.tokens import digest
 from treadle.storage.memory import MemoryStorage

@@ -15,7 +15,7 @@ import pytest
 from tests.edges.server.raw import Answer, ask
 from tests.served import host, memory_url
 from treadle import App, BadOption, flow
-from treadle.model import Claim, Hold, NewJob, Outcome, Presence, Query, State
+from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Query, State
 from treadle.server import Settings, turns
 from treadle.server.turns import in_parts
 from treadle.storage.http import HttpStorage

@@ -10,7 +10,7 @@ import pytest
 from tests.edges.server.places import EVERY, a_place
 from tests.served import host
 from treadle import AnswerTooLarge, App, JobFailed, Limit, gather
-from treadle.model import Claim, Query, State
+from treadle.core.model import Claim, Query, State
 from treadle.server import Settings
 from treadle.worker import Worker
 

@@ -12,7 +12,7 @@ from tests.edges.server.test_bound_worker import TOKENS
 from tests.served import host, memory_url
 from treadle import App
 from treadle.cli.root import run
-from treadle.model import Claim, NewJob, Query
+from treadle.core.model import Claim, NewJob, Query
 from treadle.server import Settings, parts
 from treadle.server.rights import worker_of
 from treadle.storage.memory import MemoryStorage

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.edges.server.test_api import Client, session
 from tests.served import memory_url
 from treadle.cli.tokens import token as command
-from treadle.clock import wall
+from treadle.core.clock import wall
 from treadle.server import Settings, Token
 from treadle.server.token_file import BadTokens, as_toml, exposed, read
 from treadle.server.tokens import digest, end, in_short, rights

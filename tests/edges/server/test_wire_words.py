@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treadle import AnswerTooLarge, StorageUnavailable, wire
-from treadle.model import Presence
+from treadle.core.model import Presence
 from treadle.server import parts
 
 

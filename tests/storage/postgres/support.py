@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from tests.servers import postgres
-from treadle.model import Claim, NewJob, Outcome, Record, State
+from treadle.core.model import Claim, NewJob, Outcome, Record, State
 from treadle.storage.contract import Storage
 
 _numbers = itertools.count()

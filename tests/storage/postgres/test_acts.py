@@ -9,8 +9,8 @@ from psycopg import sql
 
 from tests.storage.postgres import support
 from treadle import App
+from treadle.core.model import Claim, NewJob, Outcome, State
 from treadle.errors import StorageError
-from treadle.model import Claim, NewJob, Outcome, State
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.statements import renamed
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.storage.postgres import support
 from tests.storage.postgres.support import job, life
+from treadle.core.model import Record
 from treadle.errors import StorageError
-from treadle.model import Record
 from treadle.storage.postgres import PostgresStorage
 
 TEXT = "Grüße, 日本, €"

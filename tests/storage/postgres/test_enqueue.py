@@ -11,7 +11,7 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import a_schema, admin, done, job, url_of
-from treadle.model import Claim, Limit, State
+from treadle.core.model import Claim, Limit, State
 from treadle.storage.postgres import PostgresStorage
 
 STRANGE = (

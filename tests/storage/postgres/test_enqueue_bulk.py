@@ -12,8 +12,8 @@ from psycopg import sql
 from tests.servers import postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
+from treadle.core.model import Claim, NewJob, Query
 from treadle.errors import IdTaken, KeyHeld
-from treadle.model import Claim, NewJob, Query
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.statements import renamed

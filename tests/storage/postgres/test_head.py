@@ -11,7 +11,7 @@ import pytest
 
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
-from treadle.model import Claim, Outcome, Record, State
+from treadle.core.model import Claim, Outcome, Record, State
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres import head as heads
 from treadle.storage.postgres.head import HELD, Head

@@ -14,7 +14,7 @@ from msgspec import structs
 from tests.servers.postgres import Postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
-from treadle.model import Claim
+from treadle.core.model import Claim
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.wake import LATE
 from treadle.storage.sessions import at_once

@@ -14,7 +14,7 @@ import pytest
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
 from treadle import App, Retry, StorageUnavailable, Worker, current
-from treadle.model import Claim, Held, Hold, Limit, Presence, Record, Settled, State
+from treadle.core.model import Claim, Held, Hold, Limit, Presence, Record, Settled, State
 from treadle.storage.postgres import PostgresStorage
 
 MOST = 60.0  # s: the open transaction lasts for as long as the test waits, so only a hang takes so long

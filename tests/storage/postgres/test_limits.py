@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.postgres.support import done, job
-from treadle.model import Claim, Limit, Outcome, Record, State
+from treadle.core.model import Claim, Limit, Outcome, Record, State
 from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
 

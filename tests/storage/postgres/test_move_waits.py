@@ -13,8 +13,8 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.moving_kit import made
+from treadle.core.model import Claim, Hold, NewJob, Presence
 from treadle.errors import MoveFailed
-from treadle.model import Claim, Hold, NewJob, Presence
 from treadle.operate import moving
 from treadle.operate.moving import Place, move
 from treadle.storage.postgres import PostgresStorage

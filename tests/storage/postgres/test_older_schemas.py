@@ -9,7 +9,7 @@ import pytest
 from tests.servers import postgres
 from tests.storage.old_rules import NOW, OLD
 from tests.storage.postgres.support import done, job
-from treadle.model import Claim, Limit, Outcome, Record, State
+from treadle.core.model import Claim, Limit, Outcome, Record, State
 from treadle.storage.postgres import PostgresStorage, migrate
 
 RULE = """

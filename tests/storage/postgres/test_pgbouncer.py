@@ -11,7 +11,7 @@ import pytest
 from tests.servers import pgbouncer
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
-from treadle.model import Claim
+from treadle.core.model import Claim
 from treadle.storage.postgres import PostgresStorage
 
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import done, job
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
+from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Record, State
 from treadle.storage.postgres import PostgresStorage
 
 MANY, FEW = 1_000, 5

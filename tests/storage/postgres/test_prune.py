@@ -7,7 +7,7 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.postgres.support import done, job
-from treadle.model import Claim
+from treadle.core.model import Claim
 from treadle.storage.postgres import PostgresStorage, tend
 from treadle.testing.clock import HandClock
 

@@ -13,8 +13,8 @@ from tests.servers.postgres import Postgres
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
 from treadle import App, Worker
+from treadle.core.model import Claim, Presence, Query
 from treadle.errors import BadUrl, StorageDenied, StorageError, StorageFull, StorageUnavailable
-from treadle.model import Claim, Presence, Query
 from treadle.storage import connect
 from treadle.storage.postgres import PostgresStorage, vacuum
 from treadle.storage.postgres.faults import refusal

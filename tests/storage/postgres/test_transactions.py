@@ -18,8 +18,8 @@ from sqlalchemy.pool import NullPool
 
 from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job, life
+from treadle.core.model import Claim, Outcome, State
 from treadle.errors import BadSession, KeyHeld, StorageError, UnknownUpstream
-from treadle.model import Claim, Outcome, State
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.statements import revision
 from treadle.storage.sessions import at_once

@@ -10,7 +10,7 @@ import pytest
 import redis.asyncio
 
 from tests.servers import valkey
-from treadle.model import Claim, NewJob
+from treadle.core.model import Claim, NewJob
 from treadle.storage.redis import RedisStorage
 
 SHARE = 10

@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers import valkey
 from treadle import App, StorageDenied, StorageError, StorageFull, StorageUnavailable, Worker
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
+from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.testing import Proxy

@@ -10,7 +10,7 @@ from tests.servers import valkey
 from tests.storage.handing_kit import *  # noqa: F403
 from tests.storage.handing_kit import LONG, Waits, until
 from treadle import App, Worker
-from treadle.model import Claim, NewJob
+from treadle.core.model import Claim, NewJob
 from treadle.storage.redis import RedisStorage
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import valkey
-from treadle.model import Claim, Query
+from treadle.core.model import Claim, Query
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock

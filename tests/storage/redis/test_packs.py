@@ -8,7 +8,7 @@ import os
 from msgspec.structs import replace
 
 from tests.servers import valkey
-from treadle.model import Claim, Outcome, Query, State
+from treadle.core.model import Claim, Outcome, Query, State
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage

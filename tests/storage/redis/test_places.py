@@ -13,8 +13,8 @@ import pytest
 from tests.servers import tls, valkey
 from tests.servers.cluster import Cluster, shared
 from tests.servers.sentinel import MASTER, Sentinels
+from treadle.core.model import Claim, NewJob, Outcome, Query, State
 from treadle.errors import BadUrl, StorageUnavailable
-from treadle.model import Claim, NewJob, Outcome, Query, State
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.redis import RedisStorage

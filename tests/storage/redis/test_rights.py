@@ -13,7 +13,7 @@ import pytest
 import treadle.storage.redis
 from tests.servers import valkey
 from treadle import StorageDenied
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, State
+from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis.faults import RIGHTS

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from tests.servers import valkey
 from tests.storage.old_rules import NOW, OLD
+from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.errors import BadUrl, SchemaTooNew, StorageDenied, StorageFull, StorageUnavailable
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
 from treadle.storage.redis.rows import job_bytes

@@ -17,9 +17,9 @@ import pytest
 
 from tests.servers import valkey
 from tests.storage.shards_kit import SHARDS, any_id
+from treadle.core.ids import derived, is_derived
+from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
-from treadle.ids import derived, is_derived
-from treadle.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Query, Record, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage, ShardedRedis
 from treadle.storage.redis.spread import Layout, is_random

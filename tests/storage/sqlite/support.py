@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
-from treadle.model import Claim, NewJob, Outcome, Record, State
+from treadle.core.model import Claim, NewJob, Outcome, Record, State
 from treadle.storage.sqlite import SqliteStorage
 
 
@@ -72,7 +72,7 @@ def child(path: Path, body: str, first: str = "") -> Iterator[subprocess.Popen[s
     `first` before all that."""
     script = (
         "import asyncio, os, signal, sys, time\n"
-        "from treadle.errors import *\nfrom treadle.model import *\nfrom treadle.storage.sqlite import SqliteStorage\n"
+        "from treadle.errors import *\nfrom treadle.core.model import *\nfrom treadle.storage.sqlite import SqliteStorage\n"
         f"def say(*words): print(*words, flush=True)\n{first}\n"
         "async def main(path):\n"
         "    storage = SqliteStorage(path)\n"

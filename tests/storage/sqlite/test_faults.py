@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs, line, opened, size, sql, tell
+from treadle.core.model import State
 from treadle.errors import BadOption, KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownUpstream
-from treadle.model import State
 from treadle.storage.sqlite import SqliteStorage, lockfile
 from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import add_plain, enqueue

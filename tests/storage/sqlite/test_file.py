@@ -28,8 +28,8 @@ from tests.storage.sqlite.support import (
     sql,
     tell,
 )
+from treadle.core.model import State
 from treadle.errors import BadUrl, NotADatabase, SchemaTooNew, StorageError, StorageFull, StorageUnavailable
-from treadle.model import State
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.migrate import APPLICATION_ID, known
 

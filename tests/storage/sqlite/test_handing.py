@@ -12,8 +12,8 @@ from tests.storage.handing_kit import *  # noqa: F403
 from tests.storage.handing_kit import LONG, Spy, Waits, until
 from tests.storage.sqlite.support import ask, child, done, job, line, opened, size, sql, swept, tell
 from treadle import App, Worker
+from treadle.core.model import Claim, Record, State
 from treadle.errors import StorageUnavailable
-from treadle.model import Claim, Record, State
 from treadle.storage.sqlite import SqliteStorage
 
 ASKER = """

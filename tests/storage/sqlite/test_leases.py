@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.storage.sqlite.support import ask, done, integrity, job, jobs, sql
-from treadle.model import State
+from treadle.core.model import State
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.desk import Desk

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.storage.old_rules import NOW, OLD
 from tests.storage.sqlite.support import ask, done, integrity, job, jobs, opened, sql
-from treadle.model import Limit, Outcome, State
+from treadle.core.model import Limit, Outcome, State
 from treadle.storage.sqlite.migrate import known
 
 

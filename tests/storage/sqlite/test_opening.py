@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.sqlite.support import jobs, opened, played
-from treadle import clock
+from treadle.core import clock
 from treadle.errors import StorageError
 from treadle.ports import file_store
 from treadle.storage.sqlite import opening

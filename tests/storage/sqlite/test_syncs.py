@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.model import NewJob
+from treadle.core.model import NewJob
 from treadle.storage.sqlite import SqliteStorage, syncs
 from treadle.storage.sqlite.syncs import FAST, FEW, KNOWN, SHY, Syncs
 

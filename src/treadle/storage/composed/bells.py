@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from treadle.core.model import Record, State
 from treadle.errors import UNREADABLE, StorageError
-from treadle.model import Record, State
 from treadle.ports import Pulled
 from treadle.storage.composed.calls import Port, here
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from treadle.core.model import Claim, Claimed, LimitFacts, Outcome, Presence, Record, Settled, State
 from treadle.errors import UNREADABLE, NotADatabase
-from treadle.model import Claim, Claimed, LimitFacts, Outcome, Presence, Record, Settled, State
 from treadle.storage.admit import Usage
 from treadle.storage.carrying import Mark
 from treadle.storage.composed import words

@@ -16,10 +16,8 @@ from uuid import uuid4
 
 import msgspec
 
-from treadle import clock
-from treadle.errors import StorageError, StorageUnavailable
-from treadle.groups import Groups, Request
-from treadle.model import (
+from treadle.core import clock
+from treadle.core.model import (
     Claim,
     Claimed,
     Held,
@@ -35,6 +33,8 @@ from treadle.model import (
     Settled,
     Stats,
 )
+from treadle.errors import StorageError, StorageUnavailable
+from treadle.groups import Groups, Request
 from treadle.ports import Ports
 from treadle.started import started
 from treadle.storage.carrying import Load, Mark

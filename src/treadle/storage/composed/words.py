@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from treadle.model import Claim, Hold, NewJob, Outcome, Presence
+from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence
 from treadle.storage.carrying import Load, Mark
 from treadle.wire import LimitChanges
 

@@ -17,9 +17,9 @@ import aiohttp
 import msgspec
 from msgspec.structs import replace
 
-from treadle import defaults, wire
-from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
-from treadle.model import (
+from treadle import wire
+from treadle.core import defaults
+from treadle.core.model import (
     Claim,
     Claimed,
     Held,
@@ -35,7 +35,8 @@ from treadle.model import (
     Settled,
     Stats,
 )
-from treadle.redaction import origin, shown, target
+from treadle.core.redaction import origin, shown, target
+from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
 from treadle.storage.carrying import Mark, Role
 from treadle.storage.checks import (
     check_ask,

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.model import Limit, LimitFacts, NewJob, Record, State
+from treadle.core.model import Limit, LimitFacts, NewJob, Record, State
 from treadle.storage.admit import Admission, Asker, Usage, is_over, opens_at, rule_for
 from treadle.storage.limiting import acting, is_empty
 from treadle.storage.memory.ordered import Ordered, Spot

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from treadle.model import SUPERSEDED, UPSTREAM, NewJob, Record, State
+from treadle.core.model import SUPERSEDED, UPSTREAM, NewJob, Record, State
 from treadle.storage.memory.book import Book
 from treadle.storage.rules import expires_at, first_moment, keeps_key
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from treadle.core.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
 from treadle.errors import KeyHeld
-from treadle.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
 from treadle.storage.memory.endings import WAITING, Endings
 from treadle.storage.rules import expires_at, needed, noted, tolerated, within
 

@@ -14,9 +14,8 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from treadle import clock
-from treadle.errors import KeyHeld, UnknownUpstream
-from treadle.model import (
+from treadle.core import clock
+from treadle.core.model import (
     APPLIED,
     ASKED,
     EXPIRED,
@@ -37,7 +36,8 @@ from treadle.model import (
     Settled,
     State,
     Stats,
-)  # fmt: skip
+)
+from treadle.errors import KeyHeld, UnknownUpstream
 from treadle.storage import looking
 from treadle.storage.admit import may_go_on, opens_at, rate_use, rule_for, take_back
 from treadle.storage.carrying import SHUT, Load, Mark, check_replaces, gone, refusal

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from treadle.model import Claim, Record, State
+from treadle.core.model import Claim, Record, State
 from treadle.storage.admit import Admission
 from treadle.storage.memory.book import Book
 from treadle.storage.memory.endings import Endings

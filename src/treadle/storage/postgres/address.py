@@ -13,8 +13,8 @@ import psycopg
 from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from treadle.core.redaction import shown
 from treadle.errors import BadUrl
-from treadle.redaction import shown
 
 SCHEMA: Final = "treadle"
 POOL: Final = 5  # connections: a worker's pumps, its heartbeat, and somebody who looks

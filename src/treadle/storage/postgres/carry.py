@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from treadle.model import LimitFacts, Record
+from treadle.core.model import LimitFacts, Record
 from treadle.storage.carrying import Carried, Edge, InTheWay, Load, Mark, Rate, decode_mark, encode_mark, overtaken
 from treadle.storage.limiting import rows
 from treadle.storage.postgres.connection import Runner

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from treadle.model import Claim, Claimed, Record
+from treadle.core.model import Claim, Claimed, Record
 from treadle.storage.postgres.head import Floor
 from treadle.storage.postgres.line import Row
 from treadle.storage.postgres.rows import record, said, text

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from treadle.core.model import NewJob, Record
 from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
-from treadle.model import NewJob, Record
 from treadle.storage.postgres.line import Row
 from treadle.storage.postgres.rows import (
     from_json,

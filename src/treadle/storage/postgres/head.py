@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from treadle.model import Claim, Record
+from treadle.core.model import Claim, Record
 from treadle.storage.rules import rank
 
 HELD: Final = 20_000  # rows that could not be swept: from here on, for a look at all of the line takes 7 ms

@@ -18,7 +18,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 
-from treadle.redaction import without
+from treadle.core.redaction import without
 from treadle.storage.postgres.faults import Cut, Said
 
 OLDEST: Final = 14  # the oldest PostgreSQL we are tested with

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle.model import FINAL, Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State, Stats
+from treadle.core.model import FINAL, Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State, Stats
 from treadle.storage import looking
 from treadle.storage.admit import counted, rule_for
 from treadle.storage.limiting import gathered

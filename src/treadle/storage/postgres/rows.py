@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle import defaults
-from treadle.model import NewJob, Record, State
+from treadle.core import defaults
+from treadle.core.model import NewJob, Record, State
 from treadle.storage.rules import rank
 
 STATES: Final = tuple(State)

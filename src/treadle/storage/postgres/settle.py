@@ -11,7 +11,20 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from treadle.model import ACT, APPLIED, ASKED, SUPERSEDED, Claim, Claimed, Held, Hold, Outcome, Presence, Settled, State
+from treadle.core.model import (
+    ACT,
+    APPLIED,
+    ASKED,
+    SUPERSEDED,
+    Claim,
+    Claimed,
+    Held,
+    Hold,
+    Outcome,
+    Presence,
+    Settled,
+    State,
+)
 from treadle.storage.postgres.claim import Watch, asked, claim, claimed
 from treadle.storage.postgres.enqueue import refusal, to_store
 from treadle.storage.postgres.rows import NUMBER, STATES, from_json, heard, job_words, said, text, to_json

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 
+from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError
-from treadle.model import NewJob, Outcome, Record, Settled
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import CONNECT, is_missing
 from treadle.storage.postgres.faults import Cut, Said, translated

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from treadle.core.model import Claim, Record
 from treadle.errors import TreadleError
-from treadle.model import Claim, Record
 from treadle.storage.postgres.connection import Pool
 from treadle.storage.postgres.head import Floor, Head
 

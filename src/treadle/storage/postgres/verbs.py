@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from treadle.errors import StorageError
-from treadle.model import (
+from treadle.core.model import (
     Claim,
     Claimed,
     Held,
@@ -24,6 +23,7 @@ from treadle.model import (
     Settled,
     Stats,
 )
+from treadle.errors import StorageError
 from treadle.storage.carrying import gone
 from treadle.storage.checks import (
     check_ask,

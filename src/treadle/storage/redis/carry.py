@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from treadle.model import LimitFacts
+from treadle.core.model import LimitFacts
 from treadle.storage.carrying import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark, overtaken
 from treadle.storage.limiting import rows
 from treadle.storage.redis.look import Reader, limit_facts

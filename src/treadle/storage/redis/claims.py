@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.model import Claim, Claimed, Record
+from treadle.core.model import Claim, Claimed, Record
 from treadle.storage.carrying import SETTLES, refusal
 from treadle.storage.redis import carry, look
 from treadle.storage.redis.crossing import FRESH, Crossing, together

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from treadle.core.model import NewJob, Record
 from treadle.errors import StorageUnavailable
-from treadle.model import NewJob, Record
 from treadle.storage.carrying import refusal
 from treadle.storage.redis.carry import away
 from treadle.storage.redis.spread import Layout, roams

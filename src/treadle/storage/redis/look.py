@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from treadle.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
+from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
 from treadle.storage import looking
 from treadle.storage.admit import counted, rule_for
 from treadle.storage.limiting import Fact, gathered

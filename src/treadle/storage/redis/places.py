@@ -19,8 +19,8 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as Broken
 
+from treadle.core.redaction import shown
 from treadle.errors import BadUrl
-from treadle.redaction import shown
 
 CONNECT: Final = 5.0  # s
 PORT: Final = 6379

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.model import ASKED, SUPERSEDED, Limit, NewJob, Outcome, Pairs, Presence, Record, State
+from treadle.core.model import ASKED, SUPERSEDED, Limit, NewJob, Outcome, Pairs, Presence, Record, State
 from treadle.storage.rules import rank
 
 PLAIN: Final = 1

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from treadle import clock
-from treadle.errors import BadUrl, StorageUnavailable, Unsupported
-from treadle.ids import is_derived
-from treadle.model import (
+from treadle.core import clock
+from treadle.core.ids import is_derived
+from treadle.core.model import (
     Claim,
     Claimed,
     Declare,
@@ -33,7 +32,8 @@ from treadle.model import (
     Record,
     Settled,
     Stats,
-)  # fmt: skip
+)
+from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.carrying import Carried, Load, Mark, gone, refusal
 from treadle.storage.checks import (
     check_ask,

@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from treadle.ids import is_derived
-from treadle.model import Claim, NewJob, Record
+from treadle.core.ids import is_derived
+from treadle.core.model import Claim, NewJob, Record
 from treadle.storage.rules import rank
 
 MOST: Final = 64  # shards; each claim asks all of them

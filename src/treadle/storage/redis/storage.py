@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from treadle import clock
-from treadle.errors import BadUrl, IdTaken, KeyHeld, SchemaTooNew, StorageDenied, StorageUnavailable, UnknownUpstream
-from treadle.model import (
+from treadle.core import clock
+from treadle.core.model import (
     APPLIED,
     Claim,
     Claimed,
@@ -35,7 +34,8 @@ from treadle.model import (
     Resume,
     Settled,
     Stats,
-)  # fmt: skip
+)
+from treadle.errors import BadUrl, IdTaken, KeyHeld, SchemaTooNew, StorageDenied, StorageUnavailable, UnknownUpstream
 from treadle.storage.carrying import SETTLES, SHUT, Load, Mark, gone, refusal
 from treadle.storage.checks import (
     check_ask,

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from treadle.core.model import Claim, NewJob
 from treadle.errors import UNREADABLE
-from treadle.model import Claim, NewJob
 from treadle.storage.sqlite.lockfile import LockFile
 
 MOST: Final = 65_536  # bytes of a note; of more asks the last

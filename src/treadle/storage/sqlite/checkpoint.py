@@ -16,7 +16,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from treadle import clock
+from treadle.core import clock
 from treadle.storage.sqlite.gather import Ours
 from treadle.storage.sqlite.lockfile import LockFile, held, patiently
 

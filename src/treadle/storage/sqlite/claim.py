@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.model import Claim, Claimed, NewJob, Record, State
+from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admit import Admission, opens_at, rule_for
 from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, rank, within
 from treadle.storage.sqlite import slots

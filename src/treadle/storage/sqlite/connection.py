@@ -19,7 +19,8 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from treadle import clock, forks
+from treadle import forks
+from treadle.core import clock
 from treadle.errors import StorageError, StorageFull, StorageUnavailable
 from treadle.started import begin, started
 from treadle.storage.rules import REFUSALS

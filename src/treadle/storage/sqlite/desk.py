@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle.model import Limit, NewJob, Record, State
+from treadle.core.model import Limit, NewJob, Record, State
 from treadle.storage.admit import Admission, Asker, Usage, opens_at, rule_for
 from treadle.storage.carrying import SHUT, Mark, decode_mark, refusal
 from treadle.storage.rules import costs, first_moment, named_costs, rank, turn

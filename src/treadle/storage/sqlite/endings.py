@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle.model import SUPERSEDED, UPSTREAM, NewJob, Record, State
+from treadle.core.model import SUPERSEDED, UPSTREAM, NewJob, Record, State
 from treadle.storage.rules import expires_at, first_moment, keeps_key
 from treadle.storage.sqlite.desk import SQL, Desk
 from treadle.storage.sqlite.rows import text

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import NewJob, Record, State
 from treadle.errors import KeyHeld, StorageError, UnknownUpstream
-from treadle.model import NewJob, Record, State
 from treadle.storage.rules import (
     check_reach,
     first_moment,

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Final
 
-from treadle.private import FOLDER, beside_mode, share
+from treadle.core.private_files import FOLDER, beside_mode, share
 
 log = logging.getLogger("treadle")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from treadle.model import LimitChange, LimitFacts
+from treadle.core.model import LimitChange, LimitFacts
 from treadle.storage.admit import rule_for
 from treadle.storage.limiting import acting, changed, gathered, named, rows
 from treadle.storage.sqlite.desk import SQL as DESK

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from treadle import clock, forks
+from treadle import forks
+from treadle.core import clock
+from treadle.core.private_files import FILE, share
 from treadle.errors import StorageUnavailable
-from treadle.private import FILE, share
 
 if sys.platform == "win32":
     import msvcrt

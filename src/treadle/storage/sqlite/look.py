@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treadle.model import Count, Limit, LimitUse, Page, Presence, Query, Record
+from treadle.core.model import Count, Limit, LimitUse, Page, Presence, Query, Record
 from treadle.storage import looking
 from treadle.storage.admit import Usage, rate_use, rule_for
 from treadle.storage.sqlite.desk import BY_IDS, BY_SEQS

@@ -12,9 +12,9 @@ import sqlite3
 from collections.abc import Callable
 from typing import NamedTuple
 
-from treadle import clock
+from treadle.core import clock
+from treadle.core.private_files import make_file, share
 from treadle.errors import BadUrl, NotADatabase, StorageFull, StorageUnavailable
-from treadle.private import make_file, share
 from treadle.storage.sqlite.gather import Gathering
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.migrate import check, known, migrate

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
-from treadle import clock
+from treadle.core import clock
 from treadle.errors import BadSession
 from treadle.storage.sqlite.connection import in_thread
 from treadle.storage.sqlite.faults import translated

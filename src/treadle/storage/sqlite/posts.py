@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.errors import StorageError
-from treadle.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.sqlite import look
 from treadle.storage.sqlite.asks import Ask
 from treadle.storage.sqlite.claim import claim

@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from treadle.core.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
 from treadle.errors import KeyHeld
-from treadle.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
 from treadle.storage.rules import expires_at, needed, noted, tolerated, within
 from treadle.storage.sqlite import endings
 from treadle.storage.sqlite.desk import SQL as DESK

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from treadle import defaults
-from treadle.model import Limit, NewJob, Presence, Record, State
+from treadle.core import defaults
+from treadle.core.model import Limit, NewJob, Presence, Record, State
 from treadle.storage.rules import rank
 
 DOWN: Final = 1  # somebody waits, or waited, for it: its ending must be counted

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treadle import defaults
+from treadle.core import defaults
+from treadle.core.model import APPLIED, ASKED, SUPERSEDED, Held, Hold, Outcome, Presence, Record, Settled, State
 from treadle.errors import UnknownUpstream
-from treadle.model import APPLIED, ASKED, SUPERSEDED, Held, Hold, Outcome, Presence, Record, Settled, State
 from treadle.storage.admit import may_go_on
 from treadle.storage.carrying import gone
 from treadle.storage.rules import (

@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar, Literal
 
-from treadle import clock
-from treadle.errors import BadUrl
-from treadle.model import (
+from treadle.core import clock
+from treadle.core.model import (
     Claim,
     Claimed,
     Held,
@@ -27,7 +26,8 @@ from treadle.model import (
     Record,
     Settled,
     Stats,
-)  # fmt: skip
+)
+from treadle.errors import BadUrl
 from treadle.storage.carrying import Carried, Load, Mark
 from treadle.storage.checks import (
     check_ask,

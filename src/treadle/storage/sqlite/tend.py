@@ -9,8 +9,8 @@ from collections.abc import Generator
 
 from msgspec.structs import replace
 
-from treadle import defaults
-from treadle.model import EXPIRED, Record, State
+from treadle.core import defaults
+from treadle.core.model import EXPIRED, Record, State
 from treadle.storage import rules
 from treadle.storage.sqlite import endings
 from treadle.storage.sqlite.desk import Desk

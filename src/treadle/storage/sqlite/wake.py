@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from treadle import forks
+from treadle.core.private_files import FILE, make_file, share
 from treadle.errors import UNREADABLE
-from treadle.private import FILE, make_file, share
 from treadle.storage.hints import Hub
 from treadle.storage.sqlite.folder import Folder
 

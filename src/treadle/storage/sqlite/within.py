@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-from treadle import clock
+from treadle.core import clock
+from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError, StorageUnavailable
-from treadle.model import NewJob, Outcome, Record, Settled
 from treadle.storage.checks import check_jobs, guarded_settle
 from treadle.storage.rules import REFUSALS
 from treadle.storage.sessions import SqliteSession, session_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from treadle.model import Claim, Claimed, Hold, NewJob, Outcome, Presence, Record, Settled, State
+from treadle.core.model import Claim, Claimed, Hold, NewJob, Outcome, Presence, Record, Settled, State
 from treadle.storage.contract import Storage
 
 READY, WAITING, RUNNING = State.READY, State.WAITING, State.RUNNING

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from treadle.model import ACT, Outcome, Record
+from treadle.core.model import ACT, Outcome, Record
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from treadle.model import Claim, Limit, Record
+from treadle.core.model import Claim, Limit, Record
 from treadle.storage.contract import Handing, Post, Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

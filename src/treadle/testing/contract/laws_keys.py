@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from treadle.core.model import Limit, State
 from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
-from treadle.model import Limit, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

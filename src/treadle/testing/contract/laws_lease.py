@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from treadle.model import Hold, Limit, Outcome, Presence
+from treadle.core.model import Hold, Limit, Outcome, Presence
 from treadle.storage.contract import Fused, Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

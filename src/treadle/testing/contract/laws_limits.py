@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from treadle.model import Claim, Limit, LimitUse, Pause, Query, Record
+from treadle.core.model import Claim, Limit, LimitUse, Pause, Query, Record
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

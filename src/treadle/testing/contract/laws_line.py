@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
+from treadle.core.model import Claim
 from treadle.errors import BadOption
-from treadle.model import Claim
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

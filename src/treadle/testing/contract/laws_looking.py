@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from treadle.core.model import Count, Limit, Presence, Query
 from treadle.errors import BadOption
-from treadle.model import Count, Limit, Presence, Query
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

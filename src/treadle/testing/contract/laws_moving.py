@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from treadle.core.model import Limit, Record
 from treadle.errors import MoveFailed, StorageMoved, StorageUnavailable
-from treadle.model import Limit, Record
 from treadle.storage.carrying import Carried, Mark, Role, digest, handed_over
 from treadle.storage.contract import Fused, Movable, Storage
 from treadle.testing.clock import HandClock

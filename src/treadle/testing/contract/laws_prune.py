@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from treadle.core.model import Query
 from treadle.errors import UnknownUpstream
-from treadle.model import Query
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from treadle.core.model import Held, Limit, Outcome, Presence, Query
 from treadle.errors import KeyHeld
-from treadle.model import Held, Limit, Outcome, Presence, Query
 from treadle.storage.contract import Fused, Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

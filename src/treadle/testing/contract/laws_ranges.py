@@ -7,8 +7,20 @@ from typing import Any, Final
 
 import pytest
 
+from treadle.core.model import (
+    Declare,
+    Hold,
+    Limit,
+    LimitChange,
+    NewJob,
+    Outcome,
+    Pause,
+    Presence,
+    Query,
+    Record,
+    Resume,
+)
 from treadle.errors import BadOption, TooLarge
-from treadle.model import Declare, Hold, Limit, LimitChange, NewJob, Outcome, Pause, Presence, Query, Record, Resume
 from treadle.storage.carrying import Carried, Load, Mark
 from treadle.storage.contract import Fused, Movable, Storage
 from treadle.testing.contract.kit import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.model import Outcome, State
+from treadle.core.model import Outcome, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

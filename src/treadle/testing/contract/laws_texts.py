@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from treadle.core.model import Hold, NewJob, Outcome, Presence
 from treadle.errors import BadOption
-from treadle.model import Hold, NewJob, Outcome, Presence
 from treadle.storage.contract import Fused, Storage
 from treadle.testing.contract.kit import (
     READY,

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
+from treadle.core.model import Limit
 from treadle.errors import BadSession, IdTaken, KeyHeld, UnknownUpstream
-from treadle.model import Limit
 from treadle.storage.contract import Storage, Transaction, Transactional
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

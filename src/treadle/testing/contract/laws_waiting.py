@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from treadle.core.model import Limit, NewJob, Outcome, State
 from treadle.errors import UnknownUpstream
-from treadle.model import Limit, NewJob, Outcome, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (

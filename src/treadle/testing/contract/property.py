@@ -20,8 +20,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from treadle.core.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
 from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
-from treadle.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.clock import HandClock

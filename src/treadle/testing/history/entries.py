@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle.clock import Clock, monotonic
 from treadle.context import Context
+from treadle.core.clock import Clock, monotonic
+from treadle.core.job import Continuation
 from treadle.errors import StorageUnavailable, TreadleError
-from treadle.job import Continuation
 from treadle.middleware import Middleware, Run, Send, Specs
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.events import Event
-    from treadle.model import NewJob
+    from treadle.core.events import Event
+    from treadle.core.model import NewJob
 
 What = Literal[
     "asked", "stored", "refused", "claimed", "began", "ended", "settled", "step", "kept", "signal", "signalled",

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from treadle.model import LimitUse, Record
+from treadle.core.model import LimitUse, Record
 from treadle.testing.history.entries import Entry, ordered
 
 FIRST, LAST = 15, 45  # lines of a story that are shown

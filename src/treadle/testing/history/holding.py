@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 from itertools import pairwise
 
-from treadle.model import FINAL, SUPERSEDED, Limit, Record, State
+from treadle.core.model import FINAL, SUPERSEDED, Limit, Record, State
 from treadle.testing.history.evidence import Evidence, Run, Violation
 
 EPSILON = 1e-6  # s; moments of the storage are floats that were added up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from treadle.model import FINAL, State
+from treadle.core.model import FINAL, State
 from treadle.promises import signal_name
 from treadle.testing.history.entries import Entry
 from treadle.testing.history.evidence import Evidence, Run, Violation

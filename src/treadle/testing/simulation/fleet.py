@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from treadle.core.job import Job
+from treadle.core.model import LimitUse, Query, Record, State
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.job import Job
-from treadle.model import LimitUse, Query, Record, State
 from treadle.storage.contract import Storage
 from treadle.testing.history import Entry, History, Violation, brief, check
 from treadle.testing.simulation.faults import Fault

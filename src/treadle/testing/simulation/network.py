@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
-from treadle.errors import StorageUnavailable
-from treadle.model import (
+from treadle.core.model import (
     Claim,
     Claimed,
     Held,
@@ -29,6 +28,7 @@ from treadle.model import (
     Settled,
     Stats,
 )
+from treadle.errors import StorageUnavailable
 from treadle.storage.contract import Fused, OneByOne, Storage
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 

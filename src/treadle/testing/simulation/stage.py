@@ -16,8 +16,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from treadle.client import Batcher
+from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
-from treadle.events import Event
 from treadle.operate.names import Names
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop

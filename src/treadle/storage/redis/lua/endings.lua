@@ -312,7 +312,7 @@ function E.root_of(r)
   return root and root ~= '' and root or r.id
 end
 
--- Ids that are made of their parent's: no other workflow asks for one. treadle/ids.py says the same: an id that goes on
+-- Ids that are made of their parent's: no other workflow asks for one. treadle/core/ids.py says the same: an id that goes on
 -- after a derived one was chosen by a user.
 local function is_derived(id)
   if sub(id, 1, 8) ~= 'treadle:' then return false end

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from treadle.core.model import LOST_BY, Record
 from treadle.errors import BadOption
-from treadle.model import LOST_BY, Record
 
 log = logging.getLogger("treadle")
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
-from treadle.clock import wall
+from treadle.core.clock import wall
 
 IdFactory = Callable[[], str]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Union, get_a
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.awaiting import Awaited
+from treadle.core.model import CHILDREN, EXPIRED, NewJob, Record, State
+from treadle.core.must_await import Awaited
 from treadle.errors import JobCancelled, JobExpired, JobFailed, JobNotDone
-from treadle.model import CHILDREN, EXPIRED, NewJob, Record, State
 
 if TYPE_CHECKING:
     # The defaults say: without children, the value of the workflow is the job's own result.

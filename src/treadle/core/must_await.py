@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import FrameType, MethodType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
+from treadle.core.argument_names import check_spelling
 from treadle.errors import NotAwaited
-from treadle.words import check_spelling
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from treadle import defaults, ids
-from treadle.errors import BadOption, TooLarge
-from treadle.model import (
+from treadle.core import defaults, ids
+from treadle.core.model import (
     Claim,
     Declare,
     Hold,
@@ -27,6 +26,7 @@ from treadle.model import (
     Query,
     Resume,
 )
+from treadle.errors import BadOption, TooLarge
 
 MOST_AFTER: Final = 100_000  # jobs one job waits for
 MOST_LABELS: Final = defaults.MAX_LABELS + 1  # a tick has one beside those of its job

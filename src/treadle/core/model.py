@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from treadle import defaults
-from treadle.words import Spelled
+from treadle.core import defaults
+from treadle.core.argument_names import Spelled
 
 
 class State(StrEnum):
