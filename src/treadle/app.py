@@ -21,6 +21,7 @@ from treadle.batch import BatchDecorator, BatchTask
 from treadle.client import Client
 from treadle.compose.reduce import Reducer
 from treadle.compose.sent import SENDING, flatten, waiting
+from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
 from treadle.core import defaults
 from treadle.core.argument_names import refuse_unknown, spelled, spelled_call
@@ -32,7 +33,6 @@ from treadle.core.must_await import Awaited, check_awaited
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.errors import BadOption, BadTask, UnknownTask
 from treadle.judge import HOLD
-from treadle.lifecycle import Lifecycle
 from treadle.nested import guarded
 from treadle.operate.dead import Dead
 from treadle.operate.following import Following
@@ -48,9 +48,9 @@ from treadle.operate.ticks import CatchUp, Overlap
 from treadle.options import HasId, Options, Seconds, Sizes, When, name_of
 from treadle.ports import name_of_space, three
 from treadle.retry import Retry
-from treadle.started import answers_coroutine
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage, confined
+from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.sessions import bound_to
 from treadle.sync import Portal
 from treadle.task import Computed, Kind, Maker, Stub, Task, own_limit

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from treadle import context, middleware, nested
 from treadle.compose.check import acyclic
 from treadle.compose.fold import decode_of
+from treadle.concurrency.spawn import started
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
@@ -21,7 +22,6 @@ from treadle.core.model import NewJob, Query, Record, State
 from treadle.ending import failure_of
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, TreadleError, UnknownJob
 from treadle.retry import seconds
-from treadle.started import started
 from treadle.storage.contract import Bound, Storage
 
 log = logging.getLogger("treadle")

@@ -17,7 +17,8 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from treadle import forks, judge
+from treadle import judge
+from treadle.concurrency import forks
 from treadle.core import defaults, ids
 from treadle.core.clock import moment
 from treadle.core.model import Outcome, Record

@@ -15,11 +15,12 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from treadle import forks, judge, middleware
+from treadle import judge, middleware
 from treadle.batch import BatchTask
 from treadle.codec import MISSING
 from treadle.compose.next import Next, next_of
 from treadle.compose.plan import concluded, continued
+from treadle.concurrency import forks
 from treadle.context import Context, enter
 from treadle.core import defaults
 from treadle.core.job import Continuation, Sender

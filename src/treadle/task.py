@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from treadle import codec
 from treadle.compose.reduce import BUILT_IN, Reducer, folded_type, reducer_of
+from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults, ids
 from treadle.core.ids import IdFactory
 from treadle.core.job import Decode, Job, JobSpec, Sender
@@ -37,7 +38,6 @@ from treadle.options import (
     split_within,
 )
 from treadle.retry import Policy, Retry
-from treadle.started import answers_coroutine
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar

@@ -18,10 +18,12 @@ import pytest
 
 from tests.engine.fixtures import KINDS, a_url
 from tests.served import memory_url
-from treadle import App, StorageError, StorageUnavailable, Worker, lifecycle, loopcall
+from treadle import App, StorageError, StorageUnavailable, Worker
+from treadle.concurrency import cross_loop
 from treadle.core.model import Stats
 from treadle.errors import EventLoopError
 from treadle.ports.memory import memory_backend
+from treadle.storage import loop_owner
 from treadle.storage.composed import ComposedStorage
 from treadle.storage.memory import MemoryStorage
 
@@ -214,7 +216,7 @@ def test_a_loop_of_the_same_thread_that_stands_still(stored: App) -> None:
 
 
 def test_a_loop_that_is_blocked_is_an_error_and_no_hang(stored: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loopcall, "BLOCKED", 0.2)
+    monkeypatch.setattr(cross_loop, "BLOCKED", 0.2)
 
     async def owner() -> None:
         async with stored:
@@ -451,7 +453,7 @@ def test_a_call_of_another_loop_does_not_open_the_app_where_it_was_closed(
     stored: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That loop may be ending, and would leave the opening in the middle."""
-    monkeypatch.setattr(lifecycle, "PATIENCE", 0.05)
+    monkeypatch.setattr(loop_owner, "PATIENCE", 0.05)
 
     async def slow() -> None:
         begun.set()
@@ -586,7 +588,7 @@ def test_a_call_that_comes_as_the_app_is_closed_has_ended_when_it_is_closed(stor
             call = ownership.call(long)
             await asyncio.wait_for(closing, LONG)
             await asyncio.sleep(0)
-            with pytest.raises(loopcall.LoopEnded) as ended:
+            with pytest.raises(cross_loop.LoopEnded) as ended:
                 await call.wait()
             assert ended.value.begun or not ran, turns
         assert len(asyncio.all_tasks()) == 1

@@ -15,6 +15,7 @@ from treadle.codec import MISSING
 from treadle.compose.check import acyclic, usable
 from treadle.compose.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
 from treadle.compose.reduce import reducer_of
+from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
 from treadle.core.job import Continuation, Job, JobSpec, Source, T, T_co, W, W_co
@@ -23,7 +24,6 @@ from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption
 from treadle.options import When, all_succeeded
 from treadle.retry import read_policy
-from treadle.started import answers_coroutine
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from treadle import forks
+from treadle.concurrency import forks
+from treadle.concurrency.group_commit import Groups, Request
 from treadle.core import clock as clocks
-from treadle.groups import Groups, Request
 from treadle.ports.contract import CorruptQueue, Pulled
 from treadle.ports.files import Disk, Files
 from treadle.ports.held import Held, Item, handle_of

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from treadle import forks
+from treadle.concurrency import forks
+from treadle.concurrency.group_commit import Groups, Request
 from treadle.core import clock as clocks
 from treadle.core.private_files import make_file
 from treadle.errors import StorageUnavailable
-from treadle.groups import Groups, Request
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection, float], Any]

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
+from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.model import Claim, Claimed, Hold, LimitChange, NewJob, Outcome, Presence, Settled
 from treadle.core.ranges import (
@@ -23,7 +24,6 @@ from treadle.core.ranges import (
     check_presence,
 )
 from treadle.errors import BadOption, TooLarge
-from treadle.started import answers_coroutine
 
 FAR: Final = defaults.MAX_DELAY
 SHORT: Final = 65_536  # characters: a text up to this long has no size to be refused for

@@ -25,9 +25,10 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle import forks, judge
+from treadle import judge
 from treadle.codec import Signature
 from treadle.compose.next import encode_next, next_of
+from treadle.concurrency import forks
 from treadle.context import Context, enter
 from treadle.core import clock, defaults
 from treadle.core.job import Continuation

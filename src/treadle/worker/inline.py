@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import Context
 
+from treadle.concurrency.cross_loop import LoopCall, LoopEnded
+from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.loopcall import LoopCall, LoopEnded
-from treadle.started import started
 from treadle.worker.loop import Worker
 from treadle.worker.running import Host
 

@@ -19,16 +19,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from treadle.compose.plan import FLOW
+from treadle.concurrency.cross_loop import LoopCall, LoopEnded
+from treadle.concurrency.spawn import answers_coroutine, started
 from treadle.core import defaults, ids
 from treadle.core.argument_names import spelled
 from treadle.core.model import Record
 from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
-from treadle.loopcall import LoopCall, LoopEnded
 from treadle.options import name_of
 from treadle.retry import DEFAULT, Retry, seconds
 from treadle.runner import AnyTask
-from treadle.started import answers_coroutine, started
 from treadle.storage.contract import Storage, confined
 from treadle.worker.asks import Rooms, weights
 from treadle.worker.backlog import Backlog

@@ -14,7 +14,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from treadle import forks
+from treadle.concurrency import forks
 from treadle.worker.django import close_old_connections
 
 Answer = tuple[Any, BaseException | None]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.storage.sqlite.support import ask, done, job, jobs, opened
+from treadle.concurrency.spawn import begin
 from treadle.core.model import Outcome, State
 from treadle.errors import KeyHeld
-from treadle.started import begin
 from treadle.storage.sqlite import SqliteStorage, connection, eager
 from treadle.storage.sqlite.lockfile import LockFile
 

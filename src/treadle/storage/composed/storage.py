@@ -16,6 +16,8 @@ from uuid import uuid4
 
 import msgspec
 
+from treadle.concurrency.group_commit import Groups, Request
+from treadle.concurrency.spawn import started
 from treadle.core import clock
 from treadle.core.model import (
     Claim,
@@ -34,9 +36,7 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.groups import Groups, Request
 from treadle.ports import Ports
-from treadle.started import started
 from treadle.storage.carrying import Load, Mark
 from treadle.storage.checks import (
     check_ask,

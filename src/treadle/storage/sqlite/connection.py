@@ -19,10 +19,10 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from treadle import forks
+from treadle.concurrency import forks
+from treadle.concurrency.spawn import begin, started
 from treadle.core import clock
 from treadle.errors import StorageError, StorageFull, StorageUnavailable
-from treadle.started import begin, started
 from treadle.storage.rules import REFUSALS
 from treadle.storage.sqlite.asks import Asks
 from treadle.storage.sqlite.checkpoint import Checkpoints

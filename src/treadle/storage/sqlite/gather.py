@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from treadle import forks
+from treadle.concurrency import forks
 
 
 class Ours(sqlite3.Connection):

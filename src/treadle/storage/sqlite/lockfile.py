@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from treadle import forks
+from treadle.concurrency import forks
 from treadle.core import clock
 from treadle.core.private_files import FILE, share
 from treadle.errors import StorageUnavailable

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from treadle import forks
+from treadle.concurrency import forks
 from treadle.core.private_files import FILE, make_file, share
 from treadle.errors import UNREADABLE
 from treadle.storage.hints import Hub

@@ -13,9 +13,9 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
+from treadle.concurrency.spawn import started
 from treadle.core import clock
 from treadle.errors import EventLoopError, StorageUnavailable
-from treadle.started import started
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from treadle.concurrency.spawn import started
 from treadle.errors import EventLoopError, StorageUnavailable
-from treadle.started import started
 
 T = TypeVar("T")
 

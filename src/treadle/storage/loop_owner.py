@@ -15,10 +15,10 @@ from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeVar
 from weakref import WeakSet
 
-from treadle import forks
+from treadle.concurrency import forks
+from treadle.concurrency.cross_loop import LoopCall, LoopEnded, is_own, stopped
+from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.loopcall import LoopCall, LoopEnded, is_own, stopped
-from treadle.started import started
 from treadle.storage.carrying import warn_of_move
 from treadle.storage.contract import Storage
 from treadle.storage.shared import SharedStorage

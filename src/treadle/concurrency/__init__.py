@@ -1,0 +1,1 @@
+"""Event loops, threads and forks: what every part that awaits, locks or forks needs."""
