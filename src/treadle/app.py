@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterab
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from treadle import codec as codecs
 from treadle import config, judge, middleware
 from treadle import cron as crons
 from treadle.batch import BatchDecorator, BatchTask
@@ -48,6 +47,7 @@ from treadle.operate.ticks import CatchUp, Overlap
 from treadle.options import HasId, Options, Seconds, Sizes, When, name_of
 from treadle.ports import name_of_space, three
 from treadle.retry import Retry
+from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage, confined
 from treadle.storage.loop_owner import Lifecycle

@@ -13,12 +13,12 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
-from treadle import codec
 from treadle.core import defaults
 from treadle.errors import BadOption, BadResult, BadTask
 from treadle.judge import OnError
 from treadle.options import Options
 from treadle.retry import seconds
+from treadle.serialization import call_codec
 from treadle.task import Computed, Kind, Maker, Task
 
 X = TypeVar("X")
@@ -36,7 +36,7 @@ class BatchTask(Task[[X], R, Any], Generic[X, R]):
 
     def __init__(
         self, maker: Maker, name: str, function: Callable[..., Any], kind: Kind | None, constants: Options,
-        computed: Computed | None, on_error: OnError | None, codec_: codec.Codec | None, *, size: int,
+        computed: Computed | None, on_error: OnError | None, codec_: call_codec.Codec | None, *, size: int,
         max_wait: float | timedelta, by: Callable[[Any], Hashable] | None,
     ) -> None:  # fmt: skip
         if kind == "process":

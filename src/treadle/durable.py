@@ -25,7 +25,6 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from treadle import judge
-from treadle.codec import Codec, Signature, TaggedCodec, decode_any
 from treadle.core import defaults
 from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
@@ -43,6 +42,7 @@ from treadle.promises import (
     winner,
 )
 from treadle.retry import seconds, until
+from treadle.serialization.call_codec import Codec, Signature, TaggedCodec, decode_any
 
 if TYPE_CHECKING:
     from treadle.context import Context

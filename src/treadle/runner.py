@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from treadle import judge, middleware
 from treadle.batch import BatchTask
-from treadle.codec import MISSING
 from treadle.compose.next import Next, next_of
 from treadle.compose.plan import concluded, continued
 from treadle.concurrency import forks
@@ -28,6 +27,7 @@ from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.durable import SWALLOWED, Leave, left_by
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
 from treadle.retry import Abort, Defer, Retry, RetryNow
+from treadle.serialization.call_codec import MISSING
 from treadle.task import Task
 
 log = logging.getLogger("treadle")

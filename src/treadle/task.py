@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, Ty
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
-from treadle import codec
 from treadle.compose.reduce import BUILT_IN, Reducer, folded_type, reducer_of
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults, ids
@@ -38,6 +37,7 @@ from treadle.options import (
     split_within,
 )
 from treadle.retry import Policy, Retry
+from treadle.serialization import call_codec
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
@@ -89,7 +89,7 @@ class Maker:
 
     def spec(
         self, task: str, payload: str, constants: dict[str, Any], options: Options, policy: Policy, decode: Decode,
-        inline: bool = False, signature: codec.Signature | None = None,
+        inline: bool = False, signature: call_codec.Signature | None = None,
     ) -> JobSpec[Any, Any]:  # fmt: skip
         """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
         self.check_size(task, payload)
@@ -124,7 +124,7 @@ class Task(Generic[P, R, C, W]):
 
     def __init__(
         self, maker: Maker, name: str, function: Callable[P, C], kind: Kind | None, constants: Options,
-        computed: Computed | None, on_error: OnError | None, codec_: codec.Codec | None, reduce: str | None = None,
+        computed: Computed | None, on_error: OnError | None, codec_: call_codec.Codec | None, reduce: str | None = None,
         *, shown: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
         """`shown` has the annotations of what a job takes and gives, where they are not the function's own."""
@@ -138,7 +138,7 @@ class Task(Generic[P, R, C, W]):
         self.kind: Kind | Literal["batch"] = kind or ("async" if _is_async(function) else "thread")
         _check_kind(name, function, self.kind)
         self.reduce = None if reduce is None else reducer_of(maker.reducers, reduce)
-        self.signature = codec.Signature(name, shown or function, codec_, folded_type(maker.reducers, reduce))
+        self.signature = call_codec.Signature(name, shown or function, codec_, folded_type(maker.reducers, reduce))
         self.on_error = on_error
         self.constants = constants
         policy = policy_of(constants)
@@ -354,10 +354,10 @@ class Stub:
         return self._spec(args, kwargs)
 
     def _spec(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JobSpec[Any]:
-        payload = codec.encode_foreign_call(args, kwargs)
+        payload = call_codec.encode_foreign_call(args, kwargs)
         options = self._options
         inline = flag(options, "inline")
-        return self._maker.spec(self.name, payload, {}, options, policy_of(options), codec.decode_any, inline)
+        return self._maker.spec(self.name, payload, {}, options, policy_of(options), call_codec.decode_any, inline)
 
     def late(self, /, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
         """As `task.late`; nothing is checked here."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from treadle import App, BadCodec, BadResult, Worker, flow
-from treadle.codec import TaggedCodec
+from treadle.serialization.call_codec import TaggedCodec
 
 
 class Wrapped:

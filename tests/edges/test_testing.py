@@ -31,11 +31,11 @@ from treadle import (
     Worker,
     current,
 )
-from treadle.codec import TaggedCodec
 from treadle.context import Context
 from treadle.core.job import JobSpec
 from treadle.core.model import Claim, Claimed, Held, Hold, Presence
 from treadle.errors import UnknownJob
+from treadle.serialization.call_codec import TaggedCodec
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from treadle import Abort, App, Defer, Flow, Retry, current, flow
-from treadle.codec import TaggedCodec
+from treadle.serialization.call_codec import TaggedCodec
 
 app = App("memory://")
 

@@ -39,7 +39,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from treadle.codec import (
+from treadle.core.job import JobSpec
+from treadle.core.model import NewJob
+from treadle.errors import BadArgument, BadCodec, BadResult, BadTask
+from treadle.serialization.call_codec import (
     RemoteError,
     Signature,
     TaggedCodec,
@@ -49,11 +52,8 @@ from treadle.codec import (
     encode_foreign_call,
     probe,
 )
-from treadle.core.job import JobSpec
-from treadle.core.model import NewJob
-from treadle.errors import BadArgument, BadCodec, BadResult, BadTask
-from treadle.probe import same
-from treadle.tagged import MARK, short
+from treadle.serialization.tagged_json import MARK, short
+from treadle.serialization.verify_codec import same
 
 try:
     import pydantic

@@ -36,11 +36,11 @@ def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], option
     """The job. With the app its task is looked up (`send` finds `mail.send`) and the arguments are checked."""
     if not typed:
         return app.stub(task, **options).job(*args, **kwargs)
-    from treadle import codec
+    from treadle.serialization import call_codec
 
     ends = [name for name in app.tasks if name.endswith(f".{task}")]
     found = app.find_task(ends[0] if task not in app.tasks and len(ends) == 1 else task)
-    given, named = found.signature.decode_call(codec.encode_foreign_call(args, kwargs, found.name))
+    given, named = found.signature.decode_call(call_codec.encode_foreign_call(args, kwargs, found.name))
     return found.options(**options).job(*given, **named)
 
 

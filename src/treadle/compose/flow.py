@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 from msgspec.structs import replace
 
-from treadle.codec import MISSING
 from treadle.compose.check import acyclic, usable
 from treadle.compose.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
 from treadle.compose.reduce import reducer_of
@@ -24,6 +23,7 @@ from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption
 from treadle.options import When, all_succeeded
 from treadle.retry import read_policy
+from treadle.serialization.call_codec import MISSING
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -13,13 +13,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from treadle import codec, judge
+from treadle import judge
 from treadle.compose.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
 from treadle.compose.reduce import DEFAULT, Reducer
 from treadle.core.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
 from treadle.judge import upstreams
 from treadle.retry import read_policy
+from treadle.serialization import call_codec
 
 SHOWN: Final = 20  # failed children that the error of their parent names; all of them are in WorkflowFailed
 
@@ -71,7 +72,7 @@ def ending(
         if task is not None or name not in ("last", "first", "list"):
             value = reducers[name]([decode_of(part, tasks, part.result or "null") for part in parts])
             if value is not None:
-                text = codec.encode_any(value) if task is None else task.signature.encode_value(value)
+                text = call_codec.encode_any(value) if task is None else task.signature.encode_value(value)
         if text is not None and len(text) * 4 > most and (size := len(text.encode())) > most:
             raise TooLarge(f"the value of the workflow {row.job.id}", size, most)
     except Exception as error:  # the reducer is the user's, and so are the classes its values are made of
@@ -213,7 +214,7 @@ def _decode(encoding: Encoding, tasks: Mapping[str, Any], text: str, folded: boo
         return [_decode(each, tasks, bytes(raw).decode(), folded) for each, raw in zip(encoding, parts, strict=True)]
     task: Task | None = tasks.get(encoding) if isinstance(encoding, str) else None
     if task is None:
-        return codec.decode_any(text)
+        return call_codec.decode_any(text)
     own, value = task.signature.decode_result, task.signature.decode_value
     try:
         return value(text) if folded else own(text)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from typing import Any, Literal
 
-from treadle import codec, promises
+from treadle import promises
 from treadle.client import Client
 from treadle.core import defaults, ids
 from treadle.core.job import Job
@@ -27,6 +27,7 @@ from treadle.operate.names import Names, near, warn
 from treadle.operate.stays import Stays
 from treadle.options import HasId
 from treadle.retry import read_policy
+from treadle.serialization import call_codec
 from treadle.storage.carrying import mark_of
 from treadle.storage.contract import Storage, confined
 from treadle.storage.rules import within as in_reach
@@ -227,8 +228,8 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             how = str(row.state) if row.state.final else "waiting for its children"
             raise Stale(row.job.id, f"{how}: nobody waits for {name!r} any more")
         try:
-            text = codec.encode_any(value)
-        except codec.Unstorable as error:
+            text = call_codec.encode_any(value)
+        except call_codec.Unstorable as error:
             raise BadOption("signal", f"{name!r}: {error}") from None
         if (size := len(text.encode())) > self._most:
             raise TooLarge(f"the value of the signal {name!r}", size, self._most)

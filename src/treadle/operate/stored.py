@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from treadle import codec
+from treadle.serialization import call_codec
 
 
 def arguments(payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments by place and by name as plain values, or else the payload as the only argument."""
     try:
-        return codec.decode_foreign_call(payload)
+        return call_codec.decode_foreign_call(payload)
     except Exception:
         return (payload,), {}
 
@@ -28,7 +28,7 @@ def value(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        return codec.decode_any(text)
+        return call_codec.decode_any(text)
     except Exception:
         return text
 

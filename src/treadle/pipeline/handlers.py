@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from treadle.codec import Signature, encode_foreign_call
 from treadle.compose.flow import Flow, flow
 from treadle.compose.plan import Plan, root_of
 from treadle.context import current
@@ -24,6 +23,7 @@ from treadle.errors import BadOption, BadResult
 from treadle.options import all_done
 from treadle.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
 from treadle.retry import Abort
+from treadle.serialization.call_codec import Signature, encode_foreign_call
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from treadle import codec, wire
+from treadle import wire
 from treadle.core import defaults, ids
 from treadle.core.model import Record, State
 from treadle.errors import UNREADABLE, TooLarge
 from treadle.operate import stored
 from treadle.options import Key, When
 from treadle.retry import Retry
+from treadle.serialization import call_codec
+from treadle.serialization.tagged_json import has_mark
 from treadle.server.faults import Refused
 from treadle.server.weight import SMALL, weigh
-from treadle.tagged import has_mark
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -141,7 +142,7 @@ def spec_of(app: App, asked: JobAsked, id: str | None = None) -> JobSpec[Any]:
         if payload is not None:
             spec = spec.changed(payload=payload)
     else:
-        args, kwargs = task.signature.decode_call(codec.encode_foreign_call(*_call(asked), asked.task))
+        args, kwargs = task.signature.decode_call(call_codec.encode_foreign_call(*_call(asked), asked.task))
         spec = task.options(**options).job(*args, **kwargs)
     # Not as an option: derived ids are refused there.
     return spec if id is None or "id" in options else spec.changed(id=id, nonce=ids.nonce())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from treadle.counting import Content, beyond
+from treadle.serialization.json_counts import Content, beyond
 from treadle.server.faults import Refused
 from treadle.server.turns import Turns
 

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from treadle.codec import Signature
 from treadle.errors import BadArgument, BadResult
+from treadle.serialization.call_codec import Signature
 
 if TYPE_CHECKING:
     from treadle.runner import AnyTask

@@ -26,7 +26,6 @@ import msgspec
 from msgspec import Struct
 
 from treadle import judge
-from treadle.codec import Signature
 from treadle.compose.next import encode_next, next_of
 from treadle.concurrency import forks
 from treadle.context import Context, enter
@@ -35,6 +34,7 @@ from treadle.core.job import Continuation
 from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
 from treadle.retry import Abort, Defer
+from treadle.serialization.call_codec import Signature
 from treadle.task import Task
 from treadle.worker.django import close_old_connections
 

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from treadle.client import Batcher
-from treadle.codec import Codec
 from treadle.context import Context, NotRunning
 from treadle.core.model import Hold, NewJob, Outcome, Record
 from treadle.errors import StorageError
 from treadle.options import Sizes
 from treadle.runner import AnyTask, Threads, in_thread
+from treadle.serialization.call_codec import Codec
 from treadle.storage.contract import Storage
 from treadle.worker.keeper import Keeper
 from treadle.worker.outage import Outage

@@ -14,8 +14,9 @@ from tests.edges.server.raw import Answer, ask
 from tests.edges.server.test_api import token
 from tests.edges.server.test_port_bounds import HOST, connected, gone, head, one, served
 from tests.served import host, memory_url
-from treadle import App, counting
+from treadle import App
 from treadle.faces.delayed import delayed_face
+from treadle.serialization import json_counts as counting
 from treadle.server import Settings, weight
 from treadle.server.body import Bodies
 from treadle.server.faults import Refused

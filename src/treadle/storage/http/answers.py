@@ -11,8 +11,8 @@ from typing import Final
 
 import aiohttp
 
-from treadle.counting import beyond
 from treadle.errors import AnswerTooLarge
+from treadle.serialization.json_counts import beyond
 
 ANSWER: Final = 256 * 2**20  # bytes of an answer that brings rows, unless ?max_answer= says otherwise
 PLAIN: Final = 16 * 2**20  # bytes of any other: 100,000 outcomes have 4 MB

@@ -14,8 +14,8 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from treadle.errors import BadArgument
-from treadle.shape import Shape, dec_hook
-from treadle.tagged import is_plain
+from treadle.serialization.tagged_json import is_plain
+from treadle.serialization.type_check import Shape, dec_hook
 
 
 class Param(msgspec.Struct, frozen=True):

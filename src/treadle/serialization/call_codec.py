@@ -8,7 +8,7 @@ given by name, ``{"args": [...], "kwargs": {...}}``. Keywords that continue the 
 defaults are not stored. Annotated values are in the plain form msgspec gives them: datetimes, dates, times and
 durations as ISO 8601, bytes as base64, Decimal and UUID as text, enum members as their values, sets and tuples as
 arrays, dataclasses, Structs and models as objects. A result is such a value by itself. A text in which ``"$t"``
-occurs is tagged from end to end instead (see `treadle.tagged`): Treadle writes it only where the plain form would lose
+occurs is tagged from end to end instead (see `treadle.serialization.tagged_json`): Treadle writes it only where the plain form would lose
 something, and reads it for every parameter, annotated or not.
 
 What fits. Instances, not look-alikes: a str is no datetime, a dict no dataclass, a tuple no list, a str no sequence,
@@ -30,14 +30,23 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from treadle import tagged
 from treadle.core.job import returned
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
-from treadle.parameters import Envelope, Param, Parameters, param_of
-from treadle.probe import probe
-from treadle.shape import MISSING, Shape, encode_plain, reason
-from treadle.shapes import Shapes
-from treadle.tagged import Codec, RemoteError, TaggedCodec, Unstorable, decode_any, encode_any, found, has_mark
+from treadle.serialization import tagged_json
+from treadle.serialization.annotations import Shapes
+from treadle.serialization.parameters import Envelope, Param, Parameters, param_of
+from treadle.serialization.tagged_json import (
+    Codec,
+    RemoteError,
+    TaggedCodec,
+    Unstorable,
+    decode_any,
+    encode_any,
+    found,
+    has_mark,
+)
+from treadle.serialization.type_check import MISSING, Shape, encode_plain, reason
+from treadle.serialization.verify_codec import probe
 
 __all__ = [
     "MISSING",
@@ -181,11 +190,11 @@ class Signature:
                     shape.check(value, 0)
                 return _text_of(self._codec, value)
             untyped = shape.untyped
-            plain = type(value) in shape.exact or (tagged.is_plain(value) if untyped else shape.check(value, 0))
+            plain = type(value) in shape.exact or (tagged_json.is_plain(value) if untyped else shape.check(value, 0))
             text = _plain(value) if plain else None
             if text is not None:
                 return text
-            return tagged.write_tagged(tagged.tag(value, self._names, flatten=not untyped))
+            return tagged_json.write_tagged(tagged_json.tag(value, self._names, flatten=not untyped))
         except Unstorable as error:
             raise BadResult(self.name, str(error)) from None
         except Exception as error:  # a user's codec, or a value too deep to be looked at from here
@@ -280,7 +289,7 @@ class Signature:
 
     def _tag(self, param: Param, value: object, name: str | None = None) -> object:
         try:
-            return tagged.tag(value, self._names, flatten=not param.shape.untyped)
+            return tagged_json.tag(value, self._names, flatten=not param.shape.untyped)
         except Unstorable as error:
             raise BadArgument(self.name, name or param.name, str(error)) from None
 
@@ -323,7 +332,7 @@ class Signature:
                 self.name,
                 None,
                 "expected a payload of JSON, an array or an object of args and kwargs, "
-                f"got {tagged.short(text)}: {what}",
+                f"got {tagged_json.short(text)}: {what}",
             ) from None
         given, named = plan.bind(self.name, envelope.args, envelope.kwargs)
         args = tuple(self._read(plan.at(i), raw) for i, raw in enumerate(given))
@@ -347,7 +356,7 @@ class Signature:
 
     def _accept(self, param: Param, value: object, name: str | None = None, tags: bool = False) -> object:
         try:
-            return param.shape.accept(tagged.untag(value, self._classes) if tags else value)
+            return param.shape.accept(tagged_json.untag(value, self._classes) if tags else value)
         except Exception as error:  # what comparing or making the user's classes raises
             self._refuse(name or param.name, error)
 
@@ -372,12 +381,14 @@ _read_object = msgspec.json.Decoder(Envelope).decode
 def encode_foreign_call(args: Sequence[object], kwargs: Mapping[str, object], name: str = "stub") -> str:
     """The payload of a call whose signature is not known here: values in tagged JSON, which every task reads, also
     for annotated parameters. `name` is the task's, for messages. Raises BadArgument."""
-    if tagged.is_plain([*args, *kwargs.values()]):
+    if tagged_json.is_plain([*args, *kwargs.values()]):
         text = _plain({"args": args, "kwargs": dict(kwargs)} if kwargs else args)
         if text is not None:
             return text
     try:
-        return _write(name, [tagged.tag(value) for value in args], {k: tagged.tag(v) for k, v in kwargs.items()})
+        return _write(
+            name, [tagged_json.tag(value) for value in args], {k: tagged_json.tag(v) for k, v in kwargs.items()}
+        )
     except Unstorable as error:
         raise BadArgument(name, None, str(error)) from None
 
@@ -393,7 +404,7 @@ def decode_foreign_call(text: str) -> tuple[tuple[object, ...], dict[str, object
 
 def _write(task: str, args: list[object], kwargs: dict[str, object]) -> str:
     try:
-        return tagged.write_tagged({"args": args, "kwargs": kwargs} if kwargs else args)
+        return tagged_json.write_tagged({"args": args, "kwargs": kwargs} if kwargs else args)
     except ValueError as error:  # a keyword that is no text UTF-8 can carry
         raise BadArgument(task, None, f"cannot be stored: {error}") from None
 

@@ -18,9 +18,10 @@ from uuid import UUID
 
 import msgspec
 
-from treadle import tagged
 from treadle.core.job import Continuation
-from treadle.shape import (
+from treadle.serialization import tagged_json
+from treadle.serialization.tagged_json import Unstorable, found
+from treadle.serialization.type_check import (
     MISSING,
     NOTHING,
     Shape,
@@ -35,7 +36,6 @@ from treadle.shape import (
     says,
     scalar,
 )
-from treadle.tagged import Unstorable, found
 
 _Free = Mapping[Any, Any]
 _KEYS: Final = (str, int, UUID, date, datetime)  # what comes back from the text of a JSON key as it was
@@ -88,10 +88,10 @@ class Shapes:
         shape = Shape("anything", exact=frozenset((str, int, bool, NoneType)))
 
         def check(value: Any, depth: int) -> bool:
-            if tagged.is_plain(value):
+            if tagged_json.is_plain(value):
                 return True
             if self.ours:
-                tagged.tag(value, self.names)  # raises for what the tagged form cannot carry either
+                tagged_json.tag(value, self.names)  # raises for what the tagged form cannot carry either
             return False
 
         shape.check = check
@@ -202,7 +202,7 @@ class Shapes:
                 return shape.refuse(value, depth)
             plain = set(map(type, value)) <= {str} if anyhow else True
             if not anyhow or not plain:
-                plain = every(part_fits(key, one, depth, f"[{tagged.short(one)}]") for one in value) and plain
+                plain = every(part_fits(key, one, depth, f"[{tagged_json.short(one)}]") for one in value) and plain
             return each(item, value, depth) and plain
 
         shape.check = check
@@ -217,7 +217,7 @@ class Shapes:
         if issubclass(kind, Enum):
             self._name(kind)
             return instances(kind, frozenset((kind,))).settle(not issubclass(kind, Flag))
-        if tagged.is_model(kind):
+        if tagged_json.is_model(kind):
             self._made[known] = shape = instances(kind).settle()
             self._name(kind)
             for field in kind.model_fields.values():  # its enums, should the tagged form have to carry one
@@ -238,13 +238,13 @@ class Shapes:
     def _record(self, hint: Any, known: Any, kind: Any, free: _Free) -> Shape:
         self._made[known] = shape = Shape(says(hint), hint)  # first, for classes that hold themselves
         hints = typing.get_type_hints(kind, include_extras=True)
-        fields = [(name, f".{name}", self.of(hints.get(name, Any), free)) for name in tagged.field_names(kind)]
+        fields = [(name, f".{name}", self.of(hints.get(name, Any), free)) for name in tagged_json.field_names(kind)]
 
         def check(value: Any, depth: int) -> bool:
             if type(value) is not kind:
                 return shape.refuse(value, depth)
-            if depth > tagged.MAX_DEPTH:
-                raise Unstorable(f"is nested more than {tagged.MAX_DEPTH} deep, or contains itself")
+            if depth > tagged_json.MAX_DEPTH:
+                raise Unstorable(f"is nested more than {tagged_json.MAX_DEPTH} deep, or contains itself")
             return every(part_fits(part, getattr(value, name, MISSING), depth, step) for name, step, part in fields)
 
         shape.check = check
@@ -259,9 +259,9 @@ class Shapes:
         def check(value: Any, depth: int) -> bool:
             if type(value) is not dict:
                 return shape.refuse(value, depth)
-            if depth > tagged.MAX_DEPTH:
-                raise Unstorable(f"is nested more than {tagged.MAX_DEPTH} deep, or contains itself")
-            wrong = [tagged.short(name) for name in value if name not in fields] + sorted(needed - value.keys())
+            if depth > tagged_json.MAX_DEPTH:
+                raise Unstorable(f"is nested more than {tagged_json.MAX_DEPTH} deep, or contains itself")
+            wrong = [tagged_json.short(name) for name in value if name not in fields] + sorted(needed - value.keys())
             if wrong:
                 raise Unstorable(f"expected {shape.says}, got a dict with wrong or missing keys: {', '.join(wrong)}")
             return every(part_fits(fields[name], one, depth, f"[{name!r}]") for name, one in value.items())
@@ -279,7 +279,7 @@ class Shapes:
 
 def _unwrap(hint: Any, free: _Free) -> Any:
     """The annotation without what says nothing about values: NewType, Required, Final, type variables."""
-    for _ in range(tagged.MAX_DEPTH):
+    for _ in range(tagged_json.MAX_DEPTH):
         if isinstance(hint, typing.TypeVar):
             hint = free.get(hint) or hint.__bound__ or Any
         elif hint is typing.LiteralString:

@@ -93,7 +93,7 @@ class RemoteError(Exception):
 
 class Codec(Protocol):
     """What turns arguments and results into text. A user's own must give back equal values of the same types
-    (`treadle.probe` looks); any exception it raises becomes BadArgument or BadResult. Calls reach it as
+    (`treadle.serialization.verify_codec` looks); any exception it raises becomes BadArgument or BadResult. Calls reach it as
     ``{"args": [...], "kwargs": {...}}``."""
 
     def encode(self, value: object, /) -> str: ...

@@ -18,8 +18,8 @@ from uuid import UUID
 
 import msgspec
 
-from treadle import tagged
-from treadle.tagged import RemoteError, Unstorable, found
+from treadle.serialization import tagged_json
+from treadle.serialization.tagged_json import RemoteError, Unstorable, found
 
 
 class _Missing(Enum):
@@ -36,18 +36,18 @@ _EXACT: Final = (str, int, bool, NoneType, bytes, date, timedelta, Decimal, UUID
 
 def enc_hook(value: Any) -> object:
     """What msgspec does not know by itself: pydantic models, and subclasses of str, int and float."""
-    if tagged.is_model(type(value)):
+    if tagged_json.is_model(type(value)):
         text = value.model_dump_json(by_alias=True, round_trip=True).encode()
         if type(value).model_validate_json(text) != value:  # bytes, NaN, one-way aliases: let the tagged form try
             raise ValueError("does not survive its own JSON")
         return msgspec.Raw(text)
     if isinstance(value, (str, int, float)):
-        return tagged.flat(value)
+        return tagged_json.flat(value)
     raise NotImplementedError
 
 
 def dec_hook(kind: Any, raw: object) -> object:
-    if tagged.is_model(kind):
+    if tagged_json.is_model(kind):
         return raw if type(raw) is kind else kind.model_validate_json(msgspec.json.encode(raw))
     raise NotImplementedError
 
@@ -122,7 +122,7 @@ def each(item: Shape, values: Any, depth: int) -> bool:
     keyed = type(values) is dict
     if item.exact and item.exact.issuperset(map(type, values.values() if keyed else values)):
         return True
-    if item.untyped and tagged.is_plain(values):
+    if item.untyped and tagged_json.is_plain(values):
         return True
     pairs = values.items() if keyed else enumerate(values)
     return every(part_fits(item, one, depth, f"[{key!r}]") for key, one in pairs)
@@ -228,6 +228,6 @@ def is_usable(wire: Any) -> bool:
 def reason(error: Exception) -> tuple[str, str]:
     """What msgspec complains about, in our words, and the path to it."""
     if not isinstance(error, msgspec.MsgspecError):
-        return f"{type(error).__name__}: {tagged.short(str(error), 200)}", ""
+        return f"{type(error).__name__}: {tagged_json.short(str(error), 200)}", ""
     text, _, path = str(error).partition(" - at `$")
     return (text[:1].lower() + text[1:]).replace("`", ""), path.rstrip("`")
