@@ -11,7 +11,6 @@ job = await send.enqueue("a@x.org")
 from __future__ import annotations
 
 from treadle.app import App
-from treadle.batch import BatchTask
 from treadle.compose.flow import Conclude, Flow, chain, flow, gather
 from treadle.context import JobFilter, current, current_batch
 from treadle.core.events import Event
@@ -58,11 +57,12 @@ from treadle.errors import (
     WorkflowFailed,
 )  # fmt: skip
 from treadle.middleware import Middleware
-from treadle.options import Key, Sizes, all_done, all_succeeded, at_least
 from treadle.pipeline import Pipeline, Step
-from treadle.retry import Abort, Defer, Retry
-from treadle.task import Task
-from treadle.throttle import AIMD
+from treadle.policy.retry import Abort, Defer, Retry
+from treadle.policy.throttle import AIMD
+from treadle.tasks.batch import BatchTask
+from treadle.tasks.options import Key, Sizes, all_done, all_succeeded, at_least
+from treadle.tasks.task import Task
 from treadle.worker import Backlog, Redrive, Worker
 
 __version__ = "0.1.0"

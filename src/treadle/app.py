@@ -14,11 +14,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterab
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from treadle import config, judge, middleware
-from treadle import cron as crons
-from treadle.batch import BatchDecorator, BatchTask
+from treadle import config, middleware
 from treadle.client import Client
-from treadle.compose.reduce import Reducer
 from treadle.compose.sent import SENDING, flatten, waiting
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
@@ -31,7 +28,6 @@ from treadle.core.model import Limit
 from treadle.core.must_await import Awaited, check_awaited
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.errors import BadOption, BadTask, UnknownTask
-from treadle.judge import HOLD
 from treadle.nested import guarded
 from treadle.operate.dead import Dead
 from treadle.operate.following import Following
@@ -44,16 +40,21 @@ from treadle.operate.orphans import Orphans
 from treadle.operate.queues import Queues
 from treadle.operate.schedules import Schedules
 from treadle.operate.ticks import CatchUp, Overlap
-from treadle.options import HasId, Options, Seconds, Sizes, When, name_of
+from treadle.policy import cron as crons
+from treadle.policy import judge
+from treadle.policy.judge import HOLD
+from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
-from treadle.retry import Retry
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage, confined
 from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.sessions import bound_to
 from treadle.sync import Portal
-from treadle.task import Computed, Kind, Maker, Stub, Task, own_limit
+from treadle.tasks.batch import BatchDecorator, BatchTask
+from treadle.tasks.options import HasId, Options, Seconds, Sizes, When, name_of
+from treadle.tasks.reducers import Reducer
+from treadle.tasks.task import Computed, Kind, Maker, Stub, Task, own_limit
 from treadle.worker.inline import Inline
 
 if TYPE_CHECKING:

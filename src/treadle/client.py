@@ -21,7 +21,7 @@ from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Query, Record, State
 from treadle.ending import failure_of
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, TreadleError, UnknownJob
-from treadle.retry import seconds
+from treadle.policy.retry import seconds
 from treadle.storage.contract import Bound, Storage
 
 log = logging.getLogger("treadle")

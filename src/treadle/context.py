@@ -17,14 +17,14 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from treadle import judge
 from treadle.concurrency import forks
 from treadle.core import defaults, ids
 from treadle.core.clock import moment
 from treadle.core.model import Outcome, Record
 from treadle.durable import Durable, Home, Once
 from treadle.errors import BadOption, NestedTransaction, TreadleError
-from treadle.retry import seconds
+from treadle.policy import judge
+from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage
 from treadle.transaction import Open, Scope
 

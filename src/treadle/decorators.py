@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from treadle.compose.flow import Flow
 from treadle.core.job import Continuation, JobSpec, Value
 from treadle.errors import BadTask
-from treadle.task import Task
+from treadle.tasks.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -24,12 +24,12 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from treadle import judge
 from treadle.core import defaults
 from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.memo import Asked, Entry, Memo, running_step, valued
-from treadle.options import Sizes
+from treadle.policy import judge
+from treadle.policy.retry import seconds, until
 from treadle.promises import (
     ONCE,
     SEEN_AT_ONCE,
@@ -41,8 +41,8 @@ from treadle.promises import (
     usable,
     winner,
 )
-from treadle.retry import seconds, until
 from treadle.serialization.call_codec import Codec, Signature, TaggedCodec, decode_any
+from treadle.tasks.options import Sizes
 
 if TYPE_CHECKING:
     from treadle.context import Context

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from treadle import judge
 from treadle.compose.fold import causes, ending, failure, fatal
 from treadle.compose.plan import plan_of
 from treadle.core import defaults
 from treadle.core.job import not_done
 from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
 from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
+from treadle.policy import judge
 from treadle.storage.contract import Storage
 
 NAMED: Final = 1_000  # failed jobs one WorkflowFailed names

@@ -27,7 +27,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from treadle.core import defaults
 from treadle.core.model import Pairs
 from treadle.errors import UNREADABLE, BadStep, StepMismatch, TooLarge
-from treadle.options import Sizes
+from treadle.tasks.options import Sizes
 
 OURS = "treadle:"  # entries of the memo that are no steps begin so
 

@@ -15,8 +15,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from treadle import judge, middleware
-from treadle.batch import BatchTask
+from treadle import middleware
 from treadle.compose.next import Next, next_of
 from treadle.compose.plan import concluded, continued
 from treadle.concurrency import forks
@@ -26,9 +25,11 @@ from treadle.core.job import Continuation, Sender
 from treadle.core.model import EXPIRED, Outcome, Record, State
 from treadle.durable import SWALLOWED, Leave, left_by
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
-from treadle.retry import Abort, Defer, Retry, RetryNow
+from treadle.policy import judge
+from treadle.policy.retry import Abort, Defer, Retry, RetryNow
 from treadle.serialization.call_codec import MISSING
-from treadle.task import Task
+from treadle.tasks.batch import BatchTask
+from treadle.tasks.task import Task
 
 log = logging.getLogger("treadle")
 

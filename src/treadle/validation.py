@@ -17,7 +17,7 @@ from treadle.core import ranges
 from treadle.core.model import Claim, Hold, NewJob, Outcome
 from treadle.core.ranges import MOST_CALL, MOST_QUEUES, at_most
 from treadle.errors import UNREADABLE, BadOption
-from treadle.retry import Policy
+from treadle.policy.retry import Policy
 
 MOST_ROWS: Final = 12_000  # jobs, outcomes or leases of one call: a flow of 10,000 jobs, with room for its own rows
 MOST_UPSTREAMS: Final = MOST_ROWS  # jobs one job waits for; a storage takes `ranges.MOST_AFTER` of them

@@ -10,8 +10,9 @@ import pytest
 
 from tests.engine.kit import Told, work
 from tests.engine.test_flaky import Flaky
-from treadle import App, Flow, Retry, State, flow, gather, judge
+from treadle import App, Flow, Retry, State, flow, gather
 from treadle.core.model import Claim
+from treadle.policy import judge
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 

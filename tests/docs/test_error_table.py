@@ -7,7 +7,7 @@ from pathlib import Path
 
 import treadle.context
 import treadle.errors
-import treadle.retry
+import treadle.policy.retry
 import treadle.testing
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/troubleshooting.md"
@@ -15,7 +15,7 @@ BASES = {"TreadleError", "StorageError", "JobNotDone"}  # nothing is raised as o
 
 
 def test_every_error_has_a_row() -> None:
-    places = (treadle, treadle.errors, treadle.context, treadle.retry, treadle.testing)
+    places = (treadle, treadle.errors, treadle.context, treadle.policy.retry, treadle.testing)
     raised = {
         name
         for place in places

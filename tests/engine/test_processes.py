@@ -34,7 +34,7 @@ from treadle import (
 )  # fmt: skip
 from treadle.context import Context, enter
 from treadle.core.model import NewJob
-from treadle.task import Task
+from treadle.tasks.task import Task
 from treadle.worker.processes import ProcessPool
 
 AnyTask = Task[..., Any, Any]

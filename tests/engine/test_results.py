@@ -20,11 +20,11 @@ from treadle import (
     UnknownJob,
     all_done,
     current,
-    judge,
 )
 from treadle.client import Client
 from treadle.core import defaults
 from treadle.core.model import Claim, Record
+from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 

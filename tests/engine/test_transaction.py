@@ -20,9 +20,9 @@ from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, cu
 from treadle.core.job import Job
 from treadle.core.model import Claim, Limit
 from treadle.errors import BadSession, NestedTransaction
-from treadle.options import Key
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.own import OwnTransaction
+from treadle.tasks.options import Key
 
 ONCE = Retry(attempts=1)
 

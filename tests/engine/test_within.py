@@ -32,7 +32,7 @@ from treadle import (
     chain,
     flow,
 )
-from treadle.options import Key
+from treadle.tasks.options import Key
 
 
 @pytest.fixture

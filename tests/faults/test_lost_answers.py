@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker, judge
+from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker
 from treadle.context import Context
 from treadle.core.model import Claim, Claimed, NewJob, Outcome
+from treadle.policy import judge
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock

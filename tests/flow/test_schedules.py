@@ -10,7 +10,7 @@ import pytest
 from tests.engine.kit import Spy, Told, work
 from treadle import App, BadOption, JobSpec, Record, Retry, UnknownSchedule
 from treadle.core.model import Claim, NewJob, Presence, State
-from treadle.cron import stamp
+from treadle.policy.cron import stamp
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
-from treadle.cron import Asked, Every, after, cron, due, every, stamp
 from treadle.errors import BadOption
+from treadle.policy.cron import Asked, Every, after, cron, due, every, stamp
 
 PARIS = "Europe/Paris"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from treadle import judge
 from treadle.errors import JobFailed, error_line, traceback_of
+from treadle.policy import judge
 
 
 class Odd(Exception):

@@ -9,8 +9,8 @@ import pytest
 
 from treadle import Abort, Defer, Record, Retry, State
 from treadle.core.model import NewJob, Outcome
-from treadle.judge import Rules, failed, handed_back, lost_too_often, rules_for, succeeded, text_of
-from treadle.retry import DEFAULT, RetryNow
+from treadle.policy.judge import Rules, failed, handed_back, lost_too_often, rules_for, succeeded, text_of
+from treadle.policy.retry import DEFAULT, RetryNow
 
 RULES = Rules(Retry(attempts=3, base=10.0, factor=2.0, max=100.0, jitter=0.5).over(DEFAULT), None, 3)
 

@@ -10,10 +10,10 @@ import pytest
 from treadle import App, BadOption, Key, Limit, Retry, Sizes, TooLarge, all_done, all_succeeded, at_least
 from treadle.core.model import NewJob
 from treadle.operate.limits import check
-from treadle.options import check_names
-from treadle.retry import Policy, read_policy
+from treadle.policy.retry import Policy, read_policy
 from treadle.storage.memory import MemoryStorage
-from treadle.task import Task
+from treadle.tasks.options import check_names
+from treadle.tasks.task import Task
 from treadle.testing import HandClock
 
 NOW = 1_700_000_000.0

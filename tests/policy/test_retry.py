@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from treadle import Abort, BadOption, Defer, Retry
-from treadle.retry import DEFAULT, Policy, RetryNow, read_policy, seconds, until
+from treadle.policy.retry import DEFAULT, Policy, RetryNow, read_policy, seconds, until
 
 
 def full(**fields: Any) -> Retry:

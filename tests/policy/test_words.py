@@ -32,7 +32,7 @@ from treadle import (
     gather,
 )
 from treadle.core.argument_names import ELSEWHERE
-from treadle.options import When
+from treadle.tasks.options import When
 
 KINDS: dict[str, Any] = {each.__name__: each for each in (
     AIMD, Abort, App, Defer, Key, Limit, Redrive, Retry, Sizes, When, Worker, at_least,

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 from treadle import App, Job, JobSpec, Key, Record, Retry, Worker, at_least, current
-from treadle.options import Options
-from treadle.task import Task
+from treadle.tasks.options import Options
+from treadle.tasks.task import Task
 
 app = App("memory://")
 

@@ -20,8 +20,8 @@ from treadle.core import defaults
 from treadle.core.model import Query, Record
 from treadle.core.ranges import OWN
 from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob
-from treadle.judge import HOLD
 from treadle.operate import own, ticks
+from treadle.policy.judge import HOLD
 from treadle.worker import lead
 
 if TYPE_CHECKING:

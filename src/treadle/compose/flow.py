@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from treadle.compose.check import acyclic, usable
 from treadle.compose.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
-from treadle.compose.reduce import reducer_of
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
@@ -21,9 +20,10 @@ from treadle.core.job import Continuation, Job, JobSpec, Source, T, T_co, W, W_c
 from treadle.core.model import NewJob
 from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption
-from treadle.options import When, all_succeeded
-from treadle.retry import read_policy
+from treadle.policy.retry import read_policy
 from treadle.serialization.call_codec import MISSING
+from treadle.tasks.options import When, all_succeeded
+from treadle.tasks.reducers import reducer_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

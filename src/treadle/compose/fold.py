@@ -13,14 +13,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from treadle import judge
 from treadle.compose.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
-from treadle.compose.reduce import DEFAULT, Reducer
 from treadle.core.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
-from treadle.judge import upstreams
-from treadle.retry import read_policy
+from treadle.policy import judge
+from treadle.policy.judge import upstreams
+from treadle.policy.retry import read_policy
 from treadle.serialization import call_codec
+from treadle.tasks.reducers import DEFAULT, Reducer
 
 SHOWN: Final = 20  # failed children that the error of their parent names; all of them are in WorkflowFailed
 

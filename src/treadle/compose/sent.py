@@ -13,8 +13,8 @@ from treadle.compose.flow import WHERE_TO, Flow, Gather, behind
 from treadle.compose.plan import FLOW
 from treadle.core.job import Continuation, JobSpec, Source
 from treadle.errors import BadOption
-from treadle.options import HasId, Options, Seconds, Sizes, When, columns
-from treadle.retry import Policy
+from treadle.policy.retry import Policy
+from treadle.tasks.options import HasId, Options, Seconds, Sizes, When, columns
 
 T = TypeVar("T")
 

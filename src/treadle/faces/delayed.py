@@ -21,7 +21,7 @@ from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Record, State
 from treadle.errors import UNREADABLE, StorageError, TreadleError
 from treadle.faces.names import id_of, shown
-from treadle.retry import Policy, Retry
+from treadle.policy.retry import Policy, Retry
 from treadle.server.body import body
 from treadle.server.faults import Refused, json
 from treadle.server.gate import users_row

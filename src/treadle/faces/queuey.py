@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from treadle import judge
 from treadle.blobs import BadAddress, Blobs, address_of
 from treadle.core.job import JobSpec
 from treadle.core.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
@@ -35,6 +34,7 @@ from treadle.faces.queuey_jobs import (
     runner_of,
     view,
 )  # fmt: skip
+from treadle.policy import judge
 from treadle.server.body import body, spelled
 from treadle.server.faults import Refused, json
 from treadle.server.gate import users_row

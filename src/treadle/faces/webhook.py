@@ -19,7 +19,7 @@ from treadle.core import clock
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import BadOption
 from treadle.faces.delivery import DeliveryFailed, parcel
-from treadle.retry import Defer
+from treadle.policy.retry import Defer
 
 SHOWN: Final = 2_000  # bytes of an answer that says no, kept as the job's error
 LATEST: Final = 86_400.0  # s; who asks to be left alone for longer is asked again tomorrow

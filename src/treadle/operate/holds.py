@@ -11,11 +11,11 @@ from msgspec import json
 
 from treadle.core.model import ABORTED, Outcome, Record, State
 from treadle.errors import UNREADABLE
-from treadle.judge import HOLD, Held
 from treadle.operate.limits import Limits
-from treadle.options import name_of
-from treadle.retry import seconds
+from treadle.policy.judge import HOLD, Held
+from treadle.policy.retry import seconds
 from treadle.runner import OwnTask
+from treadle.tasks.options import name_of
 
 
 def _read(text: str) -> Held:

@@ -25,13 +25,13 @@ from treadle.operate.explain import explain, limits_within, made_by
 from treadle.operate.moved import Moved
 from treadle.operate.names import Names, near, warn
 from treadle.operate.stays import Stays
-from treadle.options import HasId
-from treadle.retry import read_policy
+from treadle.policy.retry import read_policy
 from treadle.serialization import call_codec
 from treadle.storage.carrying import mark_of
 from treadle.storage.contract import Storage, confined
 from treadle.storage.rules import within as in_reach
-from treadle.task import Task
+from treadle.tasks.options import HasId
+from treadle.tasks.task import Task
 
 Filter = Any
 Told = Callable[[int], object]

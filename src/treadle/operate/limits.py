@@ -16,8 +16,8 @@ from treadle.core.ranges import LONGEST, OWN
 from treadle.errors import BadOption
 from treadle.operate.moved import Moved
 from treadle.operate.names import Names, warn
-from treadle.options import name_of
 from treadle.storage.contract import Storage
+from treadle.tasks.options import name_of
 
 MARK: Final = Limit(f"{OWN}declared", slots=1)  # no job names it, and no operator can remove it
 

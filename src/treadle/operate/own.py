@@ -13,16 +13,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from treadle import cron
 from treadle.compose.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
 from treadle.core import defaults, ids
 from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.core.ranges import OWN, a_count, a_name, a_span, an_id
-from treadle.cron import Asked, Cron, Every, Timing
 from treadle.errors import UNREADABLE, BadOption
-from treadle.judge import HOLD, Held
 from treadle.operate import ticks
 from treadle.operate.ticks import Definition
+from treadle.policy import cron
+from treadle.policy.cron import Asked, Cron, Every, Timing
+from treadle.policy.judge import HOLD, Held
 from treadle.promises import ONCE_KEY, SIGNAL, Wanted, Won, signal_id
 from treadle.validation import check_job
 from treadle.worker import lead

@@ -12,8 +12,8 @@ from treadle.core.ranges import OWN
 from treadle.operate.limits import Limits
 from treadle.operate.moved import Moved
 from treadle.operate.names import warn
-from treadle.options import name_of
 from treadle.storage.contract import Storage
+from treadle.tasks.options import name_of
 
 
 class Queues(Awaited, call="app.queues", sync="app.sync.queues.{name}(...)"):

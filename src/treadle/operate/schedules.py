@@ -13,22 +13,22 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle import cron as when
 from treadle.core import defaults
 from treadle.core.clock import moment
 from treadle.core.job import Job, JobSpec
 from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
 from treadle.core.must_await import Awaited
-from treadle.cron import Next, Timing
 from treadle.errors import BadOption, Stale, UnknownSchedule
 from treadle.operate import ticks
 from treadle.operate.moved import Moved
 from treadle.operate.names import closest
 from treadle.operate.stays import Stays
 from treadle.operate.ticks import CatchUp, Declared, Definition, Entry, Overlap, Ticker
+from treadle.policy import cron as when
+from treadle.policy.cron import Next, Timing
 from treadle.runner import OwnTask
 from treadle.storage.contract import Storage
-from treadle.task import Task
+from treadle.tasks.task import Task
 
 TRIES: Final = 10  # a schedule that ticks between look and change is looked at again this often
 

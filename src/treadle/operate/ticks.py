@@ -16,15 +16,15 @@ from cronsim import CronSimError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle import judge
 from treadle.core import defaults
 from treadle.core.clock import moment as aware
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.cron import Next, Timing, after, due, stamp
-from treadle.cron import check as check_timing
 from treadle.errors import BadOption, ForeignRow
+from treadle.policy import judge
+from treadle.policy.cron import Next, Timing, after, due, stamp
+from treadle.policy.cron import check as check_timing
 from treadle.storage.contract import Storage
-from treadle.task import Task
+from treadle.tasks.task import Task
 
 log = logging.getLogger("treadle")
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from treadle.batch import answers, item_function
 from treadle.context import Context, current_batch, enter_batch
 from treadle.errors import BadOption
 from treadle.pipeline.handlers import Handler, arrived_after, goes_on
 from treadle.pipeline.steps import Step, Travel
 from treadle.serialization.call_codec import Signature, encode_foreign_call
+from treadle.tasks.batch import answers, item_function
 
 if TYPE_CHECKING:
     from treadle.pipeline.pipeline import Pipeline

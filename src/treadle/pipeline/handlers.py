@@ -20,10 +20,10 @@ from treadle.core.job import JobSpec, has_result
 from treadle.core.model import Record
 from treadle.ending import rows_of
 from treadle.errors import BadOption, BadResult
-from treadle.options import all_done
 from treadle.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
-from treadle.retry import Abort
+from treadle.policy.retry import Abort
 from treadle.serialization.call_codec import Signature, encode_foreign_call
+from treadle.tasks.options import all_done
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -13,13 +13,11 @@ from msgspec.structs import asdict
 
 from treadle import config
 from treadle.app import App
-from treadle.batch import BatchTask
 from treadle.core import defaults
 from treadle.core.argument_names import spelled
 from treadle.core.job import JobSpec
 from treadle.core.model import Query, State
 from treadle.errors import BadOption
-from treadle.options import Options, name_of
 from treadle.pipeline.batches import BatchHandler
 from treadle.pipeline.handlers import child_function, end_function, step_function
 from treadle.pipeline.run import PipelineRun
@@ -35,7 +33,9 @@ from treadle.pipeline.steps import (
     priority_of,
     shifted,
 )
-from treadle.task import Task
+from treadle.tasks.batch import BatchTask
+from treadle.tasks.options import Options, name_of
+from treadle.tasks.task import Task
 from treadle.worker import Worker
 
 H = TypeVar("H", bound=Callable[..., Any])

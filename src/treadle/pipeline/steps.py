@@ -15,8 +15,8 @@ from msgspec import Struct
 from treadle.core import defaults
 from treadle.core.model import Record, State
 from treadle.errors import BadOption, error_line
-from treadle.options import Options, name_of
-from treadle.retry import Retry
+from treadle.policy.retry import Retry
+from treadle.tasks.options import Options, name_of
 
 OnChildFailure = Literal["continue", "fail", "cancel"]
 

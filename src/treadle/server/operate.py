@@ -10,11 +10,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from treadle import wire
 from treadle.core.defaults import MAX_COUNT
 from treadle.core.model import Count, Limit, LimitUse, Presence, State, Stats
-from treadle.options import name_of
 from treadle.server import rights
 from treadle.server.faults import Refused
 from treadle.server.guard import for_everybody
 from treadle.server.operations import Call, Operation
+from treadle.tasks.options import name_of
 
 if TYPE_CHECKING:
     from treadle.app import App

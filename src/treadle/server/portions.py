@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from treadle import judge
 from treadle.compose.fold import failure
 from treadle.core.model import Claimed, Outcome, Record
+from treadle.policy import judge
 from treadle.server.turns import Turns
 from treadle.storage.contract import Storage
 from treadle.wire import AllSettled

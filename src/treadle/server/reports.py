@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from treadle import judge
 from treadle.compose.plan import PLAIN, adopted, continued, either_id, mark_id
 from treadle.core import ids
 from treadle.core.model import NewJob, Outcome, Record
 from treadle.errors import RemoteFailure
-from treadle.retry import Abort, Defer, Retry
+from treadle.policy import judge
+from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.faults import Refused
 from treadle.server.turns import Turns
 from treadle.wire import Report

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.model import Claim, Declare, Hold, LimitChange, LimitUse, NewJob, Outcome, Presence, Record, Stats
 from treadle.errors import IdTaken
-from treadle.judge import HOLD
 from treadle.operate import own
+from treadle.policy.judge import HOLD
 from treadle.promises import ONCE
 from treadle.server.faults import Refused
 from treadle.server.tokens import Token

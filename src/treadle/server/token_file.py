@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from treadle.core import defaults
 from treadle.errors import BadOption
-from treadle.options import name_of
 from treadle.server.tokens import SCOPES, Token
+from treadle.tasks.options import name_of
 
 WORDS: Final = ("name", "digest", "scopes", "queues", "expires")
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")

@@ -12,17 +12,16 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from treadle import judge, wire
+from treadle import wire
 from treadle.client import Client
-from treadle.compose.reduce import Reducer
 from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.model import Claim, Claimed, Outcome, Page, Query, Settled, Stats
 from treadle.core.ranges import a_count, a_span, check_change, check_ids, check_query
 from treadle.ending import Ender
 from treadle.errors import IdTaken, StorageError
-from treadle.options import Sizes
-from treadle.retry import Retry
+from treadle.policy import judge
+from treadle.policy.retry import Retry
 from treadle.server import reports, rights
 from treadle.server.body import BODY
 from treadle.server.faults import Refused
@@ -37,6 +36,8 @@ from treadle.server.waiting import Waiting
 from treadle.storage.carrying import mark_of
 from treadle.storage.checks import among
 from treadle.storage.contract import Fused, Storage
+from treadle.tasks.options import Sizes
+from treadle.tasks.reducers import Reducer
 from treadle.validation import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 
 ROUNDS: Final = 20  # claims of one call that find nothing but jobs to be ended

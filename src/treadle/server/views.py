@@ -18,12 +18,12 @@ from treadle.core import defaults, ids
 from treadle.core.model import Record, State
 from treadle.errors import UNREADABLE, TooLarge
 from treadle.operate import stored
-from treadle.options import Key, When
-from treadle.retry import Retry
+from treadle.policy.retry import Retry
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.faults import Refused
 from treadle.server.weight import SMALL, weigh
+from treadle.tasks.options import Key, When
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -20,11 +20,11 @@ from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Query, Record
 from treadle.errors import BadArgument, BadOption
 from treadle.operate import stored
+from treadle.policy.retry import seconds as in_seconds
 from treadle.promises import signal_name
-from treadle.retry import seconds as in_seconds
 from treadle.serialization.call_codec import Signature
 from treadle.storage.memory import MemoryStorage
-from treadle.task import Stub
+from treadle.tasks.task import Stub
 from treadle.testing.asserting import Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codecs import Checked

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
 from treadle.errors import BadOption
-from treadle.task import Stub, Task
+from treadle.tasks.task import Stub, Task
 from treadle.testing.codecs import same, short
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from treadle import judge
 from treadle.core.clock import monotonic
 from treadle.core.model import Claim, Claimed, Held, Hold, Outcome, Presence, Record, Settled
 from treadle.errors import StorageUnavailable, TreadleError
 from treadle.middleware import Middleware, Run
-from treadle.retry import Defer
+from treadle.policy import judge
+from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.worker import Worker
 from treadle.worker.running import Host

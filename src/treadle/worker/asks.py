@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from treadle.batch import BatchTask
 from treadle.core import defaults
 from treadle.core.model import Claim
 from treadle.errors import BadOption
-from treadle.options import name_of
 from treadle.runner import AnyTask, OwnTask
+from treadle.tasks.batch import BatchTask
+from treadle.tasks.options import name_of
 from treadle.worker.batches import Batches
 from treadle.worker.hand import Hand
 from treadle.worker.lead import Lead

@@ -11,13 +11,13 @@ import contextvars
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from treadle.batch import BatchTask, answers
 from treadle.concurrency import forks
 from treadle.concurrency.spawn import started
 from treadle.context import Context, enter_batch
 from treadle.core.model import Record
 from treadle.durable import IN_BATCH
 from treadle.runner import Threads, in_thread
+from treadle.tasks.batch import BatchTask, answers
 from treadle.worker.slots import Slots
 
 Answer = tuple[Any, BaseException | None]

@@ -25,7 +25,6 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle import judge
 from treadle.compose.next import encode_next, next_of
 from treadle.concurrency import forks
 from treadle.context import Context, enter
@@ -33,9 +32,10 @@ from treadle.core import clock, defaults
 from treadle.core.job import Continuation
 from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
-from treadle.retry import Abort, Defer
+from treadle.policy import judge
+from treadle.policy.retry import Abort, Defer
 from treadle.serialization.call_codec import Signature
-from treadle.task import Task
+from treadle.tasks.task import Task
 from treadle.worker.django import close_old_connections
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that goes with it (UTF-8)

@@ -15,10 +15,10 @@ from treadle.client import Batcher
 from treadle.context import Context, NotRunning
 from treadle.core.model import Hold, NewJob, Outcome, Record
 from treadle.errors import StorageError
-from treadle.options import Sizes
 from treadle.runner import AnyTask, Threads, in_thread
 from treadle.serialization.call_codec import Codec
 from treadle.storage.contract import Storage
+from treadle.tasks.options import Sizes
 from treadle.worker.keeper import Keeper
 from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots

@@ -13,7 +13,7 @@ from typing import Any, Final
 from treadle.core.events import Emitter, Event
 from treadle.core.redaction import visible
 from treadle.errors import RemoteFailure, error_line, traceback_of
-from treadle.retry import Abort
+from treadle.policy.retry import Abort
 
 log = logging.getLogger("treadle.jobs")
 

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from treadle import judge
 from treadle.core.model import Outcome, State
 from treadle.errors import StorageError, StorageUnavailable
+from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.storage.rules import repeats
 from treadle.transaction import Open

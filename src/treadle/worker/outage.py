@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from treadle.retry import Retry
+from treadle.policy.retry import Retry
 
 log = logging.getLogger("treadle")
 

@@ -22,7 +22,7 @@ from treadle.compose.next import Next, decode_next
 from treadle.context import Context, NotRunning, current
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
-from treadle.retry import Abort, Defer
+from treadle.policy.retry import Abort, Defer
 from treadle.runner import AnyTask
 from treadle.serialization.call_codec import TaggedCodec
 from treadle.worker.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from treadle import judge
-from treadle.batch import BatchTask
 from treadle.compose.fold import failure
 from treadle.context import Context, Results
 from treadle.core import defaults
@@ -22,9 +20,11 @@ from treadle.core.model import APPLIED, DECLINED, Claim, Claimed, Outcome, Recor
 from treadle.durable import Home
 from treadle.ending import Ender
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError, UnknownTask
-from treadle.retry import DEFAULT
+from treadle.policy import judge
+from treadle.policy.retry import DEFAULT
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
+from treadle.tasks.batch import BatchTask
 from treadle.worker import joblog, joint
 from treadle.worker.batches import Batches
 from treadle.worker.hand import Hand

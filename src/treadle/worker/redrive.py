@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr
 from treadle.core.argument_names import Spelled
 from treadle.core.model import ERROR, LOST, Outcome, Query, Record, State
 from treadle.errors import BadOption
-from treadle.retry import seconds
+from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage, confined
 from treadle.worker.slots import Slots
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from treadle import middleware
-from treadle.compose.reduce import Reducer
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Sender
 from treadle.core.model import Claim, Presence, Record
 from treadle.ending import Ender
 from treadle.errors import StorageError
-from treadle.judge import OnError
-from treadle.options import Sizes
-from treadle.retry import Retry
+from treadle.policy.judge import OnError
+from treadle.policy.retry import Retry
+from treadle.policy.throttle import AIMD
 from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import DearTrips, OneByOne, Storage, confined
-from treadle.throttle import AIMD
+from treadle.tasks.options import Sizes
+from treadle.tasks.reducers import Reducer
 from treadle.worker import joblog
 from treadle.worker.asks import Asks, Rooms
 from treadle.worker.backlog import Alarm, Backlog

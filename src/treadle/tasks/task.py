@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, Ty
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
-from treadle.compose.reduce import BUILT_IN, Reducer, folded_type, reducer_of
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults, ids
 from treadle.core.ids import IdFactory
@@ -22,8 +21,10 @@ from treadle.core.model import NewJob
 from treadle.core.must_await import check_awaited
 from treadle.core.ranges import OWN
 from treadle.errors import BadArgument, BadOption, BadTask, TooLarge
-from treadle.judge import OnError
-from treadle.options import (
+from treadle.policy.judge import OnError
+from treadle.policy.retry import Policy, Retry
+from treadle.serialization import call_codec
+from treadle.tasks.options import (
     Options,
     Sizes,
     check_names,
@@ -36,8 +37,7 @@ from treadle.options import (
     refuse_within,
     split_within,
 )
-from treadle.retry import Policy, Retry
-from treadle.serialization import call_codec
+from treadle.tasks.reducers import BUILT_IN, Reducer, folded_type, reducer_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar

@@ -15,11 +15,11 @@ from typing import Any, Generic, TypeVar, overload
 
 from treadle.core import defaults
 from treadle.errors import BadOption, BadResult, BadTask
-from treadle.judge import OnError
-from treadle.options import Options
-from treadle.retry import seconds
+from treadle.policy.judge import OnError
+from treadle.policy.retry import seconds
 from treadle.serialization import call_codec
-from treadle.task import Computed, Kind, Maker, Task
+from treadle.tasks.options import Options
+from treadle.tasks.task import Computed, Kind, Maker, Task
 
 X = TypeVar("X")
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from treadle.core.argument_names import spelled
 from treadle.core.events import Emitter, Event
 from treadle.errors import BadOption
-from treadle.retry import seconds
+from treadle.policy.retry import seconds
 
 SUCCEEDED: Final = ("succeeded",)
 FAILED: Final = ("retrying", "failed")  # each failed attempt, not only the last

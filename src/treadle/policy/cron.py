@@ -18,7 +18,7 @@ from msgspec import Struct
 from treadle.core import defaults
 from treadle.core.clock import moment
 from treadle.errors import BadOption
-from treadle.retry import seconds
+from treadle.policy.retry import seconds
 
 Next = Callable[[datetime], datetime | None]
 """From a moment to the next one after it; None: never again."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.model import ABORTED, ARGUMENTS, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadArgument, RemoteFailure
-from treadle.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
+from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryNow, read_policy
 
 SUMMARY = 300  # characters of the line that sums up an error
 FEW = re.compile("[0-9]{1,9}")  # a number of leases, as it is noted
@@ -258,7 +258,7 @@ def cut(text: str) -> str:
     return text
 
 
-_HERE = __file__.removesuffix("judge.py")
+_HERE = __file__.removesuffix("policy/judge.py")
 
 
 def _without_ours(found: traceback.TracebackException) -> None:

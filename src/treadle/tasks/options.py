@@ -17,7 +17,7 @@ from treadle.core import defaults, ids
 from treadle.core.argument_names import Spelled, spelled_call
 from treadle.core.ranges import CONTROL, OWN
 from treadle.errors import BadOption, TooLarge
-from treadle.retry import Policy, Retry, seconds, until
+from treadle.policy.retry import Policy, Retry, seconds, until
 
 Seconds = float | timedelta
 

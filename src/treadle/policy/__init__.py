@@ -1,0 +1,1 @@
+"""Pure decisions: when to retry, what a failure means, when a schedule fires, how fast to start jobs."""

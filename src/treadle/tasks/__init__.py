@@ -1,0 +1,1 @@
+"""Tasks and their options: functions with a name and a policy."""
