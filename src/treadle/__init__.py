@@ -11,7 +11,6 @@ job = await send.enqueue("a@x.org")
 from __future__ import annotations
 
 from treadle.app import App
-from treadle.compose.flow import Conclude, Flow, chain, flow, gather
 from treadle.context import JobFilter, current, current_batch
 from treadle.core.events import Event
 from treadle.core.job import Job, JobSpec
@@ -64,6 +63,7 @@ from treadle.tasks.batch import BatchTask
 from treadle.tasks.options import Key, Sizes, all_done, all_succeeded, at_least
 from treadle.tasks.task import Task
 from treadle.worker import Backlog, Redrive, Worker
+from treadle.workflow.flow import Conclude, Flow, chain, flow, gather
 
 __version__ = "0.1.0"
 

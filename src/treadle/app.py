@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from treadle import config, middleware
 from treadle.client import Client
-from treadle.compose.sent import SENDING, flatten, waiting
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
 from treadle.core import defaults
@@ -56,6 +55,7 @@ from treadle.tasks.options import HasId, Options, Seconds, Sizes, When, name_of
 from treadle.tasks.reducers import Reducer
 from treadle.tasks.task import Computed, Kind, Maker, Stub, Task, own_limit
 from treadle.worker.inline import Inline
+from treadle.workflow.enqueue_args import SENDING, flatten, waiting
 
 if TYPE_CHECKING:
     from treadle.testing.app import Testing

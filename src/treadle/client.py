@@ -12,17 +12,17 @@ from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from treadle import context, middleware, nested
-from treadle.compose.check import acyclic
-from treadle.compose.fold import decode_of
 from treadle.concurrency.spawn import started
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Query, Record, State
-from treadle.ending import failure_of
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, TreadleError, UnknownJob
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Bound, Storage
+from treadle.workflow.checks import acyclic
+from treadle.workflow.finisher import failure_of
+from treadle.workflow.fold import decode_of
 
 log = logging.getLogger("treadle")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
-from treadle.compose.flow import Flow
 from treadle.core.job import Continuation, JobSpec, Value
 from treadle.errors import BadTask
 from treadle.tasks.task import Task
+from treadle.workflow.flow import Flow
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -30,7 +30,9 @@ from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.memo import Asked, Entry, Memo, running_step, valued
 from treadle.policy import judge
 from treadle.policy.retry import seconds, until
-from treadle.promises import (
+from treadle.serialization.call_codec import Codec, Signature, TaggedCodec, decode_any
+from treadle.tasks.options import Sizes
+from treadle.workflow.signals import (
     ONCE,
     SEEN_AT_ONCE,
     check_place,
@@ -41,8 +43,6 @@ from treadle.promises import (
     usable,
     winner,
 )
-from treadle.serialization.call_codec import Codec, Signature, TaggedCodec, decode_any
-from treadle.tasks.options import Sizes
 
 if TYPE_CHECKING:
     from treadle.context import Context

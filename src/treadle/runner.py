@@ -16,8 +16,6 @@ from typing import Any, Literal, Protocol
 from msgspec.structs import replace
 
 from treadle import middleware
-from treadle.compose.next import Next, next_of
-from treadle.compose.plan import concluded, continued
 from treadle.concurrency import forks
 from treadle.context import Context, enter
 from treadle.core import defaults
@@ -30,6 +28,8 @@ from treadle.policy.retry import Abort, Defer, Retry, RetryNow
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.batch import BatchTask
 from treadle.tasks.task import Task
+from treadle.workflow.continuation import Next, next_of
+from treadle.workflow.plan import concluded, continued
 
 log = logging.getLogger("treadle")
 

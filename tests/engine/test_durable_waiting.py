@@ -25,8 +25,8 @@ from treadle import (
     current,
 )  # fmt: skip
 from treadle.core.model import Claim, Outcome, Presence
-from treadle.promises import signal_row
 from treadle.testing import HandClock, drain
+from treadle.workflow.signals import signal_row
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from treadle import promises
 from treadle.core.model import LimitFacts, NewJob, Record, Settled, State
 from treadle.operate.acts import GROUP, Acts, cancelled
 from treadle.storage import connect
 from treadle.storage.contract import Storage
+from treadle.workflow import signals
 
 Patch = pytest.MonkeyPatch
 MEMORY: Any = type(connect("memory://"))
@@ -147,7 +147,7 @@ def signal_lost(patch: Patch) -> None:
     real, number = MEMORY.settle, count(1)
 
     async def settle(self: Any, outcomes: Sequence[Any]) -> Any:
-        kept = [out for out in outcomes if not (out.id.startswith(promises.SIGNAL) and not next(number) % 2)]
+        kept = [out for out in outcomes if not (out.id.startswith(signals.SIGNAL) and not next(number) % 2)]
         return await real(self, kept) if len(kept) == len(outcomes) else [Settled("applied")]
 
     patch.setattr(MEMORY, "settle", settle)
@@ -155,7 +155,7 @@ def signal_lost(patch: Patch) -> None:
 
 def signal_given_twice(patch: Patch) -> None:
     """Not of a review: a signal that was given already, and whose answer was lost, is given once more."""
-    real = promises.give
+    real = signals.give
 
     class Blind:
         """A storage that takes a given signal for one that is used up."""
@@ -171,7 +171,7 @@ def signal_given_twice(patch: Patch) -> None:
     async def give(storage: Any, *rest: Any) -> None:
         await real(cast("Storage", Blind(storage)), *rest)
 
-    patch.setattr(promises, "give", give)
+    patch.setattr(signals, "give", give)
 
 
 MUTANTS: dict[str, Callable[[Patch], None]] = {

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from treadle.cli.checks import Check, fail, ok, warn
 from treadle.cli.file import looking, loose_files, schema
 from treadle.cli.say import plural
-from treadle.compose.plan import FLOW
 from treadle.core import defaults
 from treadle.core.model import Query, Record
 from treadle.core.ranges import OWN
@@ -23,6 +22,7 @@ from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob
 from treadle.operate import own, ticks
 from treadle.policy.judge import HOLD
 from treadle.worker import lead
+from treadle.workflow.plan import FLOW
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -17,7 +17,7 @@ from treadle.core.ranges import OWN
 from treadle.errors import UNREADABLE, error_line
 from treadle.memo import OURS, read_entry
 from treadle.operate import stored
-from treadle.promises import SIGNAL, signal_name
+from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 COLUMNS = ("id", "state", "task", "queue", "try", "created", "what")

@@ -13,14 +13,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from treadle.client import Client
-from treadle.compose.fold import causes, fatal
-from treadle.compose.plan import plan_of
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
-from treadle.ending import rows_of
 from treadle.errors import KeyHeld, Stale, TreadleError
 from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.rules import expires_at, within
+from treadle.workflow.finisher import rows_of
+from treadle.workflow.fold import causes, fatal
+from treadle.workflow.plan import plan_of
 
 # Acts in one call. A call keeps others from the storage meanwhile; each act is a row that is settled by itself.
 GROUP: Final = 250

@@ -13,8 +13,8 @@ from treadle.core import ids
 from treadle.core.clock import moment_text
 from treadle.core.model import DECLINED, Limit, LimitUse, Presence, Record, State, Stats
 from treadle.errors import error_line
-from treadle.promises import signal_name
 from treadle.storage.rules import costs
+from treadle.workflow.signals import signal_name
 
 _FULL = "all slots of the"
 NEAR = 0.25  # s by which an item may have been claimed before the batch that it opens

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from typing import Any, Literal
 
-from treadle import promises
 from treadle.client import Client
 from treadle.core import defaults, ids
 from treadle.core.job import Job
@@ -32,6 +31,7 @@ from treadle.storage.contract import Storage, confined
 from treadle.storage.rules import within as in_reach
 from treadle.tasks.options import HasId
 from treadle.tasks.task import Task
+from treadle.workflow import signals
 
 Filter = Any
 Told = Callable[[int], object]
@@ -212,7 +212,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if row.state is not State.WAITING or not row.after:
             return []
         ups = await (await self._storage()).get(row.after)
-        return [name for up in ups if up and not up.state.final and (name := promises.signal_name(up)) is not None]
+        return [name for up in ups if up and not up.state.final and (name := signals.signal_name(up)) is not None]
 
     async def signal(self, job: HasId | str, name: str, value: object = None) -> None:
         """Give a job the value its `current().wait_for(name)` waits for; it may come before the job does. Stored when
@@ -234,7 +234,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         if (size := len(text.encode())) > self._most:
             raise TooLarge(f"the value of the signal {name!r}", size, self._most)
         waits = await self._signals_of(row)
-        await promises.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self._reach)
+        await signals.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self._reach)
         if waits and name not in waits:
             named = ", ".join(map(repr, waits))
             warn(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")

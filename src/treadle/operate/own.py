@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from treadle.compose.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
 from treadle.core import defaults, ids
 from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.core.ranges import OWN, a_count, a_name, a_span, an_id
@@ -23,9 +22,10 @@ from treadle.operate.ticks import Definition
 from treadle.policy import cron
 from treadle.policy.cron import Asked, Cron, Every, Timing
 from treadle.policy.judge import HOLD, Held
-from treadle.promises import ONCE_KEY, SIGNAL, Wanted, Won, signal_id
 from treadle.validation import check_job
 from treadle.worker import lead
+from treadle.workflow.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
+from treadle.workflow.signals import ONCE_KEY, SIGNAL, Wanted, Won, signal_id
 
 CHOSEN: Final = "treadle:"
 TICK: Final = "cron:"

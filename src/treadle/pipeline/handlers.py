@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from treadle.compose.flow import Flow, flow
-from treadle.compose.plan import Plan, root_of
 from treadle.context import current
 from treadle.core.job import JobSpec, has_result
 from treadle.core.model import Record
-from treadle.ending import rows_of
 from treadle.errors import BadOption, BadResult
 from treadle.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
 from treadle.policy.retry import Abort
 from treadle.serialization.call_codec import Signature, encode_foreign_call
 from treadle.tasks.options import all_done
+from treadle.workflow.finisher import rows_of
+from treadle.workflow.flow import Flow, flow
+from treadle.workflow.plan import Plan, root_of
 
 if TYPE_CHECKING:
     from treadle.app import App

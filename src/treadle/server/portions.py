@@ -10,12 +10,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from treadle.compose.fold import failure
 from treadle.core.model import Claimed, Outcome, Record
 from treadle.policy import judge
 from treadle.server.turns import Turns
 from treadle.storage.contract import Storage
 from treadle.wire import AllSettled
+from treadle.workflow.fold import failure
 
 FRAME: Final = 1_024  # bytes of an answer beside its rows and outcomes
 SHORT: Final = 8_192  # characters of all other fields: names, keys, numbers

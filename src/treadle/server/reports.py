@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from treadle.compose.plan import PLAIN, adopted, continued, either_id, mark_id
 from treadle.core import ids
 from treadle.core.model import NewJob, Outcome, Record
 from treadle.errors import RemoteFailure
@@ -19,6 +18,7 @@ from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.faults import Refused
 from treadle.server.turns import Turns
 from treadle.wire import Report
+from treadle.workflow.plan import PLAIN, adopted, continued, either_id, mark_id
 
 
 class Reported(RemoteFailure):

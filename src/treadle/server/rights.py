@@ -16,10 +16,10 @@ from treadle.core.model import Claim, Declare, Hold, LimitChange, LimitUse, NewJ
 from treadle.errors import IdTaken
 from treadle.operate import own
 from treadle.policy.judge import HOLD
-from treadle.promises import ONCE
 from treadle.server.faults import Refused
 from treadle.server.tokens import Token
 from treadle.server.turns import in_turns
+from treadle.workflow.signals import ONCE
 
 TICKET: Final = 40  # characters that are left for the ticket behind a worker's name
 DIGEST: Final = 16  # characters

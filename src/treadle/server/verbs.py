@@ -18,7 +18,6 @@ from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.model import Claim, Claimed, Outcome, Page, Query, Settled, Stats
 from treadle.core.ranges import a_count, a_span, check_change, check_ids, check_query
-from treadle.ending import Ender
 from treadle.errors import IdTaken, StorageError
 from treadle.policy import judge
 from treadle.policy.retry import Retry
@@ -39,6 +38,7 @@ from treadle.storage.contract import Fused, Storage
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.validation import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
+from treadle.workflow.finisher import Ender
 
 ROUNDS: Final = 20  # claims of one call that find nothing but jobs to be ended
 PART: Final = 1_000  # rows that go to the storage in one step, where the rows of a call stand for themselves

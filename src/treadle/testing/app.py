@@ -21,7 +21,6 @@ from treadle.core.model import Claim, NewJob, Query, Record
 from treadle.errors import BadArgument, BadOption
 from treadle.operate import stored
 from treadle.policy.retry import seconds as in_seconds
-from treadle.promises import signal_name
 from treadle.serialization.call_codec import Signature
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.task import Stub
@@ -33,6 +32,7 @@ from treadle.testing.given import MEMORY, UNFINISHED, Given, GivenStorage, rows_
 from treadle.testing.within import Transactions, When, at_once
 from treadle.worker.inline import Inline
 from treadle.worker.threads import Runs
+from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -25,7 +25,6 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle.compose.next import encode_next, next_of
 from treadle.concurrency import forks
 from treadle.context import Context, enter
 from treadle.core import clock, defaults
@@ -37,6 +36,7 @@ from treadle.policy.retry import Abort, Defer
 from treadle.serialization.call_codec import Signature
 from treadle.tasks.task import Task
 from treadle.worker.django import close_old_connections
+from treadle.workflow.continuation import encode_next, next_of
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that goes with it (UTF-8)
 NOTES_EVERY = 0.05  # s between two notes sent; the last one comes with the answer

@@ -18,7 +18,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from treadle.compose.plan import FLOW
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import answers_coroutine, started
 from treadle.core import defaults, ids
@@ -38,6 +37,7 @@ from treadle.worker.pools import Pools
 from treadle.worker.redrive import Redrive
 from treadle.worker.running import Host, Running, Setup, tell
 from treadle.worker.signals import Signals
+from treadle.workflow.plan import FLOW
 
 log = logging.getLogger("treadle")
 

@@ -18,7 +18,6 @@ from types import ModuleType
 
 from msgspec.structs import replace
 
-from treadle.compose.next import Next, decode_next
 from treadle.context import Context, NotRunning, current
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
@@ -26,6 +25,7 @@ from treadle.policy.retry import Abort, Defer
 from treadle.runner import AnyTask
 from treadle.serialization.call_codec import TaggedCodec
 from treadle.worker.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message
+from treadle.workflow.continuation import Next, decode_next
 
 log = logging.getLogger("treadle")
 

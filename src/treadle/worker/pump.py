@@ -12,13 +12,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from treadle.compose.fold import failure
 from treadle.context import Context, Results
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event, lease_expired, was_lost
 from treadle.core.model import APPLIED, DECLINED, Claim, Claimed, Outcome, Record, Settled, State
 from treadle.durable import Home
-from treadle.ending import Ender
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError, UnknownTask
 from treadle.policy import judge
 from treadle.policy.retry import DEFAULT
@@ -32,6 +30,8 @@ from treadle.worker.lost import Lost
 from treadle.worker.outage import Outage
 from treadle.worker.slots import Run, Slots, Timers
 from treadle.worker.telling import event_of, name_of
+from treadle.workflow.finisher import Ender
+from treadle.workflow.fold import failure
 
 log = logging.getLogger("treadle")
 

@@ -17,7 +17,6 @@ from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Sender
 from treadle.core.model import Claim, Presence, Record
-from treadle.ending import Ender
 from treadle.errors import StorageError
 from treadle.policy.judge import OnError
 from treadle.policy.retry import Retry
@@ -39,6 +38,7 @@ from treadle.worker.pools import Pools
 from treadle.worker.pump import Pump
 from treadle.worker.redrive import Redrive, Redriver
 from treadle.worker.slots import Slots, Timers
+from treadle.workflow.finisher import Ender
 
 log = logging.getLogger("treadle")
 

@@ -16,10 +16,10 @@ from treadle import App, BadOption, ForeignRow, KeyHeld, Limit, Redrive, Retry, 
 from treadle.cli.root import run
 from treadle.context import current
 from treadle.core.model import NewJob, Outcome, State
-from treadle.promises import signal_id
 from treadle.server import Settings
 from treadle.server.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage
+from treadle.workflow.signals import signal_id
 
 TOKENS = (token("mine", *SCOPES, queues=("mine",)), token("two", *SCOPES, queues=("mine", "mine too")),
           token("runner", "work", "read", queues=("mine",)))  # fmt: skip

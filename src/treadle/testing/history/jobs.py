@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from treadle.core.model import FINAL, State
-from treadle.promises import signal_name
 from treadle.testing.history.entries import Entry
 from treadle.testing.history.evidence import Evidence, Run, Violation
+from treadle.workflow.signals import signal_name
 
 OWN = ("treadle", "cron:")  # how ids and tasks of Treadle's own begin
 

@@ -9,12 +9,12 @@ import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from treadle.compose.flow import WHERE_TO, Flow, Gather, behind
-from treadle.compose.plan import FLOW
 from treadle.core.job import Continuation, JobSpec, Source
 from treadle.errors import BadOption
 from treadle.policy.retry import Policy
 from treadle.tasks.options import HasId, Options, Seconds, Sizes, When, columns
+from treadle.workflow.flow import WHERE_TO, Flow, Gather, behind
+from treadle.workflow.plan import FLOW
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from treadle.compose.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
 from treadle.core.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
 from treadle.policy import judge
@@ -21,6 +20,7 @@ from treadle.policy.judge import upstreams
 from treadle.policy.retry import read_policy
 from treadle.serialization import call_codec
 from treadle.tasks.reducers import DEFAULT, Reducer
+from treadle.workflow.plan import CONCLUDED, FLOW, OF, Plan, either_id, plan_of
 
 SHOWN: Final = 20  # failed children that the error of their parent names; all of them are in WorkflowFailed
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from treadle.compose.fold import causes, ending, failure, fatal
-from treadle.compose.plan import plan_of
 from treadle.core import defaults
 from treadle.core.job import not_done
 from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
 from treadle.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.policy import judge
 from treadle.storage.contract import Storage
+from treadle.workflow.fold import causes, ending, failure, fatal
+from treadle.workflow.plan import plan_of
 
 NAMED: Final = 1_000  # failed jobs one WorkflowFailed names
 READ: Final = 500  # rows in one look: bounds what a storage holds up for us

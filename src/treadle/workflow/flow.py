@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 from msgspec.structs import replace
 
-from treadle.compose.check import acyclic, usable
-from treadle.compose.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
 from treadle.core.argument_names import spelled_call
@@ -24,6 +22,8 @@ from treadle.policy.retry import read_policy
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.options import When, all_succeeded
 from treadle.tasks.reducers import reducer_of
+from treadle.workflow.checks import acyclic, usable
+from treadle.workflow.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -3,6 +3,6 @@
 Pure, all of it: without it a workflow would need code in every storage, or somebody who watches over it.
 """
 
-from treadle.compose.flow import Conclude, Flow, Gather, chain, flow, gather
+from treadle.workflow.flow import Conclude, Flow, Gather, chain, flow, gather
 
 __all__ = ["Conclude", "Flow", "Gather", "chain", "flow", "gather"]

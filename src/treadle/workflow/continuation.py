@@ -11,13 +11,13 @@ from typing import Any, final
 import msgspec
 from msgspec import Struct
 
-from treadle.compose.check import acyclic, usable
-from treadle.compose.flow import Conclude, Flow
-from treadle.compose.plan import PLAIN, Plan
 from treadle.core.job import Continuation, JobSpec, Source
 from treadle.core.model import NewJob
 from treadle.errors import BadOption, TooLarge
 from treadle.serialization.call_codec import MISSING
+from treadle.workflow.checks import acyclic, usable
+from treadle.workflow.flow import Conclude, Flow
+from treadle.workflow.plan import PLAIN, Plan
 
 
 @final
