@@ -11,7 +11,6 @@ job = await send.enqueue("a@x.org")
 from __future__ import annotations
 
 from treadle.app import App
-from treadle.context import JobFilter, current, current_batch
 from treadle.core.events import Event
 from treadle.core.job import Job, JobSpec
 from treadle.core.model import Limit, Record, State
@@ -55,7 +54,8 @@ from treadle.errors import (
     Unsupported,
     WorkflowFailed,
 )  # fmt: skip
-from treadle.middleware import Middleware
+from treadle.execution.context import JobFilter, current, current_batch
+from treadle.execution.middleware import Middleware
 from treadle.pipeline import Pipeline, Step
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.policy.throttle import AIMD

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterab
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from treadle import config, middleware
-from treadle.client import Client
+from treadle import config
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
 from treadle.core import defaults
@@ -27,7 +26,8 @@ from treadle.core.model import Limit
 from treadle.core.must_await import Awaited, check_awaited
 from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
 from treadle.errors import BadOption, BadTask, UnknownTask
-from treadle.nested import guarded
+from treadle.execution import middleware
+from treadle.execution.open_transaction import guarded
 from treadle.operate.dead import Dead
 from treadle.operate.following import Following
 from treadle.operate.holds import Holds
@@ -44,6 +44,7 @@ from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
+from treadle.producer.client import Client
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage, confined

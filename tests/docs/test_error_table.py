@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import treadle.context
 import treadle.errors
+import treadle.execution.context
 import treadle.policy.retry
 import treadle.testing
 
@@ -15,7 +15,7 @@ BASES = {"TreadleError", "StorageError", "JobNotDone"}  # nothing is raised as o
 
 
 def test_every_error_has_a_row() -> None:
-    places = (treadle, treadle.errors, treadle.context, treadle.policy.retry, treadle.testing)
+    places = (treadle, treadle.errors, treadle.execution.context, treadle.policy.retry, treadle.testing)
     raised = {
         name
         for place in places

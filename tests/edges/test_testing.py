@@ -31,10 +31,10 @@ from treadle import (
     Worker,
     current,
 )
-from treadle.context import Context
 from treadle.core.job import JobSpec
 from treadle.core.model import Claim, Claimed, Held, Hold, Presence
 from treadle.errors import UnknownJob
+from treadle.execution.context import Context
 from treadle.serialization.call_codec import TaggedCodec
 from treadle.storage import connect
 from treadle.storage.contract import Storage

@@ -27,8 +27,8 @@ from treadle import (
     current,
     current_batch,
 )  # fmt: skip
-from treadle.context import NotRunning
 from treadle.errors import BadStep
+from treadle.execution.context import NotRunning
 from treadle.testing import HandClock, drain
 
 

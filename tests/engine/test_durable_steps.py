@@ -26,9 +26,9 @@ from treadle import (
     current,
     flow,
 )  # fmt: skip
-from treadle.context import NotRunning
 from treadle.core.model import Held
 from treadle.errors import BadResult, NestedTransaction
+from treadle.execution.context import NotRunning
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 

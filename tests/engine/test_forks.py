@@ -15,8 +15,8 @@ import pytest
 from tests.engine import fork_tasks as work
 from tests.engine.test_processes import record, run, task_of
 from treadle import App, Middleware, ProcessDied, Record, State, Worker, current
-from treadle.context import Context, enter
 from treadle.core.model import NewJob, Query
+from treadle.execution.context import Context, enter
 from treadle.worker.processes import ProcessPool
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

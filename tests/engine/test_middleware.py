@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treadle import App, Flow, JobSpec, Middleware, Retry, chain, current, flow, gather
-from treadle.middleware import Send, Specs
+from treadle.execution.middleware import Send, Specs
 from treadle.testing import HandClock, drain
 
 

@@ -32,8 +32,8 @@ from treadle import (
     TooLarge,
     Worker,
 )  # fmt: skip
-from treadle.context import Context, enter
 from treadle.core.model import NewJob
+from treadle.execution.context import Context, enter
 from treadle.tasks.task import Task
 from treadle.worker.processes import ProcessPool
 

@@ -21,10 +21,10 @@ from treadle import (
     all_done,
     current,
 )
-from treadle.client import Client
 from treadle.core import defaults
 from treadle.core.model import Claim, Record
 from treadle.policy import judge
+from treadle.producer.client import Client
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 

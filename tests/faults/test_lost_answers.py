@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from treadle import App, Event, Job, JobSpec, Record, Retry, State, StorageUnavailable, Worker
-from treadle.context import Context
 from treadle.core.model import Claim, Claimed, NewJob, Outcome
+from treadle.execution.context import Context
 from treadle.policy import judge
 from treadle.storage import connect
 from treadle.storage.contract import Storage

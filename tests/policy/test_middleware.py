@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treadle import BadTask, Middleware
-from treadle.middleware import around_enqueue, around_run, check, overrides
+from treadle.execution.middleware import around_enqueue, around_run, check, overrides
 
 
 class Noted(Middleware):

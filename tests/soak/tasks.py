@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treadle import App, Flow, Limit, Retry, chain, current, flow, gather
-from treadle.context import Context
 from treadle.core.clock import wall
 from treadle.core.model import Record
-from treadle.middleware import Middleware, Run
+from treadle.execution.context import Context
+from treadle.execution.middleware import Middleware, Run
 from treadle.testing.history import History, Recorder
 
 LEASE = 2.0  # s; short, so that a stalled worker loses its jobs within a trial

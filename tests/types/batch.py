@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from treadle import App, BatchTask, Job, JobSpec, Retry, current, current_batch
-from treadle.context import Context
+from treadle.execution.context import Context
 
 app = App("memory://")
 

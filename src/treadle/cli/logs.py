@@ -9,9 +9,9 @@ import json
 import logging
 from typing import Any
 
-from treadle.context import JobFilter
 from treadle.core.clock import moment
 from treadle.core.redaction import in_json, in_line, visible
+from treadle.execution.context import JobFilter
 
 log = logging.getLogger("treadle")
 FIELDS = ("job", "task", "attempt", "worker")

@@ -14,8 +14,8 @@ from treadle.app import App
 from treadle.cli.say import age, iso, lasts, plural, stamp, stamp_of
 from treadle.core.model import Record, State
 from treadle.core.ranges import OWN
+from treadle.durable.checkpoints import OURS, read_entry
 from treadle.errors import UNREADABLE, error_line
-from treadle.memo import OURS, read_entry
 from treadle.operate import stored
 from treadle.workflow.signals import SIGNAL, signal_name
 

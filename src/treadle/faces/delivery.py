@@ -14,9 +14,9 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from treadle.context import current
 from treadle.core import defaults
 from treadle.errors import BadOption, TreadleError
+from treadle.execution.context import current
 from treadle.faces.names import name_of
 
 if TYPE_CHECKING:

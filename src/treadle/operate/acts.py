@@ -12,9 +12,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle.client import Client
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.errors import KeyHeld, Stale, TreadleError
+from treadle.producer.client import Client
 from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.rules import expires_at, within

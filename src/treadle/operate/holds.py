@@ -11,10 +11,10 @@ from msgspec import json
 
 from treadle.core.model import ABORTED, Outcome, Record, State
 from treadle.errors import UNREADABLE
+from treadle.execution.runner import OwnTask
 from treadle.operate.limits import Limits
 from treadle.policy.judge import HOLD, Held
 from treadle.policy.retry import seconds
-from treadle.runner import OwnTask
 from treadle.tasks.options import name_of
 
 

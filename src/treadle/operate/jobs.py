@@ -12,19 +12,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from typing import Any, Literal
 
-from treadle.client import Client
 from treadle.core import defaults, ids
 from treadle.core.job import Job
 from treadle.core.model import Page, Query, Record, State, Stats
 from treadle.core.must_await import Awaited
+from treadle.durable.checkpoints import check_name
 from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
-from treadle.memo import check_name
 from treadle.operate import acts, stored
 from treadle.operate.explain import explain, limits_within, made_by
 from treadle.operate.moved import Moved
 from treadle.operate.names import Names, near, warn
 from treadle.operate.stays import Stays
 from treadle.policy.retry import read_policy
+from treadle.producer.client import Client
 from treadle.serialization import call_codec
 from treadle.storage.carrying import mark_of
 from treadle.storage.contract import Storage, confined

@@ -19,6 +19,7 @@ from treadle.core.job import Job, JobSpec
 from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record, State
 from treadle.core.must_await import Awaited
 from treadle.errors import BadOption, Stale, UnknownSchedule
+from treadle.execution.runner import OwnTask
 from treadle.operate import ticks
 from treadle.operate.moved import Moved
 from treadle.operate.names import closest
@@ -26,7 +27,6 @@ from treadle.operate.stays import Stays
 from treadle.operate.ticks import CatchUp, Declared, Definition, Entry, Overlap, Ticker
 from treadle.policy import cron as when
 from treadle.policy.cron import Next, Timing
-from treadle.runner import OwnTask
 from treadle.storage.contract import Storage
 from treadle.tasks.task import Task
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from treadle.context import Context, current_batch, enter_batch
 from treadle.errors import BadOption
+from treadle.execution.context import Context, current_batch, enter_batch
 from treadle.pipeline.handlers import Handler, arrived_after, goes_on
 from treadle.pipeline.steps import Step, Travel
 from treadle.serialization.call_codec import Signature, encode_foreign_call

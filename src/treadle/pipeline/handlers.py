@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from treadle.context import current
 from treadle.core.job import JobSpec, has_result
 from treadle.core.model import Record
 from treadle.errors import BadOption, BadResult
+from treadle.execution.context import current
 from treadle.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
 from treadle.policy.retry import Abort
 from treadle.serialization.call_codec import Signature, encode_foreign_call

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 from msgspec.structs import replace
 
 from treadle import wire
-from treadle.client import Client
 from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.model import Claim, Claimed, Outcome, Page, Query, Settled, Stats
@@ -21,6 +20,7 @@ from treadle.core.ranges import a_count, a_span, check_change, check_ids, check_
 from treadle.errors import IdTaken, StorageError
 from treadle.policy import judge
 from treadle.policy.retry import Retry
+from treadle.producer.client import Client
 from treadle.server import reports, rights
 from treadle.server.body import BODY
 from treadle.server.faults import Refused

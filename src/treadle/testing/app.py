@@ -36,8 +36,8 @@ from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
     from treadle.app import App
+    from treadle.execution.runner import AnyTask
     from treadle.operate.jobs import Jobs
-    from treadle.runner import AnyTask
     from treadle.storage.contract import Storage
 
 STEP = 0.001  # s; the least the clock moves from one due moment to the next

@@ -21,7 +21,7 @@ from treadle.worker.threads import Answer, Item, answer
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.runner import AnyTask
+    from treadle.execution.runner import AnyTask
     from treadle.tasks.task import Stub
     from treadle.testing.given import Given
     from treadle.testing.within import When

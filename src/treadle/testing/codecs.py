@@ -10,7 +10,7 @@ from treadle.errors import BadArgument, BadResult
 from treadle.serialization.call_codec import Signature
 
 if TYPE_CHECKING:
-    from treadle.runner import AnyTask
+    from treadle.execution.runner import AnyTask
 
 
 class Checked:

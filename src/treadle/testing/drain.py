@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from treadle.core.clock import monotonic
 from treadle.core.model import Claim, Claimed, Held, Hold, Outcome, Presence, Record, Settled
 from treadle.errors import StorageUnavailable, TreadleError
-from treadle.middleware import Middleware, Run
+from treadle.execution.middleware import Middleware, Run
 from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
@@ -24,8 +24,8 @@ from treadle.worker.threads import Runs
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.context import Context
-    from treadle.runner import AnyTask
+    from treadle.execution.context import Context
+    from treadle.execution.runner import AnyTask
 
 LONG = 86_400.0  # s that inline jobs, which run beside the drain, get to end
 PATIENCE = 10.0  # s for which a storage may be away; a call waits so long for a lock of SQLite's

@@ -11,7 +11,7 @@ from typing import Any
 from treadle.core import defaults
 from treadle.core.model import Claim
 from treadle.errors import BadOption
-from treadle.runner import AnyTask, OwnTask
+from treadle.execution.runner import AnyTask, OwnTask
 from treadle.tasks.batch import BatchTask
 from treadle.tasks.options import name_of
 from treadle.worker.batches import Batches

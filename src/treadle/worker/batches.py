@@ -13,10 +13,10 @@ from typing import Any
 
 from treadle.concurrency import forks
 from treadle.concurrency.spawn import started
-from treadle.context import Context, enter_batch
 from treadle.core.model import Record
-from treadle.durable import IN_BATCH
-from treadle.runner import Threads, in_thread
+from treadle.durable.steps import IN_BATCH
+from treadle.execution.context import Context, enter_batch
+from treadle.execution.runner import Threads, in_thread
 from treadle.tasks.batch import BatchTask, answers
 from treadle.worker.slots import Slots
 

@@ -26,11 +26,11 @@ import msgspec
 from msgspec import Struct
 
 from treadle.concurrency import forks
-from treadle.context import Context, enter
 from treadle.core import clock, defaults
 from treadle.core.job import Continuation
 from treadle.core.model import Record
 from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
+from treadle.execution.context import Context, enter
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer
 from treadle.serialization.call_codec import Signature

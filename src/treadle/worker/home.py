@@ -11,11 +11,11 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from treadle.client import Batcher
-from treadle.context import Context, NotRunning
 from treadle.core.model import Hold, NewJob, Outcome, Record
 from treadle.errors import StorageError
-from treadle.runner import AnyTask, Threads, in_thread
+from treadle.execution.context import Context, NotRunning
+from treadle.execution.runner import AnyTask, Threads, in_thread
+from treadle.producer.client import Batcher
 from treadle.serialization.call_codec import Codec
 from treadle.storage.contract import Storage
 from treadle.tasks.options import Sizes

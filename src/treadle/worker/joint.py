@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 
 from treadle.core.model import Outcome, State
 from treadle.errors import StorageError, StorageUnavailable
+from treadle.execution.transaction import Open
 from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.storage.rules import repeats
-from treadle.transaction import Open
 from treadle.worker.slots import Run
 
 log = logging.getLogger("treadle")

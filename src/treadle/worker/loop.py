@@ -25,8 +25,8 @@ from treadle.core.argument_names import spelled
 from treadle.core.model import Record
 from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
+from treadle.execution.runner import AnyTask
 from treadle.policy.retry import DEFAULT, Retry, seconds
-from treadle.runner import AnyTask
 from treadle.storage.contract import Storage, confined
 from treadle.tasks.options import name_of
 from treadle.worker.asks import Rooms, weights

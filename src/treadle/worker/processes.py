@@ -18,11 +18,11 @@ from types import ModuleType
 
 from msgspec.structs import replace
 
-from treadle.context import Context, NotRunning, current
 from treadle.core.model import Record
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask, ProcessDied, RemoteFailure, TooLarge
+from treadle.execution.context import Context, NotRunning, current
+from treadle.execution.runner import AnyTask
 from treadle.policy.retry import Abort, Defer
-from treadle.runner import AnyTask
 from treadle.serialization.call_codec import TaggedCodec
 from treadle.worker.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message
 from treadle.workflow.continuation import Next, decode_next

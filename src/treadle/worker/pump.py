@@ -12,15 +12,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from treadle.context import Context, Results
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event, lease_expired, was_lost
 from treadle.core.model import APPLIED, DECLINED, Claim, Claimed, Outcome, Record, Settled, State
-from treadle.durable import Home
+from treadle.durable.steps import Home
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError, UnknownTask
+from treadle.execution.context import Context, Results
+from treadle.execution.runner import AnyTask, OwnTask, Runner
 from treadle.policy import judge
 from treadle.policy.retry import DEFAULT
-from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import Fused, Storage
 from treadle.tasks.batch import BatchTask
 from treadle.worker import joblog, joint

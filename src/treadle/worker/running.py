@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from treadle import middleware
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Sender
 from treadle.core.model import Claim, Presence, Record
 from treadle.errors import StorageError
+from treadle.execution import middleware
+from treadle.execution.runner import AnyTask, OwnTask, Runner
 from treadle.policy.judge import OnError
 from treadle.policy.retry import Retry
 from treadle.policy.throttle import AIMD
-from treadle.runner import AnyTask, OwnTask, Runner
 from treadle.storage.contract import DearTrips, OneByOne, Storage, confined
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer

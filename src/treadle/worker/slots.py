@@ -18,12 +18,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.context import ENDED, Context
 from treadle.core import defaults
 from treadle.core.model import Outcome, Record
+from treadle.execution.context import ENDED, Context
+from treadle.execution.runner import AnyTask, OwnTask
 from treadle.policy import judge
 from treadle.policy.judge import Rules
-from treadle.runner import AnyTask, OwnTask
 
 SWEEP = 128  # entries: each of an ended run keeps its arguments and result alive
 

@@ -14,8 +14,8 @@ from tests.edges.server.test_crossing import token
 from tests.served import host
 from treadle import App, BadOption, ForeignRow, KeyHeld, Limit, Redrive, Retry, Worker, flow
 from treadle.cli.root import run
-from treadle.context import current
 from treadle.core.model import NewJob, Outcome, State
+from treadle.execution.context import current
 from treadle.server import Settings
 from treadle.server.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from treadle.context import Context
 from treadle.core.clock import Clock, monotonic
 from treadle.core.job import Continuation
 from treadle.errors import StorageUnavailable, TreadleError
-from treadle.middleware import Middleware, Run, Send, Specs
+from treadle.execution.context import Context
+from treadle.execution.middleware import Middleware, Run, Send, Specs
 
 if TYPE_CHECKING:
     from treadle.app import App

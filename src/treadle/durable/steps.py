@@ -26,8 +26,8 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
+from treadle.durable.checkpoints import Asked, Entry, Memo, running_step, valued
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
-from treadle.memo import Asked, Entry, Memo, running_step, valued
 from treadle.policy import judge
 from treadle.policy.retry import seconds, until
 from treadle.serialization.call_codec import Codec, Signature, TaggedCodec, decode_any
@@ -45,7 +45,7 @@ from treadle.workflow.signals import (
 )
 
 if TYPE_CHECKING:
-    from treadle.context import Context
+    from treadle.execution.context import Context
 
 log = logging.getLogger("treadle")
 

@@ -9,9 +9,9 @@ import sys
 from types import FrameType
 from typing import Any, Final, NoReturn, cast
 
-from treadle import context
 from treadle.core import ids
 from treadle.errors import NestedTransaction
+from treadle.execution import context
 from treadle.storage.contract import Storage
 
 WRITES: Final = frozenset({"enqueue", "claim", "heartbeat", "settle", "settle_claim", "set_limits", "prune", "set_mark",

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from treadle.context import Context
 from treadle.core.job import Job, JobSpec, Sender
 from treadle.core.model import NewJob
 from treadle.errors import BadTask
+from treadle.execution.context import Context
 
 Specs = Sequence[JobSpec[Any]]
 Send = Callable[[Specs], Awaitable[Any]]

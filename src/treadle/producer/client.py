@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from treadle import context, middleware, nested
 from treadle.concurrency.spawn import started
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
 from treadle.core.job import Job, JobSpec, Progress, has_result
 from treadle.core.model import NewJob, Query, Record, State
 from treadle.errors import BadOption, JobNotDone, KeyHeld, StorageError, TreadleError, UnknownJob
+from treadle.execution import context, middleware, open_transaction
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Bound, Storage
 from treadle.workflow.checks import acyclic
@@ -394,8 +394,8 @@ class Client:
                     return row
                 if self.moved is not None:
                     await self.moved.check()
-                if nested.is_alone():
-                    nested.refuse(f"waiting for job {id}")
+                if open_transaction.is_alone():
+                    open_transaction.refuse(f"waiting for job {id}")
                 await heard
             finally:
                 heard.cancel()

@@ -21,12 +21,12 @@ from treadle.concurrency import forks
 from treadle.core import defaults, ids
 from treadle.core.clock import moment
 from treadle.core.model import Outcome, Record
-from treadle.durable import Durable, Home, Once
+from treadle.durable.steps import Durable, Home, Once
 from treadle.errors import BadOption, NestedTransaction, TreadleError
+from treadle.execution.transaction import Open, Scope
 from treadle.policy import judge
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage
-from treadle.transaction import Open, Scope
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,14 +15,14 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from treadle import middleware
 from treadle.concurrency import forks
-from treadle.context import Context, enter
 from treadle.core import defaults
 from treadle.core.job import Continuation, Sender
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.durable import SWALLOWED, Leave, left_by
+from treadle.durable.steps import SWALLOWED, Leave, left_by
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
+from treadle.execution import middleware
+from treadle.execution.context import Context, enter
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer, Retry, RetryNow
 from treadle.serialization.call_codec import MISSING

@@ -1,0 +1,1 @@
+"""Durable steps: code that goes on after a crash where it stopped."""

@@ -1,0 +1,1 @@
+"""Enqueuing jobs and waiting for their results."""
