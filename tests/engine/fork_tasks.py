@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from treadle import App, Flow, flow
-from treadle.worker.child import Child, Done, Raised, frame
+from treadle.worker.executors.child import Child, Done, Raised, frame
 
 app = App("sqlite:///jobs.db?synchronous=normal")
 

@@ -17,7 +17,7 @@ from tests.engine.test_processes import record, run, task_of
 from treadle import App, Middleware, ProcessDied, Record, State, Worker, current
 from treadle.core.model import NewJob, Query
 from treadle.execution.context import Context, enter
-from treadle.worker.processes import ProcessPool
+from treadle.worker.executors.processes import ProcessPool
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 

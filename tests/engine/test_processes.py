@@ -35,7 +35,7 @@ from treadle import (
 from treadle.core.model import NewJob
 from treadle.execution.context import Context, enter
 from treadle.tasks.task import Task
-from treadle.worker.processes import ProcessPool
+from treadle.worker.executors.processes import ProcessPool
 
 AnyTask = Task[..., Any, Any]
 

@@ -387,7 +387,7 @@ async def test_a_commit_whose_answer_is_lost(
         raise StorageUnavailable("pulled the plug")
 
     monkeypatch.setattr(OwnTransaction, "commit", commit)
-    monkeypatch.setattr("treadle.worker.joint.AGAIN", 0.001)
+    monkeypatch.setattr("treadle.worker.commit.AGAIN", 0.001)
 
     @app.task
     async def pay() -> str:

@@ -19,8 +19,8 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.faults import Fault, Faulty, Script, before, bursts, held, lost, twice
-from treadle.worker.keeper import Keeper
-from treadle.worker.slots import Run, Slots
+from treadle.worker.state import Run, Slots
+from treadle.worker.upkeep import Keeper
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 LEASE = 0.03  # s; a heartbeat every 10 ms, and no lease ever runs out by itself under a clock moved by hand

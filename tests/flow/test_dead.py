@@ -13,7 +13,7 @@ from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.worker.redrive import Redriver
-from treadle.worker.slots import Slots
+from treadle.worker.state import Slots
 
 
 def failing(app: App) -> tuple[Any, list[int], list[bool]]:

@@ -13,7 +13,7 @@ from treadle.cli.checks import checks
 from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.worker.lead import ID, Lead, Role, Tended, leader_of
+from treadle.worker.leader import ID, Lead, Role, Tended, leader_of
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from treadle.cli.say import lasts, plural
 from treadle.core import defaults
 from treadle.operate.names import near, used, without_rule
 from treadle.storage.contract import confined
-from treadle.worker.lead import TASK as LEADER
+from treadle.worker.leader import TASK as LEADER
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -21,7 +21,7 @@ from treadle.core.ranges import OWN
 from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob
 from treadle.operate import own, ticks
 from treadle.policy.judge import HOLD
-from treadle.worker import lead
+from treadle.worker import leader
 from treadle.workflow.plan import FLOW
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def problem_of(row: Record) -> str | None:
             own.check_definition(ticks.Entry(row).definition)
         elif job.task == HOLD:
             own.check_hold_row(job)
-        elif (job.task, job.id) != (lead.TASK, lead.ID):
+        elif (job.task, job.id) != (leader.TASK, leader.ID):
             return f"there is no task {job.task!r} for this queue"
     except ticks.UNREADABLE as error:
         return str(error)

@@ -1,4 +1,4 @@
-"""How a worker process logs: job, task, attempt and worker in every line; `worker/joblog.py` logs what became of jobs.
+"""How a worker process logs: job, task, attempt and worker in every line; `worker/job_log.py` logs what became of jobs.
 
 Without it a line in the log could not be told from those of the nineteen jobs beside it.
 """

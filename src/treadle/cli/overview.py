@@ -23,7 +23,7 @@ def workers(target: Target, json_: bool) -> None:
     """The workers that were heard of lately."""
 
     async def look(app: App) -> tuple[Stats, str | None]:
-        from treadle.worker.lead import ID, leader_of
+        from treadle.worker.leader import ID, leader_of
 
         [row] = await app.storage.get([ID])
         return await app.queues.stats(), leader_of(row)

@@ -186,7 +186,7 @@ async def _serve(
 ) -> int:  # fmt: skip
     from treadle.server import Bounds, Serving, make_site
     from treadle.server.settings import PORT, PORTS
-    from treadle.worker.signals import Signals
+    from treadle.worker.os_signals import Signals
 
     stopping, named, kinds = Stopping(), options.get("faces", ()), kinds_of(options)
     first, tries = PORTS[named[0]] if named else (PORT, 1)

@@ -48,7 +48,7 @@ def wasi_runner(queue: Queue, slots: int, tickle: float, grace: float, **bounds:
     from treadle.wasi import Bounds
     from treadle.wasi.client import Client
     from treadle.wasi.runner import Runner
-    from treadle.worker.signals import Signals
+    from treadle.worker.os_signals import Signals
 
     simple("%(asctime)s %(levelname)s %(message)s")
 

@@ -23,7 +23,7 @@ from treadle.policy import cron
 from treadle.policy.cron import Asked, Cron, Every, Timing
 from treadle.policy.judge import HOLD, Held
 from treadle.validation import check_job
-from treadle.worker import lead
+from treadle.worker import leader
 from treadle.workflow.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
 from treadle.workflow.signals import ONCE_KEY, SIGNAL, Wanted, Won, signal_id
 
@@ -71,8 +71,8 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
     if job.task == HOLD:
         check_hold_row(job)
         return "operate", None
-    if job.task == lead.TASK:
-        expect(job.id == lead.ID and job.queue == defaults.OWN_QUEUE and job.payload == "[]", "id", job, "the leader")
+    if job.task == leader.TASK:
+        expect(job.id == leader.ID and job.queue == defaults.OWN_QUEUE and job.payload == "[]", "id", job, "the leader")
         return "work", None
     if not job.task and job.id.startswith(SIGNAL):
         return "operate", check_signal(job)

@@ -30,8 +30,8 @@ from treadle.testing.codecs import Checked
 from treadle.testing.drain import drain
 from treadle.testing.given import MEMORY, UNFINISHED, Given, GivenStorage, rows_of
 from treadle.testing.within import Transactions, When, at_once
+from treadle.worker.executors.threads import Runs
 from treadle.worker.inline import Inline
-from treadle.worker.threads import Runs
 from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:

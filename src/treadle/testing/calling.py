@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from treadle.testing.app import Call, Testing
 from treadle.testing.asserting import What
 from treadle.testing.clock import HandClock
-from treadle.worker.threads import Answer, Item, answer
+from treadle.worker.executors.threads import Answer, Item, answer
 
 if TYPE_CHECKING:
     from treadle.app import App

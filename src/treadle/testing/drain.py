@@ -19,8 +19,8 @@ from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.worker import Worker
-from treadle.worker.running import Host
-from treadle.worker.threads import Runs
+from treadle.worker.executors.threads import Runs
+from treadle.worker.session import Host
 
 if TYPE_CHECKING:
     from treadle.app import App

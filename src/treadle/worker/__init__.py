@@ -1,7 +1,7 @@
 """Workers: claim, run, settle."""
 
 from treadle.worker.backlog import Backlog
-from treadle.worker.loop import Worker
 from treadle.worker.redrive import Redrive
+from treadle.worker.worker import Worker
 
 __all__ = ["Backlog", "Redrive", "Worker"]

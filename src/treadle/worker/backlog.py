@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.storage.contract import Storage
-from treadle.worker.slots import Slots
+from treadle.worker.state import Slots
 
 log = logging.getLogger("treadle")
 

@@ -14,8 +14,8 @@ from contextvars import Context
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.worker.loop import Worker
-from treadle.worker.running import Host
+from treadle.worker.session import Host
+from treadle.worker.worker import Worker
 
 MOST = 64  # jobs at once; more wait for an ordinary worker
 

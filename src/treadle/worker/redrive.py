@@ -19,7 +19,7 @@ from treadle.core.model import ERROR, LOST, Outcome, Query, Record, State
 from treadle.errors import BadOption
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage, confined
-from treadle.worker.slots import Slots
+from treadle.worker.state import Slots
 
 log = logging.getLogger("treadle")
 

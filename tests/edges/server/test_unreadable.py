@@ -27,7 +27,7 @@ from treadle.faces.queuey import QUEUE, queue_face
 from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings
 from treadle.storage.contract import Storage
-from treadle.worker.lead import ID
+from treadle.worker.leader import ID
 
 __all__ = ["session"]
 

@@ -21,8 +21,8 @@ from treadle.operate.names import Names
 from treadle.producer.client import Batcher
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
+from treadle.worker.executors.threads import Answer, outcome
 from treadle.worker.inline import Inline
-from treadle.worker.threads import Answer, outcome
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -14,10 +14,10 @@ from treadle.errors import BadOption
 from treadle.execution.runner import AnyTask, OwnTask
 from treadle.tasks.batch import BatchTask
 from treadle.tasks.options import name_of
-from treadle.worker.batches import Batches
-from treadle.worker.hand import Hand
-from treadle.worker.lead import Lead
-from treadle.worker.slots import Slots
+from treadle.worker.executors.batches import Batches
+from treadle.worker.handoff import Hand
+from treadle.worker.leader import Lead
+from treadle.worker.state import Slots
 
 Rooms = dict[str, tuple[int | None, float | None]]
 """How many jobs of each task, and their lease in seconds; None: as many as there are slots, and the worker's."""

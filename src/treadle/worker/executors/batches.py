@@ -18,7 +18,7 @@ from treadle.durable.steps import IN_BATCH
 from treadle.execution.context import Context, enter_batch
 from treadle.execution.runner import Threads, in_thread
 from treadle.tasks.batch import BatchTask, answers
-from treadle.worker.slots import Slots
+from treadle.worker.state import Slots
 
 Answer = tuple[Any, BaseException | None]
 

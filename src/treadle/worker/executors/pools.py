@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.worker.threads import Runs, Threads
+from treadle.worker.executors.threads import Runs, Threads
 
 
 class Pools:
@@ -29,7 +29,7 @@ class Pools:
 
     def processes(self) -> Any:
         if self._processes is None:
-            from treadle.worker.processes import ProcessPool
+            from treadle.worker.executors.processes import ProcessPool
 
             self._processes = ProcessPool()
         return self._processes

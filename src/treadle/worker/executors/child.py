@@ -1,7 +1,7 @@
 """The other side of `kind="process"`: a child that runs one function at a time and may be killed at any moment.
 
 Without it a CPU-bound function would hold the worker's loop, and one that never returns could not be stopped.
-`python -m treadle.worker.child` speaks frames over the socket it finds as its standard input. What the function
+`python -m treadle.worker.executors.child` speaks frames over the socket it finds as its standard input. What the function
 prints goes where the worker's own output goes. Nothing is unpickled: functions are found by name.
 """
 
@@ -35,7 +35,7 @@ from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer
 from treadle.serialization.call_codec import Signature
 from treadle.tasks.task import Task
-from treadle.worker.django import close_old_connections
+from treadle.worker.executors.django import close_old_connections
 from treadle.workflow.continuation import encode_next, next_of
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that goes with it (UTF-8)
@@ -343,4 +343,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     # The module as everybody imports it, not this copy: the user's script takes the name __main__ over.
-    importlib.import_module("treadle.worker.child").main()
+    importlib.import_module("treadle.worker.executors.child").main()

@@ -25,19 +25,19 @@ from treadle.policy.throttle import AIMD
 from treadle.storage.contract import DearTrips, OneByOne, Storage, confined
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
-from treadle.worker import joblog
-from treadle.worker.asks import Asks, Rooms
+from treadle.worker import job_log
 from treadle.worker.backlog import Alarm, Backlog
-from treadle.worker.batches import Batches
-from treadle.worker.hand import Hand
-from treadle.worker.home import DurableHome
-from treadle.worker.keeper import Keeper
-from treadle.worker.lead import Lead, Role, Tended
+from treadle.worker.claim_builder import Asks, Rooms
+from treadle.worker.dispatcher import Pump
+from treadle.worker.durable_backend import DurableHome
+from treadle.worker.executors.batches import Batches
+from treadle.worker.executors.pools import Pools
+from treadle.worker.handoff import Hand
+from treadle.worker.leader import Lead, Role, Tended
 from treadle.worker.outage import Outage
-from treadle.worker.pools import Pools
-from treadle.worker.pump import Pump
 from treadle.worker.redrive import Redrive, Redriver
-from treadle.worker.slots import Slots, Timers
+from treadle.worker.state import Slots, Timers
+from treadle.worker.upkeep import Keeper
 from treadle.workflow.finisher import Ender
 
 log = logging.getLogger("treadle")
@@ -160,7 +160,7 @@ class Running:
 
     def start(self) -> None:
         keeper, throttle = self.keeper, self.setup.throttle
-        self.unfollow = joblog.follow(self.app.emitter, self.setup.name)
+        self.unfollow = job_log.follow(self.app.emitter, self.setup.name)
         self.slots.claiming = bool(self.queues)
         if throttle is not None:
             self.slots.pause = keeper.UNASKED

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from treadle.core.model import Claim, Record
 from treadle.storage.contract import Handing
-from treadle.worker.slots import Slots
+from treadle.worker.state import Slots
 
 
 class Hand:

@@ -16,9 +16,9 @@ from treadle.core import defaults
 from treadle.core.events import Emitter
 from treadle.core.model import Hold, Presence
 from treadle.storage.contract import Storage, confined
-from treadle.worker.lead import Lead
-from treadle.worker.lost import Lost
-from treadle.worker.slots import Run, Slots
+from treadle.worker.leader import Lead
+from treadle.worker.lost_jobs import Lost
+from treadle.worker.state import Run, Slots
 
 
 class Keeper:

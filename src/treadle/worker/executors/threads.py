@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from treadle.concurrency import forks
-from treadle.worker.django import close_old_connections
+from treadle.worker.executors.django import close_old_connections
 
 Answer = tuple[Any, BaseException | None]
 Item = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]

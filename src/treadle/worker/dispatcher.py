@@ -23,13 +23,13 @@ from treadle.policy import judge
 from treadle.policy.retry import DEFAULT
 from treadle.storage.contract import Fused, Storage
 from treadle.tasks.batch import BatchTask
-from treadle.worker import joblog, joint
-from treadle.worker.batches import Batches
-from treadle.worker.hand import Hand
-from treadle.worker.lost import Lost
+from treadle.worker import commit, job_log
+from treadle.worker.executors.batches import Batches
+from treadle.worker.handoff import Hand
+from treadle.worker.job_events import event_of, name_of
+from treadle.worker.lost_jobs import Lost
 from treadle.worker.outage import Outage
-from treadle.worker.slots import Run, Slots, Timers
-from treadle.worker.telling import event_of, name_of
+from treadle.worker.state import Run, Slots, Timers
 from treadle.workflow.finisher import Ender
 from treadle.workflow.fold import failure
 
@@ -313,7 +313,7 @@ class Pump:
             outcome = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
         finally:
             if context.open is not None:
-                outcome = await joint.undisturbed(self._end_jointly(run, outcome))
+                outcome = await commit.undisturbed(self._end_jointly(run, outcome))
             self._slots.end(run, outcome)
 
     def _lost_too_often(self, run: Run) -> Outcome | None:
@@ -325,16 +325,16 @@ class Pump:
     async def _end_jointly(self, run: Run, outcome: Outcome | None) -> Outcome | None:
         """What is left to be settled of a run that holds a transaction."""
         try:
-            return await joint.end(run, outcome, self._storage)
-        except joint.Committed:
+            return await commit.end(run, outcome, self._storage)
+        except commit.Committed:
             assert outcome is not None
             self._tell(run, outcome)
             return None
 
     def _tell_expired(self, record: Record) -> None:
         event = lease_expired(record)
-        if joblog.wanted(event.name, event.task):
-            joblog.write(event)
+        if job_log.wanted(event.name, event.task):
+            job_log.write(event)
         if self._emitter.wants(event.name):
             self._emitter.emit(event)
 
@@ -346,11 +346,11 @@ class Pump:
             return
         name = name_of(run.record, outcome)
         if not (run.record.ran and not final):
-            logged, heard = in_trouble and joblog.wanted(name, run.record.job.task), emitter.wants(name)
+            logged, heard = in_trouble and job_log.wanted(name, run.record.job.task), emitter.wants(name)
             if logged or heard:
                 event = event_of(name, run, self._slots.name, outcome)
                 if logged:
-                    joblog.write(event, error)
+                    job_log.write(event, error)
                 if heard:
                     emitter.emit(event)
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):

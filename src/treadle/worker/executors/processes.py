@@ -24,7 +24,7 @@ from treadle.execution.context import Context, NotRunning, current
 from treadle.execution.runner import AnyTask
 from treadle.policy.retry import Abort, Defer
 from treadle.serialization.call_codec import TaggedCodec
-from treadle.worker.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message
+from treadle.worker.executors.child import HEAD, Ask, Begun, Done, Hello, Message, Noted, Raised, frame, read_message
 from treadle.workflow.continuation import Next, decode_next
 
 log = logging.getLogger("treadle")
@@ -191,7 +191,7 @@ class _Child:
 
 async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
     """A fresh interpreter in a session of its own: Ctrl-C is for the worker, which decides what becomes of its jobs."""
-    command = [sys.executable, "-P", "-m", "treadle.worker.child"]
+    command = [sys.executable, "-P", "-m", "treadle.worker.executors.child"]
     env = _environment()
     if sys.platform == "win32":
         import subprocess

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core.events import Event
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.worker.slots import Run
+from treadle.worker.state import Run
 
 
 def name_of(record: Record, outcome: Outcome) -> str:

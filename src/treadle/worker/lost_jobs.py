@@ -12,8 +12,8 @@ from collections.abc import Callable
 from treadle.core.events import Emitter, Event
 from treadle.errors import StorageError
 from treadle.storage.contract import Storage
-from treadle.worker import joblog
-from treadle.worker.slots import Run
+from treadle.worker import job_log
+from treadle.worker.state import Run
 
 log = logging.getLogger("treadle")
 
@@ -28,7 +28,7 @@ class Lost:
 
     def tell(self, run: Run) -> None:
         self.doubted()
-        if self._emitter.wants("lost") or joblog.wanted("lost", run.record.job.task):
+        if self._emitter.wants("lost") or job_log.wanted("lost", run.record.job.task):
             task = asyncio.create_task(self._look(run))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
@@ -45,8 +45,8 @@ class Lost:
         if row is not None and not by_hand:
             event = Event(name="lost", id=job.id, task=job.task, queue=job.queue, worker=self._worker,
                           attempt=run.record.attempt + 1, record=run.record)  # fmt: skip
-            if joblog.wanted("lost", job.task):
-                joblog.write(event)
+            if job_log.wanted("lost", job.task):
+                job_log.write(event)
             self._emitter.emit(event)
 
     async def settled(self) -> None:

@@ -19,9 +19,9 @@ from treadle.producer.client import Batcher
 from treadle.serialization.call_codec import Codec
 from treadle.storage.contract import Storage
 from treadle.tasks.options import Sizes
-from treadle.worker.keeper import Keeper
 from treadle.worker.outage import Outage
-from treadle.worker.slots import Run, Slots
+from treadle.worker.state import Run, Slots
+from treadle.worker.upkeep import Keeper
 
 T = TypeVar("T")
 Fate = Literal["stored", "unsaved", "lost"]  # what became of the steps a run sent

@@ -29,14 +29,14 @@ from treadle.execution.runner import AnyTask
 from treadle.policy.retry import DEFAULT, Retry, seconds
 from treadle.storage.contract import Storage, confined
 from treadle.tasks.options import name_of
-from treadle.worker.asks import Rooms, weights
 from treadle.worker.backlog import Backlog
-from treadle.worker.lead import Role, role_of
+from treadle.worker.claim_builder import Rooms, weights
+from treadle.worker.executors.pools import Pools
+from treadle.worker.leader import Role, role_of
+from treadle.worker.os_signals import Signals
 from treadle.worker.outage import Outage
-from treadle.worker.pools import Pools
 from treadle.worker.redrive import Redrive
-from treadle.worker.running import Host, Running, Setup, tell
-from treadle.worker.signals import Signals
+from treadle.worker.session import Host, Running, Setup, tell
 from treadle.workflow.plan import FLOW
 
 log = logging.getLogger("treadle")
@@ -70,7 +70,7 @@ class Worker:
     lease        s a claim holds without a heartbeat; renewed every third
     poll         s between looks for work, the net under lost hints
     role         "leader", "follower" or "auto": one worker of the fleet prunes, redrives and ticks schedules, see
-                 `treadle.worker.lead`; None: this one does, whatever others do
+                 `treadle.worker.leader`; None: this one does, whatever others do
     ordered      start jobs strictly in the order of the line: one claim at a time, not two that overlap
     recovery     how long to wait before trying again when the storage is away
     """

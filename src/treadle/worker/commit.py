@@ -16,7 +16,7 @@ from treadle.execution.transaction import Open
 from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.storage.rules import repeats
-from treadle.worker.slots import Run
+from treadle.worker.state import Run
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")

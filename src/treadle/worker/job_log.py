@@ -25,7 +25,7 @@ LEVELS: Final = {
 }  # fmt: skip
 TEMPLATES: Final = {name: f"%s {name}" for name in LEVELS}
 RAISED: Final = frozenset({"retrying", "failed", "expired"})  # what an exception of the function leads to
-_LIBRARY: Final = __file__.removesuffix("worker/joblog.py").removesuffix("worker\\joblog.py")
+_LIBRARY: Final = __file__.removesuffix("worker/job_log.py").removesuffix("worker\\joblog.py")
 
 
 def wanted(name: str, task: str) -> bool:

@@ -1,0 +1,1 @@
+"""Where functions run: in the event loop, in threads, in child processes, in batches."""
