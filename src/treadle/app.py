@@ -15,6 +15,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from treadle import config
+from treadle.admin.dead import Dead
+from treadle.admin.event_feed import Following
+from treadle.admin.jobs import Jobs
+from treadle.admin.known_names import Names, without_rule
+from treadle.admin.limit_holds import Holds
+from treadle.admin.limits import Limits
+from treadle.admin.moved_looks import Moved
+from treadle.admin.orphaned_workflows import Orphans
+from treadle.admin.queues import Queues
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
 from treadle.core import defaults
@@ -28,23 +37,14 @@ from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled
 from treadle.errors import BadOption, BadTask, UnknownTask
 from treadle.execution import middleware
 from treadle.execution.open_transaction import guarded
-from treadle.operate.dead import Dead
-from treadle.operate.following import Following
-from treadle.operate.holds import Holds
-from treadle.operate.jobs import Jobs
-from treadle.operate.limits import Limits
-from treadle.operate.moved import Moved
-from treadle.operate.names import Names, without_rule
-from treadle.operate.orphans import Orphans
-from treadle.operate.queues import Queues
-from treadle.operate.schedules import Schedules
-from treadle.operate.ticks import CatchUp, Overlap
 from treadle.policy import cron as crons
 from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.retry import Retry
 from treadle.ports import name_of_space, three
 from treadle.producer.client import Client
+from treadle.scheduling.schedules import Schedules
+from treadle.scheduling.ticker import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage, confined

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from tests.served import host
 from treadle import App, Limit, UnknownName, Worker, current
+from treadle.admin import known_names
 from treadle.cli.root import run
-from treadle.operate import names
 from treadle.server import Settings, Token
 from treadle.server.tokens import digest
 
@@ -216,13 +216,13 @@ def test_a_bound_token_does_not_learn_names_of_other_queues(served: str) -> None
 async def test_very_many_new_names_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """To compare each with each took minutes, in which a server answered nobody."""
     compared: list[int] = []
-    get_close_matches = names.difflib.get_close_matches
+    get_close_matches = known_names.difflib.get_close_matches
 
     def counted(word: str, known: Collection[str], number: int) -> list[str]:
         compared.append(len(known))
         return get_close_matches(word, known, number)
 
-    monkeypatch.setattr(names.difflib, "get_close_matches", counted)
+    monkeypatch.setattr(known_names.difflib, "get_close_matches", counted)
     app = App("memory://")
     site = host().add(app, Settings())
     chance = Random(1)

@@ -16,9 +16,9 @@ import pytest
 
 from tests.storage.moving_kit import url_of
 from treadle import App, Job, JobCancelled, Limit, OldRows, StorageMoved
+from treadle.admin import moved_looks
+from treadle.admin.storage_move import Place, move
 from treadle.cli.root import run as treadle
-from treadle.operate import moved
-from treadle.operate.moving import Place, move
 from treadle.server import Serving, Settings, make_site
 from treadle.storage import connect
 
@@ -220,7 +220,7 @@ async def test_a_process_that_had_it_open_during_the_move_is_warned_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(moved, "monotonic", lambda: now)
+    monkeypatch.setattr(moved_looks, "monotonic", lambda: now)
     url = url_of("sqlite", tmp_path)
     async with App(url) as app:
         await app.enqueue(app.stub("u").options(id="mine").job())
@@ -229,7 +229,7 @@ async def test_a_process_that_had_it_open_during_the_move_is_warned_too(
             await app.jobs.get("mine")
         await left("sqlite", tmp_path, url)
         caplog.clear()
-        now += moved.FRESH + 1
+        now += moved_looks.FRESH + 1
         with pytest.warns(OldRows, match="app.jobs.get: .* was moved to"):
             await app.jobs.get("mine")
         assert [each.levelname for each in caplog.records if "was moved to" in each.getMessage()] == ["WARNING"]

@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.kit import Spy, Told
 from treadle import App, Retry, StorageUnavailable
+from treadle.admin.acts import GROUP
 from treadle.core.model import Claim, NewJob, Outcome, Record, Settled, State
-from treadle.operate.acts import GROUP
 from treadle.testing import HandClock
 
 Act = Callable[[App], Awaitable[int]]

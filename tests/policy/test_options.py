@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from treadle import App, BadOption, Key, Limit, Retry, Sizes, TooLarge, all_done, all_succeeded, at_least
+from treadle.admin.limits import check
 from treadle.core.model import NewJob
-from treadle.operate.limits import check
 from treadle.policy.retry import Policy, read_policy
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.options import check_names

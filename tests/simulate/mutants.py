@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from treadle.admin.acts import GROUP, Acts, cancelled
 from treadle.core.model import LimitFacts, NewJob, Record, Settled, State
-from treadle.operate.acts import GROUP, Acts, cancelled
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.workflow import signals

@@ -18,9 +18,9 @@ import pytest
 
 from tests.storage.moving_kit import OUTSIDE, PLACES, made, populate, url_of
 from treadle import App, StorageMoved, StorageUnavailable, Unsupported, Worker
+from treadle.admin.storage_move import Place, abort, compare, move, prepare
 from treadle.core.model import Claim, Limit, NewJob, Outcome, Query, State
 from treadle.errors import MoveFailed, StorageError
-from treadle.operate.moving import Place, abort, compare, move, prepare
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.admin.known_names import near, used, without_rule
 from treadle.cli.say import lasts, plural
 from treadle.core import defaults
-from treadle.operate.names import near, used, without_rule
 from treadle.storage.contract import confined
 from treadle.worker.leader import TASK as LEADER
 

@@ -19,8 +19,9 @@ from treadle.core import defaults
 from treadle.core.model import Query, Record
 from treadle.core.ranges import OWN
 from treadle.errors import JobNotDone, Stale, TreadleError, UnknownJob
-from treadle.operate import own, ticks
 from treadle.policy.judge import HOLD
+from treadle.scheduling import ticker
+from treadle.server import system_rows
 from treadle.worker import leader
 from treadle.workflow.plan import FLOW
 
@@ -105,7 +106,7 @@ async def _own_rows(app: App) -> AsyncIterator[Record]:
         cursor: str | None = None
         while True:
             page = await app.storage.find(
-                Query(queue=queue, task=task, state=ticks.UNFINISHED, order="oldest", limit=PAGE, cursor=cursor)
+                Query(queue=queue, task=task, state=ticker.UNFINISHED, order="oldest", limit=PAGE, cursor=cursor)
             )
             for row in page.records:
                 yield row
@@ -120,14 +121,14 @@ def problem_of(row: Record) -> str | None:
     if not job.task.startswith(OWN):
         return f"a job of the task {job.task!r}" if job.task else "a promise"
     try:
-        if job.task.partition(":")[0] == ticks.TASK:
-            own.check_schedule(job)
-            own.check_definition(ticks.Entry(row).definition)
+        if job.task.partition(":")[0] == ticker.TASK:
+            system_rows.check_schedule(job)
+            system_rows.check_definition(ticker.Entry(row).definition)
         elif job.task == HOLD:
-            own.check_hold_row(job)
+            system_rows.check_hold_row(job)
         elif (job.task, job.id) != (leader.TASK, leader.ID):
             return f"there is no task {job.task!r} for this queue"
-    except ticks.UNREADABLE as error:
+    except ticker.UNREADABLE as error:
         return str(error)
     return None
 

@@ -17,7 +17,7 @@ from treadle.cli.target import file_of
 from treadle.core.redaction import shown
 
 if TYPE_CHECKING:
-    from treadle.operate.moving import Comparison, Moved, Place
+    from treadle.admin.storage_move import Comparison, Moved, Place
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def move(
     Workers and producers need not be stopped. Cut off at any moment, it goes on when it is called again. SOURCE keeps
     its jobs, and says of itself where they are now.
     """
-    from treadle.operate import moving
+    from treadle.admin import storage_move
 
     if check + dry_run + prepare + abort > 1:
         raise Stop(USAGE, "give one of --check, --dry-run, --prepare and --abort")
@@ -62,23 +62,25 @@ def move(
     if dry_run:
         return _run(source, None, lambda old, _: _plan(old, json_))
     if prepare:
-        return _run(source, target, lambda old, new: _prepared(moving.prepare(old, new), old, new))
+        return _run(source, target, lambda old, new: _prepared(storage_move.prepare(old, new), old, new))
     if abort:
-        return _run(source, target, lambda old, new: _abort(moving.abort(old, new), old, new))
+        return _run(source, target, lambda old, new: _abort(storage_move.abort(old, new), old, new))
     with _Progress() as progress:
         if check:
             return _run(
-                source, target, lambda old, new: _compared(moving.compare(old, new, step=step, told=progress), json_)
+                source,
+                target,
+                lambda old, new: _compared(storage_move.compare(old, new, step=step, told=progress), json_),
             )
         return _run(
             source, target,
-            lambda old, new: _moved(moving.move(old, new, wait=wait, step=step, told=progress), old, new, json_),
+            lambda old, new: _moved(storage_move.move(old, new, wait=wait, step=step, told=progress), old, new, json_),
         )  # fmt: skip
 
 
 def _run(source: str, target: str | None, act: Callable[[Place, Place], Awaitable[int]]) -> int:
     """Open both, act, close them."""
-    from treadle.operate.moving import Place
+    from treadle.admin.storage_move import Place
     from treadle.storage import connect
 
     async def work() -> int:

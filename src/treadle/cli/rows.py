@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
+from treadle.admin import stored_values
 from treadle.app import App
 from treadle.cli.say import age, iso, lasts, plural, stamp, stamp_of
 from treadle.core.model import Record, State
 from treadle.core.ranges import OWN
 from treadle.durable.checkpoints import OURS, read_entry
 from treadle.errors import UNREADABLE, error_line
-from treadle.operate import stored
 from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
@@ -33,12 +33,12 @@ def call_of(app: App, row: Record) -> tuple[Any, Any]:
 
 def json_of(text: str | None) -> Any:
     """A stored text as the value it is in JSON."""
-    return None if text is None else stored.carried(stored.value(text), text, ENCODE)
+    return None if text is None else stored_values.carried(stored_values.value(text), text, ENCODE)
 
 
 def note_of(row: Record) -> str:
     """Progress the task noted: `40 % half`."""
-    share, words = stored.progress(row.note)
+    share, words = stored_values.progress(row.note)
     return (words or "") if share is None else f"{share:.0%} {words}".strip()
 
 
@@ -93,7 +93,7 @@ def line(row: Record, now: float) -> tuple[object, ...]:
 
 def plain(app: App, row: Record) -> dict[str, Any]:
     """A job for programs. Moments are ISO 8601 in UTC, durations seconds."""
-    args, kwargs = stored.carried_call(*call_of(app, row), row.job.payload, ENCODE)
+    args, kwargs = stored_values.carried_call(*call_of(app, row), row.job.payload, ENCODE)
     job = row.job
     return {
         "id": job.id, "task": job.task, "queue": job.queue, "state": str(row.state), "reason": row.reason,
@@ -131,7 +131,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
 
 
 def _result(row: Record) -> str | None:
-    return None if row.result is None else _cut(stored.shown(stored.value(row.result), row.result))
+    return None if row.result is None else _cut(stored_values.shown(stored_values.value(row.result), row.result))
 
 
 def _call(app: App, row: Record) -> str:

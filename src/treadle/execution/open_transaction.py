@@ -57,7 +57,7 @@ def _called() -> str:
     name = "a write to the storage"
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("treadle.operate.") and not frame.f_code.co_name.startswith("_"):
+        if module.startswith("treadle.admin.") and not frame.f_code.co_name.startswith("_"):
             name = f"app.{module.rpartition('.')[2]}.{frame.f_code.co_name}"
         frame = frame.f_back
     return name

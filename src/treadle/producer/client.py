@@ -138,7 +138,7 @@ class Waited(Protocol):
 
 
 class Names(Protocol):
-    """What is known of the names of tasks, queues and limits; see `treadle.operate.names`."""
+    """What is known of the names of tasks, queues and limits; see `treadle.admin.known_names`."""
 
     fresh: set[tuple[str, str]]
 
@@ -147,7 +147,7 @@ class Names(Protocol):
 
 
 class Moved(Protocol):
-    """Whether the jobs live elsewhere; see `treadle.operate.moved`."""
+    """Whether the jobs live elsewhere; see `treadle.admin.moved_looks`."""
 
     async def check(self) -> None: ...
 

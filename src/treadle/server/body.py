@@ -15,8 +15,8 @@ from starlette.types import Scope
 
 from treadle.server.faults import Refused
 from treadle.server.parts import Misfit, decoded
+from treadle.server.row_checks import given_in, misfit
 from treadle.server.weight import CONTAINERS, ROWS, SMALL, weigh
-from treadle.validation import given_in, misfit
 
 T = TypeVar("T")
 Check = Callable[[bytes | bytearray], Awaitable[None]]

@@ -1,6 +1,6 @@
 """The gate: every row and call from outside passes it, by whichever door it comes, before anything is stored.
 
-It holds names, numbers and sizes (`validation.py`), and rows of Treadle's own to what their makers send (`own.py`).
+It holds names, numbers and sizes (`server/row_checks.py`), and rows of Treadle's own to what their makers send (`own.py`).
 Which queues a token reaches is not asked here.
 """
 
@@ -11,12 +11,9 @@ from collections.abc import Callable, Sequence
 from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.ranges import a_name, a_span, check_presence
 from treadle.errors import TreadleError
-from treadle.operate import own
+from treadle.server import system_rows
 from treadle.server.faults import Refused
-from treadle.server.tokens import Token
-from treadle.server.turns import Turns
-from treadle.storage.contract import Storage
-from treadle.validation import (
+from treadle.server.row_checks import (
     MOST_CALL,
     MOST_ROWS,
     at_most_in_call,
@@ -26,6 +23,9 @@ from treadle.validation import (
     check_outcome,
     check_together,
 )
+from treadle.server.tokens import Token
+from treadle.server.turns import Turns
+from treadle.storage.contract import Storage
 
 LONGEST_TOPIC = 1_024  # characters
 
@@ -34,7 +34,7 @@ def users_row(job: NewJob, derived: bool = False) -> NewJob:
     """A job that a door makes of a user's words. Raises BadOption for one that is out of range, or Treadle's own.
     `derived`: the door gives it an id of its own."""
     check_job(job)
-    own.refuse_own(own.plain_of(job) if derived else job)
+    system_rows.refuse_own(system_rows.plain_of(job) if derived else job)
     return job
 
 
@@ -54,12 +54,12 @@ class Gate:
         for job in jobs:
             await turns.step()
             check_job(job)
-            if own.is_own(job):
+            if system_rows.is_own(job):
                 ours.append(job)
         if not ours:
             return
         call = {job.id for job in jobs}
-        found = [(job, *own.sent(job, call)) for job in ours]
+        found = [(job, *system_rows.sent(job, call)) for job in ours]
         for job, scope, _ in found:
             if scope and not token.may(scope):
                 words = f"the token {token.name!r} has no scope {scope!r}, which job {job.id!r} of Treadle's own needs"
@@ -84,7 +84,7 @@ class Gate:
 
     async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> dict[int, Settled]:
         """The outcomes that are refused, by their place in the call; each fails alone."""
-        asked = [out.id for out in outcomes if out.then and own.needs_row(out)]
+        asked = [out.id for out in outcomes if out.then and system_rows.needs_row(out)]
         found = await self._storage().get(asked) if asked else ()
         rows = {row.id: row for row in found if row is not None and token.sees(row.job.queue)}
         refused: dict[int, Settled] = {}
@@ -94,8 +94,8 @@ class Gate:
             try:
                 check_outcome(out)
                 scopes = [
-                    own.ended(out),
-                    *(own.born(job, out, rows.get(out.id)) for job in out.then if own.is_own(job)),
+                    system_rows.ended(out),
+                    *(system_rows.born(job, out, rows.get(out.id)) for job in out.then if system_rows.is_own(job)),
                 ]
             except TreadleError as error:
                 refused[number] = Settled("refused", str(error))
@@ -123,7 +123,7 @@ class Gate:
         for hold in holds:
             await turns.step()
             check_hold(hold)
-            scope = own.remembered(hold.id, hold.memo)
+            scope = system_rows.remembered(hold.id, hold.memo)
             if scope and not token.may(scope):
                 words = f"the token {token.name!r} has no scope {scope!r}, which a change of {hold.id} needs"
                 raise Refused(403, "forbidden", words, scope=scope)

@@ -24,6 +24,7 @@ from treadle.server.faults import Refused, json
 from treadle.server.gate import users_row
 from treadle.server.guard import allowed
 from treadle.server.operations import Call, Operation
+from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
 from treadle.server.turns import in_turns
 from treadle.server.views import (
@@ -41,12 +42,11 @@ from treadle.server.views import (
     view,
 )
 from treadle.server.waiting import Waiting
-from treadle.validation import check_together
 
 if TYPE_CHECKING:
+    from treadle.admin.jobs import Jobs
     from treadle.app import App
     from treadle.core.job import JobSpec
-    from treadle.operate.jobs import Jobs
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request that brings the arguments of one job
 BEAT: Final = 15.0  # s between signs of life on a silent stream: below what proxies cut

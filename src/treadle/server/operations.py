@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from treadle import wire
-from treadle.operate.names import Heard, heard
+from treadle.admin.known_names import Heard, heard
 from treadle.server.body import BODY, body, spelled
 from treadle.server.faults import Refused
 from treadle.server.guard import allowed, caller

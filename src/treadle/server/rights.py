@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids
 from treadle.core.model import Claim, Declare, Hold, LimitChange, LimitUse, NewJob, Outcome, Presence, Record, Stats
 from treadle.errors import IdTaken
-from treadle.operate import own
 from treadle.policy.judge import HOLD
+from treadle.server import system_rows
 from treadle.server.faults import Refused
 from treadle.server.tokens import Token
 from treadle.server.turns import in_turns
@@ -45,7 +45,7 @@ def to_settle(token: Token, out: Outcome) -> Outcome:
 
 def _narrowed(token: Token, job: NewJob) -> NewJob:
     if job.task == HOLD:  # in Treadle's own queue, where it takes the place of an earlier one
-        limit = own.check_hold_row(job)
+        limit = system_rows.check_hold_row(job)
         if _queue_in(limit) in token.queues:
             return job
         raise _forbidden(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from treadle import wire
-from treadle.operate.schedules import Schedule
-from treadle.operate.ticks import CatchUp, Overlap
+from treadle.scheduling.schedules import Schedule
+from treadle.scheduling.ticker import CatchUp, Overlap
 from treadle.server.gate import users_row
 from treadle.server.guard import for_everybody
 from treadle.server.operations import Call, Operation

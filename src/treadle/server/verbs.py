@@ -28,6 +28,7 @@ from treadle.server.gate import Gate
 from treadle.server.guard import allowed, for_everybody
 from treadle.server.operations import Call, Operation
 from treadle.server.portions import fitting
+from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 from treadle.server.settings import Settings
 from treadle.server.tokens import Token
 from treadle.server.turns import Turns, in_parts, in_turns
@@ -37,7 +38,6 @@ from treadle.storage.checks import among
 from treadle.storage.contract import Fused, Storage
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
-from treadle.validation import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 from treadle.workflow.finisher import Ender
 
 ROUNDS: Final = 20  # claims of one call that find nothing but jobs to be ended

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from treadle import wire
+from treadle.admin import stored_values
 from treadle.core import defaults, ids
 from treadle.core.model import Record, State
 from treadle.errors import UNREADABLE, TooLarge
-from treadle.operate import stored
 from treadle.policy.retry import Retry
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
@@ -259,7 +259,7 @@ def view(row: Record) -> JobView:
     """The row for everybody."""
     job = row.job
     args, kwargs = _arguments(job.payload)
-    progress, note = stored.progress(row.note)
+    progress, note = stored_values.progress(row.note)
     return JobView(
         id=job.id, task=job.task, queue=job.queue, state=row.state, priority=job.priority, args=args, kwargs=kwargs,
         version=row.version, attempt=row.attempt, lost=row.lost, result=_plain(row.result), error=row.error,
@@ -276,8 +276,8 @@ def _arguments(payload: str) -> tuple[Any, Any]:
             found = _large(payload)
             return found.args or [], found.kwargs or {}
         except UNREADABLE:
-            return [stored.utf8(payload)], {}
-    return stored.carried_call(*stored.arguments(payload), payload, ENCODE)
+            return [stored_values.utf8(payload)], {}
+    return stored_values.carried_call(*stored_values.arguments(payload), payload, ENCODE)
 
 
 def _large(payload: str) -> CallAsked:
@@ -294,8 +294,8 @@ def _plain(text: str | None) -> Any:
         try:
             return _any(text)
         except UNREADABLE:
-            return stored.utf8(text)
-    return stored.carried(stored.value(text), text, ENCODE)
+            return stored_values.utf8(text)
+    return stored_values.carried(stored_values.value(text), text, ENCODE)
 
 
 class PageView(Struct, frozen=True):

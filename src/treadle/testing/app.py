@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from msgspec import Struct
 
+from treadle.admin import stored_values
 from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Query, Record
 from treadle.errors import BadArgument, BadOption
-from treadle.operate import stored
 from treadle.policy.retry import seconds as in_seconds
 from treadle.serialization.call_codec import Signature
 from treadle.storage.memory import MemoryStorage
@@ -35,9 +35,9 @@ from treadle.worker.inline import Inline
 from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
+    from treadle.admin.jobs import Jobs
     from treadle.app import App
     from treadle.execution.runner import AnyTask
-    from treadle.operate.jobs import Jobs
     from treadle.storage.contract import Storage
 
 STEP = 0.001  # s; the least the clock moves from one due moment to the next
@@ -253,4 +253,4 @@ class Testing:
         if task is not None:
             with suppress(BadArgument):  # the first argument is still to come, with `pass_result`
                 return task.signature.decode_call(new.payload)
-        return stored.arguments(new.payload)
+        return stored_values.arguments(new.payload)

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from treadle.admin.acts import cancelled, let_go
 from treadle.core.clock import Clock
 from treadle.core.defaults import MAX_COUNT
 from treadle.core.model import Declare, Limit, LimitUse, Query, Record, Resume, State
 from treadle.core.ranges import LONGEST, OWN
 from treadle.core.redaction import shown
 from treadle.errors import BadOption, TreadleError
-from treadle.operate.acts import cancelled, let_go
 from treadle.storage import connect
 from treadle.storage.contract import Storage
 

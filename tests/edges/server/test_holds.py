@@ -17,9 +17,7 @@ from tests.served import host, memory_url
 from treadle import App, BadOption, flow
 from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Query, State
 from treadle.server import Settings, turns
-from treadle.server.turns import in_parts
-from treadle.storage.http import HttpStorage
-from treadle.validation import (
+from treadle.server.row_checks import (
     MOST_CALL,
     MOST_CHANGES,
     MOST_CLAIM,
@@ -28,6 +26,8 @@ from treadle.validation import (
     MOST_ROWS,
     MOST_UPSTREAMS,
 )
+from treadle.server.turns import in_parts
+from treadle.storage.http import HttpStorage
 
 HELD = {"sqlite": 400_000, "memory": 900_000}  # calls; 304,000 and 697,000 with 10,000 jobs in a batch, the most of all
 PRESENCE = {

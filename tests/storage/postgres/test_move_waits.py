@@ -13,10 +13,10 @@ import pytest
 
 from tests.servers import postgres
 from tests.storage.moving_kit import made
+from treadle.admin import storage_move
+from treadle.admin.storage_move import Place, move
 from treadle.core.model import Claim, Hold, NewJob, Presence
 from treadle.errors import MoveFailed
-from treadle.operate import moving
-from treadle.operate.moving import Place, move
 from treadle.storage.postgres import PostgresStorage
 
 
@@ -54,7 +54,7 @@ async def test_only_the_move_waits_for_an_open_transaction(tmp_path: Path) -> No
 
 
 async def test_a_move_that_gives_up_waiting_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "PATIENT", 0.0)
+    monkeypatch.setattr(storage_move, "PATIENT", 0.0)
     source, target = await made("postgres", tmp_path), await made("sqlite", tmp_path)
     assert isinstance(source, PostgresStorage)
     async with await psycopg.AsyncConnection.connect(postgres.url()) as theirs:

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from treadle.admin.known_names import Names
 from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
-from treadle.operate.names import Names
 from treadle.producer.client import Batcher
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop

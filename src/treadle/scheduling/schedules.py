@@ -13,6 +13,9 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.admin.known_names import closest
+from treadle.admin.moved_acts import Stays
+from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.clock import moment
 from treadle.core.job import Job, JobSpec
@@ -20,13 +23,10 @@ from treadle.core.model import ASKED, SUPERSEDED, NewJob, Outcome, Query, Record
 from treadle.core.must_await import Awaited
 from treadle.errors import BadOption, Stale, UnknownSchedule
 from treadle.execution.runner import OwnTask
-from treadle.operate import ticks
-from treadle.operate.moved import Moved
-from treadle.operate.names import closest
-from treadle.operate.stays import Stays
-from treadle.operate.ticks import CatchUp, Declared, Definition, Entry, Overlap, Ticker
 from treadle.policy import cron as when
 from treadle.policy.cron import Next, Timing
+from treadle.scheduling import ticker
+from treadle.scheduling.ticker import CatchUp, Declared, Definition, Entry, Overlap, Ticker
 from treadle.storage.contract import Storage
 from treadle.tasks.task import Task
 
@@ -60,13 +60,13 @@ class Schedules(
     def __init__(
         self, storage: Callable[[], Awaitable[Storage]], send: Send, new_id: Callable[[], str],
         handle: Callable[[Record], Job[Any, Any]], tell: Callable[[BaseException], None],
-        prepare: ticks.Prepare, moved: Moved,
+        prepare: ticker.Prepare, moved: Moved,
     ) -> None:  # fmt: skip
         self._moved = moved
         self._storage, self._send, self._new_id, self._handle = storage, send, new_id, handle
         self._declared: dict[str, Declared] = {}
         self._ticker = Ticker(storage, self._declared, tell, prepare)
-        self.tasks: dict[str, OwnTask] = {ticks.TASK: OwnTask(ticks.TASK, self._ticker.run, tends=True)}
+        self.tasks: dict[str, OwnTask] = {ticker.TASK: OwnTask(ticker.TASK, self._ticker.run, tends=True)}
 
     # --- declaring
 
@@ -76,14 +76,14 @@ class Schedules(
     ) -> None:  # fmt: skip
         """Write a schedule down in this process. Raises BadOption, and BadArgument if the task cannot be called so."""
         found, named = name or task.name, dict(kwargs or {})
-        ticks.check(found, catch_up, overlap)
+        ticker.check(found, catch_up, overlap)
         known = self._declared.get(found)
         if known is not None and (known.task is task or known.task.name != task.name):
             raise BadOption("name", f"there is a schedule {found!r} already; give one of them name=")
         task.signature.encode_call(tuple(args), named)
         definition = Definition(found, timing, task.name, catch_up, overlap)
         self._declared[found] = Declared(definition, task, tuple(args), named, ask)
-        own = ticks.task_name(found, declared=True)
+        own = ticker.task_name(found, declared=True)
         self.tasks[own] = OwnTask(own, self._ticker.run, serves=task.name, tends=True)
 
     @property
@@ -102,18 +102,18 @@ class Schedules(
             await self._take_over(storage, each.definition, row)
 
     def _row(self, definition: Definition, declared: bool) -> NewJob:
-        return ticks.new_row(self._new_id(), definition, declared)
+        return ticker.new_row(self._new_id(), definition, declared)
 
     async def _take_over(self, storage: Storage, definition: Definition, row: Record) -> None:
         for _ in range(TRIES):
             entry, text = Entry(row), definition.text()
-            if row.job.task != ticks.task_name(definition.name, declared=True):  # it was made by `upsert` once
+            if row.job.task != ticker.task_name(definition.name, declared=True):  # it was made by `upsert` once
                 out = _replaced(row, self._row(definition, declared=True))
             elif entry.code != text:
                 memo = {"definition": text, "code": text}
                 same = entry.definition.timing == definition.timing
                 later = defaults.MAX_DELAY if entry.rests else 0.0
-                out = ticks.changed(row, memo if same else memo | {"cursor": ""}, later)
+                out = ticker.changed(row, memo if same else memo | {"cursor": ""}, later)
             else:
                 return
             [answer] = await storage.settle([out])
@@ -128,7 +128,7 @@ class Schedules(
         StorageError."""
         found = []
         async for row in self._rows():
-            with suppress(*ticks.UNREADABLE):
+            with suppress(*ticker.UNREADABLE):
                 found.append(_shown(Entry(row)))
         await self._moved.looked("app.schedules.list")
         return sorted(found, key=lambda each: each.name)
@@ -143,17 +143,17 @@ class Schedules(
         row = await self._find(name)
         try:
             return Entry(row)
-        except ticks.UNREADABLE as error:
+        except ticker.UNREADABLE as error:
             what = f"the row of {name!r} is no schedule ({error}): `treadle doctor --repair` takes it away"
             raise BadOption("schedule", what) from error
 
     async def _rows(self) -> AsyncIterator[Record]:
         cursor: str | None = None
         while True:
-            query = Query(queue=defaults.OWN_QUEUE, state=ticks.UNFINISHED, order="oldest", limit=500, cursor=cursor)
+            query = Query(queue=defaults.OWN_QUEUE, state=ticker.UNFINISHED, order="oldest", limit=500, cursor=cursor)
             page = await (await self._storage()).find(query)
             for row in page.records:
-                if row.job.task.partition(":")[0] == ticks.TASK:
+                if row.job.task.partition(":")[0] == ticker.TASK:
                     yield row
             cursor = page.cursor
             if cursor is None:
@@ -161,9 +161,9 @@ class Schedules(
 
     async def _find(self, name: str) -> Record:
         """Its row. Raises UnknownSchedule, with the stored name that is nearest."""
-        query = Query(queue=defaults.OWN_QUEUE, state=ticks.UNFINISHED, label=ticks.label(name), limit=10)
+        query = Query(queue=defaults.OWN_QUEUE, state=ticker.UNFINISHED, label=ticker.label(name), limit=10)
         for row in (await (await self._storage()).find(query)).records:
-            if row.job.task.partition(":")[0] == ticks.TASK:
+            if row.job.task.partition(":")[0] == ticker.TASK:
                 return row
         known = [shown async for row in self._rows() for shown in _names(row)]
         raise UnknownSchedule(name, closest(name, known))
@@ -172,12 +172,12 @@ class Schedules(
 
     async def pause(self, name: str) -> None:
         """No ticks until it is resumed; deploys do not resume it. Raises UnknownSchedule."""
-        await self._change(name, lambda entry: ticks.changed(entry.row, {"paused": "1"}, defaults.MAX_DELAY))
+        await self._change(name, lambda entry: ticker.changed(entry.row, {"paused": "1"}, defaults.MAX_DELAY))
 
     async def resume(self, name: str) -> None:
         """Tick again, from now on: what fell into the pause is not made up for. Raises UnknownSchedule."""
         await self._change(
-            name, lambda entry: ticks.changed(entry.row, {"paused": "", "cursor": ""}) if entry.rests else None
+            name, lambda entry: ticker.changed(entry.row, {"paused": "", "cursor": ""}) if entry.rests else None
         )
 
     async def delete(self, name: str) -> None:
@@ -194,7 +194,7 @@ class Schedules(
             job = known.job()
         if job is None:
             raise BadOption("schedule", f"the jobs of {name!r} are made by code; give the app that declares it")
-        spec: JobSpec[Any] = JobSpec(ticks.a_tick(job, name, self._new_id(), None), lambda text: text)
+        spec: JobSpec[Any] = JobSpec(ticker.a_tick(job, name, self._new_id(), None), lambda text: text)
         [sent] = await self._send([spec])
         [row] = await (await self._storage()).get([sent.id])
         return sent if row is None else self._handle(row)
@@ -211,7 +211,7 @@ class Schedules(
         cron, every one of them, for a new one; not given, the timing stays
         Raises BadOption.
         """
-        ticks.check(name, catch_up or "one", overlap or "allow")
+        ticker.check(name, catch_up or "one", overlap or "allow")
         if cron is not None and every is not None:
             raise BadOption("every", "give cron= or every=, not both")
         timing: Timing | None = when.every(every) if every is not None else None
@@ -247,7 +247,7 @@ class Schedules(
             job=old.job if spec is None else spec.new, task=old.task if spec is None else spec.new.task,
         )  # fmt: skip
         memo = {"definition": new.text()} | ({} if new.timing == old.timing else {"cursor": ""})
-        return ticks.changed(entry.row, memo, defaults.MAX_DELAY if entry.rests else 0.0)
+        return ticker.changed(entry.row, memo, defaults.MAX_DELAY if entry.rests else 0.0)
 
     async def _change(self, name: str, act: Callable[[Entry], Outcome | None]) -> None:
         for _ in range(TRIES):
@@ -273,7 +273,7 @@ def _names(row: Record) -> list[str]:
     """The name of a schedule's row; none for a row that cannot be read."""
     try:
         return [Entry(row).definition.name]
-    except ticks.UNREADABLE:
+    except ticker.UNREADABLE:
         return []
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
+from treadle.admin.known_names import Names, warn
+from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
 from treadle.core.model import Declare, Limit, LimitUse, Pause, Resume
 from treadle.core.must_await import Awaited
 from treadle.core.ranges import LONGEST, OWN
 from treadle.errors import BadOption
-from treadle.operate.moved import Moved
-from treadle.operate.names import Names, warn
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 

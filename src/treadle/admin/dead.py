@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from treadle.admin.acts import GROUP
+from treadle.admin.jobs import Jobs, Told
+from treadle.admin.moved_acts import Stays
 from treadle.core.model import Page, State
 from treadle.core.must_await import Awaited
 from treadle.errors import BadOption
-from treadle.operate.acts import GROUP
-from treadle.operate.jobs import Jobs, Told
-from treadle.operate.stays import Stays
 
 
 class Dead(Awaited, Stays, call="app.dead", sync="app.sync.dead.{name}(...)"):

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from treadle.admin.known_names import warn
 from treadle.core.clock import monotonic
 from treadle.errors import OldRows, StorageError
-from treadle.operate.names import warn
 from treadle.storage.carrying import NOT_HERE, Mark, mark_of, refusal, words
 from treadle.storage.contract import Storage
 

@@ -17,12 +17,12 @@ from treadle.core import defaults, ids
 from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.core.ranges import OWN, a_count, a_name, a_span, an_id
 from treadle.errors import UNREADABLE, BadOption
-from treadle.operate import ticks
-from treadle.operate.ticks import Definition
 from treadle.policy import cron
 from treadle.policy.cron import Asked, Cron, Every, Timing
 from treadle.policy.judge import HOLD, Held
-from treadle.validation import check_job
+from treadle.scheduling import ticker
+from treadle.scheduling.ticker import Definition
+from treadle.server.row_checks import check_job
 from treadle.worker import leader
 from treadle.workflow.plan import FLOW, PLAN, Plan, either_id, mark_id, plan_of_job, read_plan
 from treadle.workflow.signals import ONCE_KEY, SIGNAL, Wanted, Won, signal_id
@@ -65,7 +65,7 @@ def refuse_own(job: NewJob) -> None:
 def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
     """Of a row of Treadle's own: the scope that it needs beside `enqueue`, and the job that it belongs to, which must
     be there. `call`: the ids of all jobs of the call. Raises BadOption."""
-    if job.task.partition(":")[0] == ticks.TASK:
+    if job.task.partition(":")[0] == ticker.TASK:
         check_schedule(job)
         return "operate", None
     if job.task == HOLD:
@@ -112,7 +112,7 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
     """Of a row of Treadle's own that is stored with the outcome of a run: the scope it needs beside `work`. `row`: the
     job of the outcome. Raises BadOption. Derived ids are checked against the run
     elsewhere."""
-    if job.task.partition(":")[0] == ticks.TASK:
+    if job.task.partition(":")[0] == ticker.TASK:
         check_schedule(job)
         return "operate"
     if job.task == HOLD:
@@ -159,7 +159,7 @@ def remembered(id: str, memo: Pairs) -> str:
     if id.startswith(SCHEDULE) and any(name in found for name in EDITS):
         for name in EDITS:
             if name in found:
-                check_definition(read(ticks.read, name, found[name]))
+                check_definition(read(ticker.read, name, found[name]))
         return "operate"
     return ""
 
@@ -168,12 +168,12 @@ def remembered(id: str, memo: Pairs) -> str:
 
 
 def check_schedule(job: NewJob) -> None:
-    definition: Definition = read(ticks.read, "payload", job.payload)
+    definition: Definition = read(ticker.read, "payload", job.payload)
     check_definition(definition)
     name = definition.name
     is_declared = definition.job is None
     expect(
-        job.task == ticks.task_name(name, is_declared) and job.key == f"{ticks.TASK} {name}"
+        job.task == ticker.task_name(name, is_declared) and job.key == f"{ticker.TASK} {name}"
         and job.id.startswith(SCHEDULE) and job.queue == defaults.OWN_QUEUE and job.lease == defaults.OWN_LEASE,
         "task", job, f"the row of the schedule {name!r}",
     )  # fmt: skip
@@ -181,7 +181,7 @@ def check_schedule(job: NewJob) -> None:
 
 def check_definition(definition: Definition) -> None:
     """Raise BadOption for a schedule that the public call would refuse."""
-    ticks.check(definition.name, definition.catch_up, definition.overlap)
+    ticker.check(definition.name, definition.catch_up, definition.overlap)
     a_name("task", definition.task)
     check_timing(definition.timing)
     if definition.job is not None:
@@ -253,9 +253,9 @@ def check_flow(job: NewJob) -> Plan:
 
 def schedule_of(row: Record | None) -> str | None:
     """The name of the schedule that this row is."""
-    if row is None or row.job.task.partition(":")[0] != ticks.TASK or not row.job.id.startswith(SCHEDULE):
+    if row is None or row.job.task.partition(":")[0] != ticker.TASK or not row.job.id.startswith(SCHEDULE):
         return None
-    definition: Definition = read(ticks.read, "payload", row.job.payload)
+    definition: Definition = read(ticker.read, "payload", row.job.payload)
     return definition.name
 
 

@@ -17,10 +17,10 @@ from typing import Final, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.admin.limits import MARK
 from treadle.core.clock import monotonic
 from treadle.core.model import State
 from treadle.errors import MoveFailed, Unsupported
-from treadle.operate.limits import MARK
 from treadle.storage.carrying import Carried, InTheWay, Mark, Role, digest, handed_over
 from treadle.storage.contract import Movable, Storage
 

@@ -12,17 +12,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from typing import Any, Literal
 
+from treadle.admin import acts, stored_values
+from treadle.admin.explain import explain, limits_within, made_by
+from treadle.admin.known_names import Names, near, warn
+from treadle.admin.moved_acts import Stays
+from treadle.admin.moved_looks import Moved
 from treadle.core import defaults, ids
 from treadle.core.job import Job
 from treadle.core.model import Page, Query, Record, State, Stats
 from treadle.core.must_await import Awaited
 from treadle.durable.checkpoints import check_name
 from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
-from treadle.operate import acts, stored
-from treadle.operate.explain import explain, limits_within, made_by
-from treadle.operate.moved import Moved
-from treadle.operate.names import Names, near, warn
-from treadle.operate.stays import Stays
 from treadle.policy.retry import read_policy
 from treadle.producer.client import Client
 from treadle.serialization import call_codec
@@ -101,7 +101,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             except BadArgument as error:
                 error.permanent = False  # the job that asks is another one
                 raise
-        return stored.arguments(row.job.payload)
+        return stored_values.arguments(row.job.payload)
 
     async def list(
         self, /, *, cursor: str | None = None, limit: int = 50, count: bool = False,

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
+from treadle.admin.known_names import warn
+from treadle.admin.limits import Limits
+from treadle.admin.moved_looks import Moved
 from treadle.core.model import Stats
 from treadle.core.must_await import Awaited
 from treadle.core.ranges import OWN
-from treadle.operate.limits import Limits
-from treadle.operate.moved import Moved
-from treadle.operate.names import warn
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from msgspec import json
 
+from treadle.admin.limits import Limits
 from treadle.core.model import ABORTED, Outcome, Record, State
 from treadle.errors import UNREADABLE
 from treadle.execution.runner import OwnTask
-from treadle.operate.limits import Limits
 from treadle.policy.judge import HOLD, Held
 from treadle.policy.retry import seconds
 from treadle.tasks.options import name_of

@@ -1,0 +1,1 @@
+"""Schedules: what is declared, and the ticks that are due."""
