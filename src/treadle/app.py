@@ -49,7 +49,7 @@ from treadle.serialization import call_codec as codecs
 from treadle.storage import compose, connect
 from treadle.storage.contract import Bound, Storage, confined
 from treadle.storage.loop_owner import Lifecycle
-from treadle.storage.sessions import bound_to
+from treadle.storage.user_session import bound_to
 from treadle.sync import Portal
 from treadle.tasks.batch import BatchDecorator, BatchTask
 from treadle.tasks.options import HasId, Options, Seconds, Sizes, When, name_of

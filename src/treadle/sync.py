@@ -18,7 +18,7 @@ from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.core.argument_names import refuse_unknown
 from treadle.core.job import Job, JobSpec
 from treadle.errors import BadSession, EventLoopError, StorageUnavailable
-from treadle.storage.sessions import at_once, is_async
+from treadle.storage.user_session import at_once, is_async
 from treadle.sync_views import SyncDead, SyncJobs, SyncLimits, SyncQueues, SyncSchedules
 from treadle.workflow.enqueue_args import SENDING
 

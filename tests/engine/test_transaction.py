@@ -21,7 +21,7 @@ from treadle.core.job import Job
 from treadle.core.model import Claim, Limit
 from treadle.errors import BadSession, NestedTransaction
 from treadle.storage.sqlite import SqliteStorage
-from treadle.storage.sqlite.own import OwnTransaction
+from treadle.storage.sqlite.run_transaction import OwnTransaction
 from treadle.tasks.options import Key
 
 ONCE = Retry(attempts=1)

@@ -70,7 +70,7 @@ class Stage:
 class RedisStage(Stage):
     name = "redis"
     ways = ("refused", "black hole", "killed", "frozen", "replica", "full")
-    patience = ("treadle.storage.redis.connection.TIMEOUT", "treadle.storage.redis.places.CONNECT")
+    patience = ("treadle.storage.redis.pool.TIMEOUT", "treadle.storage.redis.topology.CONNECT")
 
     def __init__(self, shared: bool = False) -> None:
         self.shared = shared
@@ -118,7 +118,7 @@ class ShardsStage(RedisStage):
 class PostgresStage(Stage):
     name = "postgres"
     ways = ("refused", "black hole", "killed", "restarted", "read-only", "full", "locked")
-    patience = ("treadle.storage.postgres.address.TIMEOUT", "treadle.storage.postgres.connection.CONNECT")
+    patience = ("treadle.storage.postgres.address.TIMEOUT", "treadle.storage.postgres.pool.CONNECT")
 
     def __init__(self, shared: bool = False) -> None:
         self.shared = shared

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from tests.storage.play import Play, said
-from treadle.storage.composed import words
+from treadle.storage.composed import log_entries
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
@@ -27,7 +27,7 @@ async def test_what_a_verb_does_to_the_rows_has_a_number() -> None:
             rows.update(msgspec.json.encode(found))
             game.rows = {row.job.id: row for row in found if row is not None}
             clock.advance(game.dice.choice([0, 0, 0.25, 1, 1, 3, 12, 70]))
-    assert rows.hexdigest()[:16] == GOLDEN.get(words.RULES), (
+    assert rows.hexdigest()[:16] == GOLDEN.get(log_entries.RULES), (
         "the memory storage does something else than it did under these rules: processes that read one log would "
-        "disagree. Raise RULES in storage/composed/words.py, and put this number beside it"
+        "disagree. Raise RULES in storage/composed/log_entries.py, and put this number beside it"
     )

@@ -19,8 +19,8 @@ from treadle import Worker
 from treadle.storage import connect
 
 WAITS = (
-    "treadle.storage.redis.connection.TIMEOUT", "treadle.storage.redis.places.CONNECT",
-    "treadle.storage.postgres.address.TIMEOUT", "treadle.storage.postgres.connection.CONNECT",
+    "treadle.storage.redis.pool.TIMEOUT", "treadle.storage.redis.topology.CONNECT",
+    "treadle.storage.postgres.address.TIMEOUT", "treadle.storage.postgres.pool.CONNECT",
     "treadle.storage.sqlite.lockfile.WAIT", "treadle.storage.sqlite.connection.WAIT",
 )  # fmt: skip
 

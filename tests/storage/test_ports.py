@@ -18,7 +18,7 @@ from treadle.core.model import Query
 from treadle.errors import StorageUnavailable
 from treadle.ports import Ports, file_queue, memory_backend, memory_pubsub, memory_store
 from treadle.storage.composed import ComposedStorage
-from treadle.storage.composed.words import decode_base
+from treadle.storage.composed.log_entries import decode_base
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.contract import *  # noqa: F403

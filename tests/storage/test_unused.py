@@ -83,7 +83,7 @@ async def test_partitions_and_workers_leave_nothing_behind(
 async def test_a_gate_in_use_is_left(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """On PostgreSQL, while a transaction counts a limit, `prune` neither waits for its gate nor drops it; and of many
     limits each call looks at some."""
-    monkeypatch.setattr("treadle.storage.postgres.tend.LIMITS", 2)
+    monkeypatch.setattr("treadle.storage.postgres.maintenance.LIMITS", 2)
     with support.a_schema() as schema:
         storage = PostgresStorage(support.url_of(schema), now=clock)
         await storage.open()

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.errors import KeyHeld, Stale, TreadleError
 from treadle.producer.client import Client
-from treadle.storage.carrying import check_stays
 from treadle.storage.contract import Storage
-from treadle.storage.rules import expires_at, within
+from treadle.storage.row_rules import expires_at, within
+from treadle.storage.transfer import check_stays
 from treadle.workflow.finisher import rows_of
 from treadle.workflow.fold import causes, fatal
 from treadle.workflow.plan import plan_of

@@ -13,7 +13,7 @@ from treadle.core import ids
 from treadle.core.clock import moment_text
 from treadle.core.model import DECLINED, Limit, LimitUse, Presence, Record, State, Stats
 from treadle.errors import error_line
-from treadle.storage.rules import costs
+from treadle.storage.row_rules import costs
 from treadle.workflow.signals import signal_name
 
 _FULL = "all slots of the"

@@ -26,9 +26,9 @@ from treadle.errors import BadArgument, BadOption, Stale, TooLarge, UnknownJob
 from treadle.policy.retry import read_policy
 from treadle.producer.client import Client
 from treadle.serialization import call_codec
-from treadle.storage.carrying import mark_of
 from treadle.storage.contract import Storage, confined
-from treadle.storage.rules import within as in_reach
+from treadle.storage.row_rules import within as in_reach
+from treadle.storage.transfer import mark_of
 from treadle.tasks.options import HasId
 from treadle.tasks.task import Task
 from treadle.workflow import signals

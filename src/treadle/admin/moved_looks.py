@@ -10,8 +10,8 @@ from typing import Final
 from treadle.admin.known_names import warn
 from treadle.core.clock import monotonic
 from treadle.errors import OldRows, StorageError
-from treadle.storage.carrying import NOT_HERE, Mark, mark_of, refusal, words
 from treadle.storage.contract import Storage
+from treadle.storage.transfer import NOT_HERE, Mark, mark_of, refusal, words
 
 log = logging.getLogger("treadle")
 

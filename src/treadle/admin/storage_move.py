@@ -21,8 +21,8 @@ from treadle.admin.limits import MARK
 from treadle.core.clock import monotonic
 from treadle.core.model import State
 from treadle.errors import MoveFailed, Unsupported
-from treadle.storage.carrying import Carried, InTheWay, Mark, Role, digest, handed_over
 from treadle.storage.contract import Movable, Storage
+from treadle.storage.transfer import Carried, InTheWay, Mark, Role, digest, handed_over
 
 STEP: Final = 1_000  # jobs carried at once
 WAIT: Final = 30.0  # s that what runs may take to end at its old place

@@ -17,7 +17,7 @@ from treadle.cli.again import again, clear, every
 from treadle.cli.ids import stored_ids
 from treadle.cli.say import FAILED, Stop, as_json, complain, data, document, facts, long_ago, note, plural, table
 from treadle.cli.target import Target, targeted
-from treadle.storage.carrying import check_stays
+from treadle.storage.transfer import check_stays
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -18,7 +18,7 @@ import click
 from treadle.cli.say import UNREACHABLE, USAGE, Stop, note
 from treadle.core.redaction import shown
 from treadle.errors import OldRows, UnknownName
-from treadle.storage.carrying import mark_of, words
+from treadle.storage.transfer import mark_of, words
 
 if TYPE_CHECKING:
     from treadle.app import App

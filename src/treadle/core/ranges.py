@@ -1,7 +1,7 @@
 """What rows and calls may hold: names, numbers and sizes. Pure; each check raises BadOption, or TooLarge for a size.
 
 The server checks what arrives by its protocols (`server/row_checks.py`), and every storage what it is given
-(`storage/checks.py`).
+(`storage/value_checks.py`).
 Rows that are stored already are never checked: an outcome or a hold may name one with an odd id.
 """
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from treadle.core.model import Outcome, Record, Settled
 from treadle.errors import NestedTransaction, Stale
 from treadle.storage.contract import Storage, Transaction
-from treadle.storage.sessions import transactional
+from treadle.storage.user_session import transactional
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from treadle import wire
 from treadle.errors import TreadleError
+from treadle.storage import messages
 
 ENCODE = msgspec.json.Encoder().encode
 
@@ -22,7 +22,7 @@ class Refused(Exception):
     def __init__(self, status: int, error: str, message: str, headers: dict[str, str] | None = None, **details: Any):
         super().__init__(message)
         self.status, self.headers = status, headers
-        self.problem = wire.Problem(error, message, details)
+        self.problem = messages.Problem(error, message, details)
 
 
 def json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -36,5 +36,5 @@ def refusal(error: Refused) -> Response:
 
 def response_of(error: TreadleError) -> Response:
     """An error of the library, with the status that belongs to it."""
-    status, problem = wire.problem_of(error)
+    status, problem = messages.problem_of(error)
     return json(problem, status, {"Retry-After": "1"} if status == 503 else None)

@@ -14,7 +14,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 from starlette.responses import StreamingResponse
 
-from treadle import wire
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
 from treadle.core.model import Record
@@ -42,6 +41,7 @@ from treadle.server.views import (
     view,
 )
 from treadle.server.waiting import Waiting
+from treadle.storage import messages
 
 if TYPE_CHECKING:
     from treadle.admin.jobs import Jobs
@@ -148,14 +148,14 @@ class JobRoom:
 
     # --- sending
 
-    async def send(self, call: Call[JobAsked, wire.Nothing]) -> object:
+    async def send(self, call: Call[JobAsked, messages.Nothing]) -> object:
         """One job; 200 instead of 201 where another row answered (its id or key was known)."""
         with call.heard() as said:
             [(row, is_new)] = await self._send(call, [call.body])
         shown = replace(view(row), warning=said.text) if said.words else view(row)
         return json(shown, 201 if is_new else 200, {"Location": f"/v1/jobs/{row.id}"})
 
-    async def send_many(self, call: Call[JobsAsked, wire.Nothing]) -> JobViews:
+    async def send_many(self, call: Call[JobsAsked, messages.Nothing]) -> JobViews:
         with call.heard() as said:
             rows = await self._send(call, call.body.jobs) if call.body.jobs else []
         return JobViews(await in_turns(lambda found: view(found[0]), rows), said.text)
@@ -214,10 +214,10 @@ class JobRoom:
             )
         return PageView(await in_turns(view, page.records), page.cursor, page.total, said.text)
 
-    async def get(self, call: Call[None, wire.Nothing]) -> JobView:
+    async def get(self, call: Call[None, messages.Nothing]) -> JobView:
         return view(await self._row(call))
 
-    async def explain(self, call: Call[None, wire.Nothing]) -> Explained:
+    async def explain(self, call: Call[None, messages.Nothing]) -> Explained:
         row = await self._row(call)
         jobs = self._jobs(call)
         return Explained(await jobs.explain(row.id), await jobs.position(row.id))
@@ -235,7 +235,7 @@ class JobRoom:
             row = found
         return view(row)
 
-    async def events(self, call: Call[None, wire.Nothing]) -> StreamingResponse:
+    async def events(self, call: Call[None, messages.Nothing]) -> StreamingResponse:
         """One event at once, one at each change, one at the ending, which closes the stream."""
         row = await self._row(call)
 
@@ -285,20 +285,20 @@ class JobRoom:
 
     # --- acting
 
-    async def cancel(self, call: Call[Cancel, wire.Nothing]) -> Acted:
+    async def cancel(self, call: Call[Cancel, messages.Nothing]) -> Acted:
         row = await self._row(call)
         return Acted(await self._jobs(call).cancel(row.id, tree=call.body.tree))
 
-    async def retry(self, call: Call[None, wire.Nothing]) -> Acted:
+    async def retry(self, call: Call[None, messages.Nothing]) -> Acted:
         return Acted(await self._jobs(call).retry((await self._row(call)).id))
 
-    async def run_now(self, call: Call[None, wire.Nothing]) -> Acted:
+    async def run_now(self, call: Call[None, messages.Nothing]) -> Acted:
         return Acted(await self._jobs(call).run_now((await self._row(call)).id))
 
-    async def delete(self, call: Call[None, wire.Nothing]) -> Acted:
+    async def delete(self, call: Call[None, messages.Nothing]) -> Acted:
         return Acted(await self._jobs(call).delete((await self._row(call)).id))
 
-    async def signal(self, call: Call[Signal, wire.Nothing]) -> Acted:
+    async def signal(self, call: Call[Signal, messages.Nothing]) -> Acted:
         """Give the job the value that it waits for, or will; 409 if it was given before, or nobody waits any more."""
         row = await self._row(call)
         try:

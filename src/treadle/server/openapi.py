@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from treadle import wire
 from treadle.server.guard import caller
 from treadle.server.operations import NO_BODY, Operation
+from treadle.storage import messages
 
 WORDS: Final = {
     200: "Done.", 201: "Stored.", 400: "The body is not JSON, or was cut short.", 401: "The token is not known.",
@@ -63,8 +63,8 @@ def version() -> str:
 def describe(operations: Sequence[Operation], release: str, tokens: bool) -> dict[str, Any]:
     """The document. `tokens`: whether calls need one."""
     kinds = [kind for each in operations for kind in (each.takes, each.query, each.gives) if kind is not NO_BODY]
-    schemas, components = msgspec.json.schema_components([*kinds, wire.Problem], ref_template=REF)
-    of = dict(zip(map(id, [*kinds, wire.Problem]), schemas, strict=True))
+    schemas, components = msgspec.json.schema_components([*kinds, messages.Problem], ref_template=REF)
+    of = dict(zip(map(id, [*kinds, messages.Problem]), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, of, components)
@@ -105,7 +105,7 @@ def _operation(operation: Operation, of: dict[int, Any], components: dict[str, A
 
 def _response(status: int, operation: Operation, of: dict[int, Any]) -> dict[str, Any]:
     if status >= 400:
-        return {"description": WORDS[status], "content": {"application/json": {"schema": of[id(wire.Problem)]}}}
+        return {"description": WORDS[status], "content": {"application/json": {"schema": of[id(messages.Problem)]}}}
     schema = of[id(operation.gives)] if operation.media == "application/json" else {"type": "string"}
     return {"description": WORDS[status], "content": {operation.media: {"schema": schema}}}
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from treadle import wire
 from treadle.core.defaults import MAX_COUNT
 from treadle.core.model import Count, Limit, LimitUse, Presence, State, Stats
 from treadle.server import rights
 from treadle.server.faults import Refused
 from treadle.server.guard import for_everybody
 from treadle.server.operations import Call, Operation
+from treadle.storage import messages
 from treadle.tasks.options import name_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class OperatorRoom:
                  summary="Counts by queue, task and state; workers; limits"),
         ]  # fmt: skip
 
-    async def queues(self, call: Call[None, wire.Nothing]) -> QueueViews:
+    async def queues(self, call: Call[None, messages.Nothing]) -> QueueViews:
         stats = await self._app.storage.stats()
         paused = {use.key.partition(":")[2] for use in stats.limits if use.rule.slots == 0 and use.key[:6] == "queue:"}
         found: dict[str, dict[str, Any]] = {name: {} for name in paused}
@@ -113,23 +113,23 @@ class OperatorRoom:
             ]
         )
 
-    async def pause(self, call: Call[None, wire.Nothing]) -> Noted:
+    async def pause(self, call: Call[None, messages.Nothing]) -> Noted:
         return await self._shut_queue(call, True)
 
-    async def resume(self, call: Call[None, wire.Nothing]) -> Noted:
+    async def resume(self, call: Call[None, messages.Nothing]) -> Noted:
         return await self._shut_queue(call, False)
 
-    async def _shut_queue(self, call: Call[None, wire.Nothing], shut: bool) -> Noted:
+    async def _shut_queue(self, call: Call[None, messages.Nothing], shut: bool) -> Noted:
         name = name_of(call.part("name"), "queue")
         call.allowed([name])
         with call.heard() as said:
             await (self._app.queues.pause(name) if shut else self._app.queues.resume(name))
         return Noted(said.text)
 
-    async def limits(self, call: Call[None, wire.Nothing]) -> LimitViews:
+    async def limits(self, call: Call[None, messages.Nothing]) -> LimitViews:
         return LimitViews(rights.limits_seen(call.token, await self._app.limits.list()))
 
-    async def set_limit(self, call: Call[LimitAsked, wire.Nothing]) -> Noted:
+    async def set_limit(self, call: Call[LimitAsked, messages.Nothing]) -> Noted:
         for_everybody(call.token, "limits")
         asked = call.body
         if asked.slots is None and asked.rate is None:
@@ -139,16 +139,16 @@ class OperatorRoom:
             await self._app.limits.set(rule)
         return Noted(said.text)
 
-    async def drop_limit(self, call: Call[None, wire.Nothing]) -> Noted:
+    async def drop_limit(self, call: Call[None, messages.Nothing]) -> Noted:
         for_everybody(call.token, "limits")
         with call.heard() as said:
             await self._app.limits.set(Limit(call.part("name")))
         return Noted(said.text)
 
-    async def workers(self, call: Call[None, wire.Nothing]) -> Workers:
+    async def workers(self, call: Call[None, messages.Nothing]) -> Workers:
         return Workers(rights.workers_seen(call.token, (await self._app.storage.stats()).workers))
 
-    async def stats(self, call: Call[None, wire.Nothing]) -> Stats:
+    async def stats(self, call: Call[None, messages.Nothing]) -> Stats:
         return rights.seen(call.token, await self._app.storage.stats())
 
 

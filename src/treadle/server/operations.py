@@ -16,13 +16,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from treadle import wire
 from treadle.admin.known_names import Heard, heard
 from treadle.server.body import BODY, body, spelled
 from treadle.server.faults import Refused
 from treadle.server.guard import allowed, caller
 from treadle.server.parts import encoded
 from treadle.server.tokens import Token
+from treadle.storage import messages
 
 B = TypeVar("B")
 Q = TypeVar("Q")
@@ -76,8 +76,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     empty: bytes | None = None
     most: int | None = BODY
     raw: Any = None
-    query: Any = wire.Nothing
-    gives: Any = wire.Nothing
+    query: Any = messages.Nothing
+    gives: Any = messages.Nothing
     status: int = 200
     others: tuple[int, ...] = ()
     media: str = "application/json"

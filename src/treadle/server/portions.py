@@ -14,7 +14,7 @@ from treadle.core.model import Claimed, Outcome, Record
 from treadle.policy import judge
 from treadle.server.turns import Turns
 from treadle.storage.contract import Storage
-from treadle.wire import AllSettled
+from treadle.storage.messages import AllSettled
 from treadle.workflow.fold import failure
 
 FRAME: Final = 1_024  # bytes of an answer beside its rows and outcomes

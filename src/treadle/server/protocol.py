@@ -19,8 +19,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from treadle import wire
 from treadle.server.bounds import Bounds
+from treadle.storage import messages
 
 access = logging.getLogger("treadle.access")
 SAFE: Final = (
@@ -39,7 +39,7 @@ class Phase(Enum):
 
 def refusal_bytes(status: int, error: str, message: str, *headers: bytes) -> bytes:
     """A whole answer that ends its connection, in the shape of all errors."""
-    body = msgspec.json.encode(wire.Problem(error, message))
+    body = msgspec.json.encode(messages.Problem(error, message))
     line = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-length: {len(body)}\r\n"
     named = b"".join(each + b"\r\n" for each in headers)
     return line.encode() + b"content-type: application/json\r\nconnection: close\r\n" + named + SAFE + b"\r\n" + body

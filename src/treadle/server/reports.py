@@ -17,7 +17,7 @@ from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.faults import Refused
 from treadle.server.turns import Turns
-from treadle.wire import Report
+from treadle.storage.messages import Report
 from treadle.workflow.plan import PLAIN, adopted, continued, either_id, mark_id
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
-from treadle import wire
 from treadle.scheduling.schedules import Schedule
 from treadle.scheduling.ticker import CatchUp, Overlap
 from treadle.server.gate import users_row
 from treadle.server.guard import for_everybody
 from treadle.server.operations import Call, Operation
 from treadle.server.views import JobAsked, JobView, Name, spec_of, view
+from treadle.storage import messages
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -87,14 +87,14 @@ class ScheduleRoom:
                  summary="One job of it now, beside its ticks", gives=JobView, status=201, others=(404,)),
         ]  # fmt: skip
 
-    async def list(self, call: Call[None, wire.Nothing]) -> ScheduleViews:
+    async def list(self, call: Call[None, messages.Nothing]) -> ScheduleViews:
         for_everybody(call.token, "schedules")
         return ScheduleViews([_shown(each) for each in await self._app.schedules.list()])
 
-    async def get(self, call: Call[None, wire.Nothing]) -> ScheduleView:
+    async def get(self, call: Call[None, messages.Nothing]) -> ScheduleView:
         return _shown(await self._app.schedules.get(self._name(call)))
 
-    async def put(self, call: Call[ScheduleAsked, wire.Nothing]) -> ScheduleView:
+    async def put(self, call: Call[ScheduleAsked, messages.Nothing]) -> ScheduleView:
         name, asked = self._name(call), call.body
         spec = None if asked.job is None else spec_of(self._app, asked.job)
         if spec is not None:
@@ -106,19 +106,19 @@ class ScheduleRoom:
             )
         )  # fmt: skip
 
-    async def delete(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
+    async def delete(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
         await self._app.schedules.delete(self._name(call))
-        return wire.Nothing()
+        return messages.Nothing()
 
-    async def pause(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
+    async def pause(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
         await self._app.schedules.pause(self._name(call))
-        return wire.Nothing()
+        return messages.Nothing()
 
-    async def resume(self, call: Call[None, wire.Nothing]) -> wire.Nothing:
+    async def resume(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
         await self._app.schedules.resume(self._name(call))
-        return wire.Nothing()
+        return messages.Nothing()
 
-    async def trigger(self, call: Call[None, wire.Nothing]) -> JobView:
+    async def trigger(self, call: Call[None, messages.Nothing]) -> JobView:
         job = await self._app.schedules.trigger(self._name(call))
         return view(await self._app.jobs.get(job.id))
 

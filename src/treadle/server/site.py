@@ -30,8 +30,8 @@ from treadle.server.schedules import ScheduleRoom
 from treadle.server.settings import Settings
 from treadle.server.verbs import Verbs
 from treadle.server.waiting import Waiting
-from treadle.storage.carrying import NOT_HERE, mark_of
-from treadle.storage.carrying import words as words_of
+from treadle.storage.transfer import NOT_HERE, mark_of
+from treadle.storage.transfer import words as words_of
 
 if TYPE_CHECKING:
     from treadle.app import App

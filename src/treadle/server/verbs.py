@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from treadle import wire
 from treadle.core import defaults
 from treadle.core.clock import Clock
 from treadle.core.model import Claim, Claimed, Outcome, Page, Query, Settled, Stats
@@ -33,16 +32,17 @@ from treadle.server.settings import Settings
 from treadle.server.tokens import Token
 from treadle.server.turns import Turns, in_parts, in_turns
 from treadle.server.waiting import Waiting
-from treadle.storage.carrying import mark_of
-from treadle.storage.checks import among
+from treadle.storage import messages
 from treadle.storage.contract import Fused, Storage
+from treadle.storage.transfer import mark_of
+from treadle.storage.value_checks import among
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.workflow.finisher import Ender
 
 ROUNDS: Final = 20  # claims of one call that find nothing but jobs to be ended
 PART: Final = 1_000  # rows that go to the storage in one step, where the rows of a call stand for themselves
-LISTS: Final = (wire.ClaimCall, wire.Ids, Query, wire.Watch)  # calls that bring names and ids, and no rows
+LISTS: Final = (messages.ClaimCall, messages.Ids, Query, messages.Watch)  # calls that bring names and ids, and no rows
 IDS: Final = 8 * 2**20  # bytes of those: 100,000 ids with some room
 
 
@@ -77,32 +77,46 @@ class Verbs:
     def operations(self) -> list[Operation]:
         """One for each verb, with the scope it needs and the shapes it takes and gives."""
         return [
-            _verb(self.hello, wire.Nothing, wire.Hello, "", "That this is a Treadle server, and knows the token"),
-            _verb(self.enqueue, wire.Enqueue, wire.Records, "enqueue|work", "Store jobs, all or none"),
-            _verb(self.claim, wire.ClaimCall, Claimed, "work", "Lease jobs; with `wait`, wait for the first"),
-            _verb(self.heartbeat, wire.Beat, wire.Held, "work", "Lengthen leases; answers those lost or not saved"),
-            _verb(self.settle, wire.Settle, wire.AllSettled, "work", "Say what became of jobs, each for itself"),
-            _verb(self.settle_claim, wire.SettleClaim, wire.SettledClaimed, "work", "Both in one trip"),
-            _verb(self.get, wire.Ids, wire.Records, "read", "Rows by id, in order"),
+            _verb(
+                self.hello, messages.Nothing, messages.Hello, "", "That this is a Treadle server, and knows the token"
+            ),
+            _verb(self.enqueue, messages.Enqueue, messages.Records, "enqueue|work", "Store jobs, all or none"),
+            _verb(self.claim, messages.ClaimCall, Claimed, "work", "Lease jobs; with `wait`, wait for the first"),
+            _verb(
+                self.heartbeat, messages.Beat, messages.Held, "work", "Lengthen leases; answers those lost or not saved"
+            ),
+            _verb(
+                self.settle, messages.Settle, messages.AllSettled, "work", "Say what became of jobs, each for itself"
+            ),
+            _verb(self.settle_claim, messages.SettleClaim, messages.SettledClaimed, "work", "Both in one trip"),
+            _verb(self.get, messages.Ids, messages.Records, "read", "Rows by id, in order"),
             _verb(self.find, Query, Page, "read", "One page of rows"),
-            _verb(self.stats, wire.Nothing, Stats, "read", "Counts, workers, limits"),
-            _verb(self.limits, wire.LimitsCall, wire.LimitUses, "read", "Limits, who pauses them, and their use"),
-            _verb(self.set_limits, wire.LimitChanges, wire.Nothing, "operate", "Set, remove, pause and resume limits"),
-            _verb(self.prune, wire.Prune, wire.Number, "operate", "Delete ended rows past their retention"),
-            _verb(self.watch, wire.Watch, wire.Topics, "read", "Wait for a hint"),
+            _verb(self.stats, messages.Nothing, Stats, "read", "Counts, workers, limits"),
+            _verb(
+                self.limits, messages.LimitsCall, messages.LimitUses, "read", "Limits, who pauses them, and their use"
+            ),
+            _verb(
+                self.set_limits,
+                messages.LimitChanges,
+                messages.Nothing,
+                "operate",
+                "Set, remove, pause and resume limits",
+            ),
+            _verb(self.prune, messages.Prune, messages.Number, "operate", "Delete ended rows past their retention"),
+            _verb(self.watch, messages.Watch, messages.Topics, "read", "Wait for a hint"),
         ]
 
     # --- the life of a job
 
-    async def hello(self, call: Call[wire.Nothing, wire.Nothing]) -> wire.Hello:
+    async def hello(self, call: Call[messages.Nothing, messages.Nothing]) -> messages.Hello:
         """That this is a Treadle server, what the token may do, and how large a request may be."""
         mark = None
         with suppress(StorageError):  # a storage that is away does not keep clients from opening theirs
             mark = await mark_of(self._app.storage)
-        moving = None if mark is None else wire.Moving(mark.role, mark.other)
-        return wire.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving)
+        moving = None if mark is None else messages.Moving(mark.role, mark.other)
+        return messages.Hello(self._settings.max_body, call.token.scopes, call.token.queues, moving)
 
-    async def enqueue(self, call: Call[wire.Enqueue, wire.Nothing]) -> wire.Records:
+    async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
         """Store jobs, all or none. The marks of a worker take the scope "work", other jobs "enqueue"."""
         asked, token = call.body.jobs, call.token
         await self._gate.jobs(token, asked)
@@ -111,9 +125,9 @@ class Verbs:
         except IdTaken as error:
             raise rights.told(token, error) from None
         pairs = zip(rows, asked, strict=True)
-        return wire.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
+        return messages.Records(tuple(await in_turns(lambda pair: rights.shown(token, *pair), pairs)))
 
-    async def claim(self, call: Call[wire.ClaimCall, wire.Nothing]) -> Claimed:
+    async def claim(self, call: Call[messages.ClaimCall, messages.Nothing]) -> Claimed:
         """Lease jobs; with `wait`, wait for the first of them."""
         asked, token = call.body, call.token
         queues = [name for name, _ in asked.queues if token.sees(name)]  # a claim by ids may name others, in vain
@@ -166,7 +180,7 @@ class Verbs:
         app = self._app
         return Ender(app.storage, app.tasks, app.reducers, app.sizes.result)
 
-    async def heartbeat(self, call: Call[wire.Beat, wire.Nothing]) -> wire.Held:
+    async def heartbeat(self, call: Call[messages.Beat, messages.Nothing]) -> messages.Held:
         asked, token = call.body, call.token
         await self._gate.beat(token, asked.worker, asked.holds, asked.lease)
         worker, holds = rights.to_beat(token, asked.worker, asked.holds)
@@ -176,9 +190,9 @@ class Verbs:
             lost |= held.lost
             unsaved |= held.unsaved
             await turns.step()
-        return wire.Held(tuple(sorted(lost)), tuple(sorted(unsaved)))
+        return messages.Held(tuple(sorted(lost)), tuple(sorted(unsaved)))
 
-    async def settle(self, call: Call[wire.Settle, wire.Nothing]) -> wire.AllSettled:
+    async def settle(self, call: Call[messages.Settle, messages.Nothing]) -> messages.AllSettled:
         """Word for word, or judged here; each outcome stands for itself."""
         asked, token = call.body, call.token
         turns = Turns()
@@ -198,7 +212,7 @@ class Verbs:
         may, odd = await self._checked(token, outcomes)
         said = iter(among(odd, await self._settled(may)))
         unknown = Settled("stale", "there is no such job")
-        return wire.AllSettled(
+        return messages.AllSettled(
             tuple(next(said) if report.state is not None or report.id in rows else unknown for report in asked.outcomes)
         )
 
@@ -211,7 +225,7 @@ class Verbs:
             await turns.step()
         return said
 
-    async def settle_claim(self, call: Call[wire.SettleClaim, wire.Nothing]) -> wire.SettledClaimed:
+    async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:
         asked, token = call.body, call.token
         ask, storage = rights.to_claim(token, asked.claim.ask()), self._app.storage
         self._gate.claim(ask)
@@ -223,18 +237,18 @@ class Verbs:
         else:
             settled, claimed = await storage.settle(last), await storage.claim(ask)
         said = tuple(among(odd, [*before, *settled]))
-        claimed = await fitting(storage, claimed, asked.claim.most, wire.AllSettled(said))
-        return wire.SettledClaimed(said, await self._without_foreign(token, claimed))
+        claimed = await fitting(storage, claimed, asked.claim.most, messages.AllSettled(said))
+        return messages.SettledClaimed(said, await self._without_foreign(token, claimed))
 
     # --- looking
 
-    async def get(self, call: Call[wire.Ids, wire.Nothing]) -> wire.Records:
+    async def get(self, call: Call[messages.Ids, messages.Nothing]) -> messages.Records:
         asked, token = call.body, call.token
         check_ids("ids", asked.ids)
         rows = await self._app.storage.get(asked.ids)
-        return wire.Records(tuple(row if row is not None and token.sees(row.job.queue) else None for row in rows))
+        return messages.Records(tuple(row if row is not None and token.sees(row.job.queue) else None for row in rows))
 
-    async def find(self, call: Call[Query, wire.Nothing]) -> Page:
+    async def find(self, call: Call[Query, messages.Nothing]) -> Page:
         """One page. A token of one queue means that one, a token of several must name one of them."""
         asked, token = call.body, call.token
         check_query(asked)
@@ -251,15 +265,15 @@ class Verbs:
                     return Page(total=0 if asked.count else None)
         return await self._app.storage.find(asked)
 
-    async def stats(self, call: Call[wire.Nothing, wire.Nothing]) -> Stats:
+    async def stats(self, call: Call[messages.Nothing, messages.Nothing]) -> Stats:
         return rights.seen(call.token, await self._app.storage.stats())
 
     # --- tending
 
-    async def limits(self, call: Call[wire.LimitsCall, wire.Nothing]) -> wire.LimitUses:
-        return wire.LimitUses(rights.limits_seen(call.token, await self._app.storage.limits(call.body.use)))
+    async def limits(self, call: Call[messages.LimitsCall, messages.Nothing]) -> messages.LimitUses:
+        return messages.LimitUses(rights.limits_seen(call.token, await self._app.storage.limits(call.body.use)))
 
-    async def set_limits(self, call: Call[wire.LimitChanges, wire.Nothing]) -> wire.Nothing:
+    async def set_limits(self, call: Call[messages.LimitChanges, messages.Nothing]) -> messages.Nothing:
         asked, token = call.body, call.token
         at_most_in_call("changes", len(asked.changes), MOST_CHANGES)
         changes = asked.read()
@@ -267,14 +281,14 @@ class Verbs:
         for change in changes:
             check_change(change)
         await self._app.storage.set_limits(changes)
-        return wire.Nothing()
+        return messages.Nothing()
 
-    async def prune(self, call: Call[wire.Prune, wire.Nothing]) -> wire.Number:
+    async def prune(self, call: Call[messages.Prune, messages.Nothing]) -> messages.Number:
         for_everybody(call.token, "old rows")
         a_count("limit", call.body.limit, 0, MOST_CALL)
-        return wire.Number(await self._app.storage.prune(call.body.limit))
+        return messages.Number(await self._app.storage.prune(call.body.limit))
 
-    async def watch(self, call: Call[wire.Watch, wire.Nothing]) -> wire.Topics:
+    async def watch(self, call: Call[messages.Watch, messages.Nothing]) -> messages.Topics:
         asked, token = call.body, call.token
         self._gate.topics(asked.topics)
         a_span("timeout", asked.timeout)
@@ -284,7 +298,7 @@ class Verbs:
         topics = rights.topics(token, asked.topics, visible)
         wait = max(0.0, min(asked.timeout, self._settings.max_wait))
         heard = await self._waiting.unless_stopped(self._app.storage.watch(tuple(topics), wait))
-        return wire.Topics(tuple(sorted(topics[topic] for topic in heard if topic in topics)))
+        return messages.Topics(tuple(sorted(topics[topic] for topic in heard if topic in topics)))
 
     async def _checked(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[int, Settled]]:
         """The outcomes as they may be applied for this token, and by their place those that are refused alone."""
@@ -311,7 +325,7 @@ def _verb(
     run: Callable[[Call[Any, Any]], Awaitable[object]], takes: Any, gives: Any, scope: str, summary: str
 ) -> Operation:
     name = run.__name__
-    most = BODY if takes in (wire.Nothing, wire.LimitsCall, wire.Prune) else IDS if takes in LISTS else None
+    most = BODY if takes in (messages.Nothing, messages.LimitsCall, messages.Prune) else IDS if takes in LISTS else None
     return Operation(
         method="POST", path=f"/v1/work/{name}", run=run, summary=summary, tag="work", scope=scope, takes=takes,
         gives=gives, most=most,

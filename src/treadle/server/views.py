@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from treadle import wire
 from treadle.admin import stored_values
 from treadle.core import defaults, ids
 from treadle.core.model import Record, State
@@ -23,6 +22,7 @@ from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
 from treadle.server.faults import Refused
 from treadle.server.weight import SMALL, weigh
+from treadle.storage import messages
 from treadle.tasks.options import Key, When
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class JobAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     aging: Span | UnsetType = UNSET
     keep: Span | UnsetType = UNSET
     keep_failed: Span | UnsetType = UNSET
-    after: Annotated[list[Id], Meta(max_length=wire.LONG)] | UnsetType = UNSET
+    after: Annotated[list[Id], Meta(max_length=messages.LONG)] | UnsetType = UNSET
     when: WhenAsked | UnsetType = UNSET
     wait_timeout: Span | UnsetType = UNSET
     pass_result: bool | UnsetType = UNSET

@@ -19,9 +19,9 @@ from treadle.concurrency import forks
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded, is_own, stopped
 from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.storage.carrying import warn_of_move
 from treadle.storage.contract import Storage
-from treadle.storage.shared import SharedStorage
+from treadle.storage.other_loops import SharedStorage
+from treadle.storage.transfer import warn_of_move
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from treadle.core.model import NewJob, Outcome, Record, Settled, State
 from treadle.errors import BadSession, Unsupported
 from treadle.storage.contract import Bound, Storage
-from treadle.storage.sessions import DJANGO, SCOPED, class_names
+from treadle.storage.user_session import DJANGO, SCOPED, class_names
 
 When = Literal["commit", "at_once"]
 SESSIONS = "sqlalchemy.orm.session Session", "sqlalchemy.ext.asyncio.session AsyncSession"

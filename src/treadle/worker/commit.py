@@ -15,7 +15,7 @@ from treadle.errors import StorageError, StorageUnavailable
 from treadle.execution.transaction import Open
 from treadle.policy import judge
 from treadle.storage.contract import Storage
-from treadle.storage.rules import repeats
+from treadle.storage.row_rules import repeats
 from treadle.worker.state import Run
 
 log = logging.getLogger("treadle")

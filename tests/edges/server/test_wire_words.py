@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from treadle import AnswerTooLarge, StorageUnavailable, wire
+from treadle import AnswerTooLarge, StorageUnavailable
 from treadle.core.model import Presence
 from treadle.server import parts
+from treadle.storage import messages
 
 
 async def test_a_list_that_may_be_left_out_of_a_body_is_empty() -> None:
-    found = await parts.decoded(b'{"worker":{"worker":"w"}}', wire.Beat)
-    assert found == wire.Beat(Presence(worker="w"))
+    found = await parts.decoded(b'{"worker":{"worker":"w"}}', messages.Beat)
+    assert found == messages.Beat(Presence(worker="w"))
 
 
 def test_an_error_without_a_word_has_that_of_its_base() -> None:
-    status, problem = wire.problem_of(AnswerTooLarge("there", 1))
+    status, problem = messages.problem_of(AnswerTooLarge("there", 1))
     assert status == 503
-    assert type(wire.error_of(problem)) is StorageUnavailable
+    assert type(messages.error_of(problem)) is StorageUnavailable

@@ -13,8 +13,8 @@ from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
 from treadle.core.model import Claim, Outcome, Record, State
 from treadle.storage.postgres import PostgresStorage
-from treadle.storage.postgres import head as heads
-from treadle.storage.postgres.head import HELD, Head
+from treadle.storage.postgres import scan_floor as heads
+from treadle.storage.postgres.scan_floor import HELD, Head
 from treadle.testing.clock import HandClock
 
 LONG = heads.SELDOM + 0.1  # s after which all of the line is looked at again

@@ -16,8 +16,8 @@ from tests.storage.postgres import support
 from tests.storage.postgres.support import done, job
 from treadle.core.model import Claim
 from treadle.storage.postgres import PostgresStorage
-from treadle.storage.postgres.wake import LATE
-from treadle.storage.sessions import at_once
+from treadle.storage.postgres.notifier import LATE
+from treadle.storage.user_session import at_once
 
 LONG = 60.0  # s; no test waits that long unless a hint is missing
 CALLS = 8

@@ -8,13 +8,13 @@ import pytest
 from tests.servers import postgres
 from tests.storage.postgres.support import done, job
 from treadle.core.model import Claim
-from treadle.storage.postgres import PostgresStorage, tend
+from treadle.storage.postgres import PostgresStorage, maintenance
 from treadle.testing.clock import HandClock
 
 
 @pytest.fixture(autouse=True)
 def one_row_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tend, "MANY", 1)
+    monkeypatch.setattr(maintenance, "MANY", 1)
 
 
 async def end(storage: PostgresStorage, clock: HandClock, *ids: str) -> None:
@@ -62,7 +62,7 @@ async def test_what_was_in_the_way_waits_for_no_last_call(
     storage: PostgresStorage, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More and more expires, and no call comes back short."""
-    monkeypatch.setattr(tend, "IN_A_ROW", 3)
+    monkeypatch.setattr(maintenance, "IN_A_ROW", 3)
     ids = "abcdefghijklmno"
     await end(storage, clock, *ids)
     clock.advance(100.0)

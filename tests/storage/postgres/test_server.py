@@ -17,7 +17,7 @@ from treadle.core.model import Claim, Presence, Query
 from treadle.errors import BadUrl, StorageDenied, StorageError, StorageFull, StorageUnavailable
 from treadle.storage import connect
 from treadle.storage.postgres import PostgresStorage, vacuum
-from treadle.storage.postgres.faults import refusal
+from treadle.storage.postgres.errors import refusal
 from treadle.testing.proxy import Proxy
 
 

@@ -22,7 +22,7 @@ from treadle.core.model import Claim, Outcome, State
 from treadle.errors import BadSession, KeyHeld, StorageError, UnknownUpstream
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres.statements import revision
-from treadle.storage.sessions import at_once
+from treadle.storage.user_session import at_once
 
 Use = Callable[[Any], Coroutine[Any, Any, None]]
 

@@ -91,7 +91,7 @@ async def test_while_a_slot_moves_nothing_is_half_seen(
     clustered: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some keys here and some there: calls wait, or are told so, and none of them works on half of the jobs."""
-    monkeypatch.setattr("treadle.storage.redis.connection.PATIENCE", 0.5)
+    monkeypatch.setattr("treadle.storage.redis.pool.PATIENCE", 0.5)
     cluster = shared()
     slot = cluster.slot(f"{clustered._tag}:job")
     await clustered.enqueue(jobs("a", 100, key=None))
@@ -178,7 +178,7 @@ async def test_a_primary_that_is_killed(sentinels: Sentinels) -> None:
 
 
 async def test_a_service_nobody_knows(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.storage.redis.connection.PATIENCE", 0.2)
+    monkeypatch.setattr("treadle.storage.redis.pool.PATIENCE", 0.2)
     storage = connect(f"redis+sentinel://{sentinels.addresses}/nobody")
     with pytest.raises(StorageUnavailable, match="knows no service 'nobody'"):
         await storage.open()

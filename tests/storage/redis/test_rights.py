@@ -16,7 +16,7 @@ from treadle import StorageDenied
 from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, State
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage
-from treadle.storage.redis.faults import RIGHTS
+from treadle.storage.redis.errors import RIGHTS
 from treadle.testing import HandClock
 
 LUA = Path(treadle.storage.redis.__file__).with_name("lua")

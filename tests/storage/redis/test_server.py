@@ -294,7 +294,7 @@ def test_a_bad_url(url: str) -> None:
 async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
     storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.storage.redis.wake.IDLE", 0.0)
+    monkeypatch.setattr("treadle.storage.redis.notifier.IDLE", 0.0)
     ear = storage._ear
     assert ear is not None
     await asyncio.sleep(0.01)
@@ -335,7 +335,7 @@ async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> 
 
 
 async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.storage.redis.wake.PING", 0.05)
+    monkeypatch.setattr("treadle.storage.redis.notifier.PING", 0.05)
     parts = urlsplit(valkey.url())
     assert parts.hostname is not None
     assert parts.port is not None

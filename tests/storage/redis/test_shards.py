@@ -22,7 +22,7 @@ from treadle.core.model import Claim, Hold, Limit, NewJob, Outcome, Presence, Qu
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage import connect
 from treadle.storage.redis import RedisStorage, ShardedRedis
-from treadle.storage.redis.spread import Layout, is_random
+from treadle.storage.redis.routing import Layout, is_random
 from treadle.testing import HandClock
 
 _numbers = itertools.count()

@@ -17,9 +17,9 @@ from tests.storage.sqlite.support import ask, child, done, integrity, job, jobs,
 from treadle.core.model import State
 from treadle.errors import BadOption, KeyHeld, StorageError, StorageFull, StorageUnavailable, UnknownUpstream
 from treadle.storage.sqlite import SqliteStorage, lockfile
-from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.lockfile import LockFile
+from treadle.storage.sqlite.unit_of_work import Desk
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 

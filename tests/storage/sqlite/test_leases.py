@@ -12,9 +12,9 @@ from tests.storage.sqlite.support import ask, done, integrity, job, jobs, sql
 from treadle.core.model import State
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.claim import claim
-from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import add_plain
-from treadle.storage.sqlite.leases import MOST, Leases
+from treadle.storage.sqlite.recent_leases import MOST, Leases
+from treadle.storage.sqlite.unit_of_work import Desk
 from treadle.testing.clock import HandClock
 
 

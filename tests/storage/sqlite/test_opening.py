@@ -19,7 +19,7 @@ from treadle.errors import StorageError
 from treadle.ports import file_store
 from treadle.storage.sqlite import opening
 from treadle.storage.sqlite.opening import Opened, new_connection, open_file
-from treadle.storage.sqlite.own import TaskConnection
+from treadle.storage.sqlite.run_transaction import TaskConnection
 
 resource = pytest.importorskip("resource", reason="POSIX limits")
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux lists the open files of a process")

@@ -15,7 +15,7 @@ import pytest
 from tests.storage.sqlite.support import AS_NOBODY, ask, job, names, opened
 from treadle import StorageUnavailable
 from treadle.storage.sqlite import SqliteStorage
-from treadle.storage.sqlite.folder import folder_for
+from treadle.storage.sqlite.socket_folder import folder_for
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from treadle.core.model import NewJob
-from treadle.storage.sqlite import SqliteStorage, syncs
-from treadle.storage.sqlite.syncs import FAST, FEW, KNOWN, SHY, Syncs
+from treadle.storage.sqlite import SqliteStorage, commit_latency
+from treadle.storage.sqlite.commit_latency import FAST, FEW, KNOWN, SHY, Syncs
 
 
 def test_a_disk_is_trusted_once_it_is_known_to_be_fast() -> None:
@@ -45,7 +45,7 @@ def test_a_disk_that_held_the_loop_is_not_trusted_for_long() -> None:
 async def test_the_loop_commits_itself_on_a_fast_disk_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: float, who: set[bool]
 ) -> None:
-    monkeypatch.setattr(syncs, "FAST", fast)
+    monkeypatch.setattr(commit_latency, "FAST", fast)
     held: set[bool] = set()
     took = Syncs.took
 

@@ -13,14 +13,14 @@ from tests.storage.sqlite.support import ask, done, job, jobs, opened
 from treadle.concurrency.spawn import begin
 from treadle.core.model import Outcome, State
 from treadle.errors import KeyHeld
-from treadle.storage.sqlite import SqliteStorage, connection, eager
+from treadle.storage.sqlite import SqliteStorage, connection, single_caller
 from treadle.storage.sqlite.lockfile import LockFile
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, a turn of the loop is never taken because of the time."""
-    monkeypatch.setattr(eager, "AT_ONCE", 3600.0)
+    monkeypatch.setattr(single_caller, "AT_ONCE", 3600.0)
 
 
 class Turns:
@@ -57,7 +57,7 @@ async def test_alone_it_is_done_at_once(tmp_path: Path) -> None:
 
 
 async def test_the_loop_gets_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "AT_ONCE", 0.0)
+    monkeypatch.setattr(single_caller, "AT_ONCE", 0.0)
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         turns = Turns()
         for number in range(50):
@@ -84,7 +84,7 @@ async def test_many_callers_share_a_transaction(tmp_path: Path) -> None:
 async def test_who_comes_alone_after_a_crowd_is_done_at_once_again(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db", "normal") as storage:
         await asyncio.gather(*(storage.enqueue([job(f"c{number}")]) for number in range(20)))
-        for number in range(eager.CROWD + 1):
+        for number in range(single_caller.CROWD + 1):
             await storage.enqueue([job(f"b{number}")])
         turns = Turns()
         await storage.enqueue([job("a")])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.sqlite.support import AS_NOBODY, ask, child, done, job, line, names, open_folder, opened, swept, tell
-from treadle.storage.sqlite import wake
+from treadle.storage.sqlite import notifier
 
 SENDER = """
     await storage.enqueue([NewJob(id="first", task="t", queue="other")])
@@ -32,7 +32,7 @@ async def hears(storage: object, topic: str, act: object, within: float = 5.0) -
 
 
 async def test_a_datagram_wakes_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "NET", 60.0)  # only the datagram can
+    monkeypatch.setattr(notifier, "NET", 60.0)  # only the datagram can
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with child(path, SENDER) as sender:
@@ -44,7 +44,7 @@ async def test_a_datagram_wakes_another_process(tmp_path: Path, monkeypatch: pyt
 
 async def test_without_datagrams_the_net_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of the receivers was swept away: the version of the file tells within moments."""
-    monkeypatch.setattr(wake, "NET", 0.05)
+    monkeypatch.setattr(notifier, "NET", 0.05)
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         with child(path, SENDER) as sender:
@@ -70,7 +70,7 @@ async def test_objects_of_one_process_hear_each_other(tmp_path: Path) -> None:
 
 
 async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "NET", 0.01)
+    monkeypatch.setattr(notifier, "NET", 0.01)
     async with opened(tmp_path / "jobs.db") as storage:
         waiting = asyncio.ensure_future(storage.watch(["queue:other"], 0.2))
         for number in range(20):
@@ -104,7 +104,7 @@ async def test_what_is_stored_is_answered_though_nobody_can_be_told(tmp_path: Pa
 @pytest.mark.skipif(not AS_NOBODY, reason="needs two users")
 async def test_two_users_share_what_the_permissions_of_the_file_let_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The umask of the process that came first says nothing of the others."""
-    monkeypatch.setattr(wake, "NET", 60.0)  # by datagram, not by the look at the file
+    monkeypatch.setattr(notifier, "NET", 60.0)  # by datagram, not by the look at the file
     before = os.umask(0o077)
     try:
         with open_folder(0o777) as folder:
@@ -142,14 +142,14 @@ async def test_a_path_too_long_for_a_socket(tmp_path: Path) -> None:
 
 
 def test_many_topics_become_a_kind() -> None:
-    few = wake._few({"queue:a", *(f"job:{n}" for n in range(200))})
+    few = notifier._few({"queue:a", *(f"job:{n}" for n in range(200))})
     assert sorted(few) == ["job:*", "queue:a"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX has both")
 async def test_udp_where_there_are_no_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "UNIX", False)
-    monkeypatch.setattr(wake, "NET", 60.0)
+    monkeypatch.setattr(notifier, "UNIX", False)
+    monkeypatch.setattr(notifier, "NET", 60.0)
     path = tmp_path / "jobs.db"
     async with opened(path) as one, opened(path) as two:
         waiting = asyncio.ensure_future(two.watch(["queue:default"], 5))

@@ -21,9 +21,9 @@ from typing import Any, Final
 import msgspec
 
 from treadle.errors import UNREADABLE, NotADatabase, SchemaTooNew, StorageUnavailable
-from treadle.storage.composed import words
-from treadle.storage.composed.calls import Port, soon
-from treadle.storage.composed.words import Base, Entry
+from treadle.storage.composed import log_entries
+from treadle.storage.composed.log_entries import Base, Entry
+from treadle.storage.composed.port_calls import Port, soon
 
 TRIES: Final = 4  # at learning whether a place was won
 PAUSE: Final = 0.02  # s before the second of them, doubled before each further one
@@ -60,23 +60,23 @@ class Log:
         if text is None:
             return None
         try:
-            head = words.decode_head(text)
-            if head.rules > words.RULES:
-                raise SchemaTooNew(head.rules, words.RULES)
-            entry = words.decode_entry(text)
+            head = log_entries.decode_head(text)
+            if head.rules > log_entries.RULES:
+                raise SchemaTooNew(head.rules, log_entries.RULES)
+            entry = log_entries.decode_entry(text)
             if entry.parts is None:
                 return entry
             whole = await self.read_parts(*entry.parts)
             if whole is None:
                 return None  # deleted, as only an entry is that a base has overtaken
-            return msgspec.structs.replace(entry, ops=words.decode_ops(whole))
+            return msgspec.structs.replace(entry, ops=log_entries.decode_ops(whole))
         except UNREADABLE as error:
             raise NotADatabase(f"{self.key('log', position)} holds no entry of a log: {error}") from error
 
     async def id_at(self, position: int) -> str:
         """Of the entry at this place; "" if there is none."""
         text = await self.get(self.key("log", position)) if position > 0 else None
-        return "" if text is None else words.decode_head(text).id
+        return "" if text is None else log_entries.decode_head(text).id
 
     async def read_on(self, position: int, count: int) -> list[Entry]:
         """Up to `count` entries behind this place; fewer: the log ends there, or ended a moment ago."""
@@ -92,7 +92,7 @@ class Log:
                 if won or not trial:
                     return bool(won)
                 found = await self.get(self.key("log", position))  # a try before this one may have won it
-                return found is not None and words.decode_head(found).id == id
+                return found is not None and log_entries.decode_head(found).id == id
             except StorageUnavailable:
                 if trial == TRIES - 1:
                     raise
@@ -160,9 +160,9 @@ class Log:
         have no gap, on which `overtaken` and `find_base` rely."""
         if number > 1:
             await self._store(
-                self._store.port.set_if_absent, self.key("base", number - 1), words.encode(before).decode()
+                self._store.port.set_if_absent, self.key("base", number - 1), log_entries.encode(before).decode()
             )
-        key, text = self.key("base", number), words.encode(base).decode()
+        key, text = self.key("base", number), log_entries.encode(base).decode()
         won = await self._store(self._store.port.set_if_absent, key, text)
         if not won:
             return await self.get(key) == text
@@ -172,7 +172,7 @@ class Log:
     async def pointer(self, number: int) -> Base | None:
         """Where the base of this number is; None: there is none yet, or it is the beginning."""
         text = await self.get(self.key("base", number)) if number > 0 else None
-        return None if text is None else words.decode_base(text)
+        return None if text is None else log_entries.decode_base(text)
 
 
 def pieces(text: str, size: int) -> list[str]:
@@ -181,4 +181,4 @@ def pieces(text: str, size: int) -> list[str]:
 
 
 def as_text(entry: Any) -> str:
-    return words.encode(entry).decode()
+    return log_entries.encode(entry).decode()

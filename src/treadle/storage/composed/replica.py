@@ -15,15 +15,15 @@ from msgspec import Struct
 
 from treadle.core.model import Claim, Claimed, LimitFacts, Outcome, Presence, Record, Settled, State
 from treadle.errors import UNREADABLE, NotADatabase
-from treadle.storage.admit import Usage
-from treadle.storage.carrying import Mark
-from treadle.storage.composed import words
-from treadle.storage.composed.words import Base, Entry, Op
-from treadle.storage.hints import Hub
-from treadle.storage.memory.book import Book
+from treadle.storage.admission import Usage
+from treadle.storage.composed import log_entries
+from treadle.storage.composed.log_entries import Base, Entry, Op
+from treadle.storage.memory.claim import Taking
 from treadle.storage.memory.endings import Edge, Endings
 from treadle.storage.memory.storage import MemoryStorage
-from treadle.storage.memory.taking import Taking
+from treadle.storage.memory.tables import Book
+from treadle.storage.topic_waiters import Hub
+from treadle.storage.transfer import Mark
 
 T = TypeVar("T")
 
@@ -156,10 +156,10 @@ class Replica:
         return [self._apply(op) for op in (ops if ops is not None else entry.ops)]
 
     def _apply(self, op: Op) -> Any:
-        if isinstance(op, words.Announce):
+        if isinstance(op, log_entries.Announce):
             self.announced[op.name] = self.at, op.parts
             return None
-        if isinstance(op, words.Tidied):
+        if isinstance(op, log_entries.Tidied):
             self.tidied = max(self.tidied, op.upto)
             self.beside = {place: parts for place, parts in self.beside.items() if place > self.tidied}
             for name in op.names:
@@ -249,23 +249,23 @@ def run_through(steps: Coroutine[Any, Any, T]) -> T:
 
 async def _call(copy: Copy, op: Op) -> Any:
     match op:
-        case words.Enqueue(jobs):
+        case log_entries.Enqueue(jobs):
             return await copy.enqueue(jobs)
-        case words.Claiming(ask):
+        case log_entries.Claiming(ask):
             return copy.step(ask)
-        case words.Settling(outcomes):
+        case log_entries.Settling(outcomes):
             return await copy.settle(outcomes)
-        case words.SettleClaim(outcomes, ask):
+        case log_entries.SettleClaim(outcomes, ask):
             return copy.settle_and_step(outcomes, ask)
-        case words.Beat(worker, holds, lease):
+        case log_entries.Beat(worker, holds, lease):
             return await copy.heartbeat(worker, holds, lease)
-        case words.Limits(asked):
+        case log_entries.Limits(asked):
             return await copy.set_limits(asked.read())
-        case words.Prune(limit):
+        case log_entries.Prune(limit):
             return await copy.prune(limit)
-        case words.SetMark(mark):
+        case log_entries.SetMark(mark):
             return await copy.set_mark(mark)
-        case words.Arrive(load, mark):
+        case log_entries.Arrive(load, mark):
             return await copy.load(load, mark)
         case _:
             raise AssertionError(f"{type(op).__name__} is no verb")

@@ -37,8 +37,16 @@ from treadle.core.model import (
 )
 from treadle.errors import StorageError, StorageUnavailable
 from treadle.ports import Ports
-from treadle.storage.carrying import Load, Mark
-from treadle.storage.checks import (
+from treadle.storage.composed import compaction, log_entries
+from treadle.storage.composed.log import AHEAD, Log, as_text, pieces
+from treadle.storage.composed.log_entries import Draft, Entry, Op
+from treadle.storage.composed.port_calls import PATIENCE, Port, here, soon
+from treadle.storage.composed.replica import Replica
+from treadle.storage.composed.wakeups import Bells
+from treadle.storage.messages import LimitChanges
+from treadle.storage.topic_waiters import Hub
+from treadle.storage.transfer import Load, Mark
+from treadle.storage.value_checks import (
     check_ask,
     check_beat,
     check_changes,
@@ -46,14 +54,6 @@ from treadle.storage.checks import (
     guarded_settle,
     guarded_settle_claim,
 )
-from treadle.storage.composed import tidy, words
-from treadle.storage.composed.bells import Bells
-from treadle.storage.composed.calls import PATIENCE, Port, here, soon
-from treadle.storage.composed.log import AHEAD, Log, as_text, pieces
-from treadle.storage.composed.replica import Replica
-from treadle.storage.composed.words import Draft, Entry, Op
-from treadle.storage.hints import Hub
-from treadle.wire import LimitChanges
 
 logger = logging.getLogger("treadle")
 
@@ -182,7 +182,7 @@ class ComposedStorage:
         if not jobs:
             return []
         check_jobs(jobs)
-        answer: list[Record] = await self._ask(words.Enqueue(tuple(jobs)))
+        answer: list[Record] = await self._ask(log_entries.Enqueue(tuple(jobs)))
         return answer
 
     async def claim(self, ask: Claim) -> Claimed:
@@ -191,7 +191,7 @@ class ComposedStorage:
         claimed: Claimed | None = None
         while claimed is None:  # past very many who are blocked it goes in steps, each an entry
             claimed = await self._ask(
-                words.Claiming(ask), lambda replica, now: replica.copy.look(ask, now),
+                log_entries.Claiming(ask), lambda replica, now: replica.copy.look(ask, now),
                 lambda replica, now: replica.copy.claims(ask, now),
             )  # fmt: skip
         if not claimed.records:
@@ -200,14 +200,14 @@ class ComposedStorage:
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
         check_beat(worker, holds, lease)
-        held: Held = await self._ask(words.Beat(worker, tuple(holds), lease))
+        held: Held = await self._ask(log_entries.Beat(worker, tuple(holds), lease))
         return held
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        settled: list[Settled] = await self._ask(words.Settling(tuple(outcomes)))
+        settled: list[Settled] = await self._ask(log_entries.Settling(tuple(outcomes)))
         return settled
 
     @guarded_settle_claim
@@ -217,7 +217,7 @@ class ComposedStorage:
         self._bells.serve((queue for queue, _ in ask.queues), ask.tasks)
         settled: list[Settled]
         claimed: Claimed | None
-        settled, claimed = await self._ask(words.SettleClaim(tuple(outcomes), ask))
+        settled, claimed = await self._ask(log_entries.SettleClaim(tuple(outcomes), ask))
         return settled, await self.claim(ask) if claimed is None else claimed
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
@@ -240,11 +240,11 @@ class ComposedStorage:
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
-        await self._ask(words.Limits(LimitChanges.of(changes)))
+        await self._ask(log_entries.Limits(LimitChanges.of(changes)))
 
     async def prune(self, limit: int) -> int:
         gone: int = await self._ask(
-            words.Prune(limit), lambda replica, now: 0, lambda replica, now: replica.copy.prunes(now)
+            log_entries.Prune(limit), lambda replica, now: 0, lambda replica, now: replica.copy.prunes(now)
         )
         return gone
 
@@ -260,14 +260,14 @@ class ComposedStorage:
         return mark
 
     async def set_mark(self, mark: Mark) -> None:
-        await self._ask(words.SetMark(mark))
+        await self._ask(log_entries.SetMark(mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
         load: Load = await self._look(lambda replica, now: replica.reads(replica.copy.unload(cursor, limit), now))
         return load
 
     async def load(self, load: Load, mark: Mark) -> None:
-        await self._ask(words.Arrive(load, mark))
+        await self._ask(log_entries.Arrive(load, mark))
 
     # --- one entry after the other
 
@@ -302,12 +302,12 @@ class ComposedStorage:
                     beside = await self._set_beside(writing[0])
                     replica = self._replica
                 ops = tuple(msgspec.Raw(each.text) for each in writing) if beside is None else ()
-                draft = Draft(uuid4().hex, now, words.RULES, replica.last, ops, beside)
+                draft = Draft(uuid4().hex, now, log_entries.RULES, replica.last, ops, beside)
                 text = as_text(draft)
                 place = replica.position + 1
                 if await log.append(place, text, draft.id):
                     await self._won(place)
-                    entry = Entry(draft.id, now, words.RULES, draft.after, parts=beside)
+                    entry = Entry(draft.id, now, log_entries.RULES, draft.after, parts=beside)
                     for each, answer in zip(writing, self._apply_own(entry, writing), strict=True):
                         each.reply(answer)
                     asked, at_end = [each for each in asked if each not in writing], True
@@ -342,14 +342,14 @@ class ComposedStorage:
     async def _set_beside(self, asked: _Asked) -> tuple[str, int]:
         """What is too long for one value, stored beside the log before the entry that needs it."""
         name, parts = uuid4().hex, pieces(f"[{asked.text.decode()}]", self._piece)
-        await self._append_now(words.Announce(name, len(parts)))
+        await self._append_now(log_entries.Announce(name, len(parts)))
         await self._log.write_parts(name, parts)
         return name, len(parts)
 
     async def _append_now(self, op: Op) -> None:
         """An entry of our own, made within a step."""
         while True:
-            entry = Entry(uuid4().hex, await self._time(), words.RULES, self._replica.last, (op,))
+            entry = Entry(uuid4().hex, await self._time(), log_entries.RULES, self._replica.last, (op,))
             if await self._log.append(self._replica.position + 1, as_text(entry), entry.id):
                 await self._won(self._replica.position + 1)
                 self._replica.apply(entry)
@@ -411,7 +411,7 @@ class ComposedStorage:
 
     async def _rebase(self) -> None:
         try:
-            await tidy.rebase(self._log, self._replica, self._ask, self._piece)
+            await compaction.rebase(self._log, self._replica, self._ask, self._piece)
         finally:
             self._tidying = False
 

@@ -17,7 +17,6 @@ import aiohttp
 import msgspec
 from msgspec.structs import replace
 
-from treadle import wire
 from treadle.core import defaults
 from treadle.core.model import (
     Claim,
@@ -37,8 +36,10 @@ from treadle.core.model import (
 )
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
-from treadle.storage.carrying import Mark, Role
-from treadle.storage.checks import (
+from treadle.storage import messages
+from treadle.storage.http import response_body
+from treadle.storage.transfer import Mark, Role
+from treadle.storage.value_checks import (
     check_ask,
     check_beat,
     check_changes,
@@ -46,7 +47,6 @@ from treadle.storage.checks import (
     guarded_settle,
     guarded_settle_claim,
 )
-from treadle.storage.http import answers
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class HttpStorage:
             headers=headers, auto_decompress=False,
         )  # fmt: skip
         try:
-            hello = await self._call("hello", b"{}", wire.Hello)
+            hello = await self._call("hello", b"{}", messages.Hello)
             self._most, self.queues = hello.max_body, hello.queues
         except BaseException:
             await self.close()
@@ -130,7 +130,7 @@ class HttpStorage:
         for last in (False, True):
             try:
                 content = await self._trip(verb, body, wait)
-                await answers.weigh(content, self._base + verb)
+                await response_body.weigh(content, self._base + verb)
                 return _read(content, answer, self._base + verb)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # A kept connection the server has just closed looks like this too; the verb may be repeated.
@@ -156,14 +156,14 @@ class HttpStorage:
                     self._base + verb, data=data, timeout=limit, allow_redirects=False
                 ) as response:
                     self._check_way(verb, response)
-                    is_long = verb in answers.WITH_ROWS and response.status == 200
-                    most = self._answer if is_long else min(self._answer, answers.PLAIN)
-                    content = await answers.read(response, self._base + verb, most)
+                    is_long = verb in response_body.WITH_ROWS and response.status == 200
+                    most = self._answer if is_long else min(self._answer, response_body.PLAIN)
+                    content = await response_body.read(response, self._base + verb, most)
             finally:
                 self._trips.discard(trip)
         if response.status == 200:
             return content
-        await answers.weigh(content, self._base + verb)
+        await response_body.weigh(content, self._base + verb)
         raise _refusal(response.status, content, self._base + verb)
 
     def _check_way(self, verb: str, response: aiohttp.ClientResponse) -> None:
@@ -182,19 +182,19 @@ class HttpStorage:
         if not jobs:
             return []
         check_jobs(jobs)
-        rows = (await self._call("enqueue", _encode(wire.Enqueue(tuple(jobs))), wire.Records)).records
+        rows = (await self._call("enqueue", _encode(messages.Enqueue(tuple(jobs))), messages.Records)).records
         return [row for row in rows if row is not None]
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
-        return await self._call("claim", _encode(wire.claim_call(ask, self._answer)), Claimed)
+        return await self._call("claim", _encode(messages.claim_call(ask, self._answer)), Claimed)
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
         check_beat(worker, holds, lease)
         lost, unsaved = set[str](), set[str]()
         for at in range(0, max(1, len(holds)), LOOKS):
-            beat = wire.Beat(worker, tuple(holds[at : at + LOOKS]), lease)
-            found = await self._call("heartbeat", _encode(beat), wire.Held)
+            beat = messages.Beat(worker, tuple(holds[at : at + LOOKS]), lease)
+            found = await self._call("heartbeat", _encode(beat), messages.Held)
             lost.update(found.ids)
             unsaved.update(found.unsaved)
         return Held(frozenset(lost), frozenset(unsaved))
@@ -203,7 +203,7 @@ class HttpStorage:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        body = _encode(wire.Outcomes(tuple(outcomes)))
+        body = _encode(messages.Outcomes(tuple(outcomes)))
         # Each outcome stands for itself, so they may go in parts.
         if len(outcomes) > LOOKS or (len(body) > self._part and len(outcomes) > 1):
             half = len(outcomes) // 2
@@ -211,16 +211,16 @@ class HttpStorage:
         if self._most is not None and len(body) > self._most:
             what = f"the outcome of job {outcomes[0].id} and the jobs that come of it have {len(body):,} bytes"
             return [Settled("refused", f"{what}; the server takes {self._most:,}: return smaller arguments or results")]
-        return list((await self._call("settle", body, wire.AllSettled)).settled)
+        return list((await self._call("settle", body, messages.AllSettled)).settled)
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one trip, unless what is to be settled is very large."""
-        message = wire.SettleClaim(tuple(outcomes), wire.claim_call(ask, self._answer))
+        message = messages.SettleClaim(tuple(outcomes), messages.claim_call(ask, self._answer))
         body = _encode(message)
         if outcomes and (len(body) > self._part or len(outcomes) > LOOKS):
             return await self.settle(outcomes), await self.claim(ask)
-        both = await self._call("settle_claim", body, wire.SettledClaimed)
+        both = await self._call("settle_claim", body, messages.SettledClaimed)
         return list(both.settled), both.claimed
 
     # --- looking
@@ -236,7 +236,7 @@ class HttpStorage:
     async def _get(self, ids: tuple[str, ...]) -> Sequence[Record | None]:
         """In parts where the answer is too large. Raises AnswerTooLarge where one row alone is."""
         try:
-            return (await self._call("get", _encode(wire.Ids(ids)), wire.Records)).records
+            return (await self._call("get", _encode(messages.Ids(ids)), messages.Records)).records
         except AnswerTooLarge:
             half = len(ids) // 2
             if not half:
@@ -258,23 +258,23 @@ class HttpStorage:
 
     async def read_mark(self) -> Mark | None:
         """The move that the server's storage is part of, as far as a client must know: role and other place."""
-        moving = (await self._call("hello", b"{}", wire.Hello)).moving
+        moving = (await self._call("hello", b"{}", messages.Hello)).moving
         return None if moving is None else Mark(role=cast(Role, moving.role), other=moving.other, move="")
 
     # --- tending
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        return (await self._call("limits", _encode(wire.LimitsCall(use)), wire.LimitUses)).limits
+        return (await self._call("limits", _encode(messages.LimitsCall(use)), messages.LimitUses)).limits
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
-        await self._call("set_limits", _encode(wire.LimitChanges.of(changes)), wire.Nothing)
+        await self._call("set_limits", _encode(messages.LimitChanges.of(changes)), messages.Nothing)
 
     async def prune(self, limit: int) -> int:
         went = 0
         while True:
             asked = min(limit - went, LOOKS)
-            number = (await self._call("prune", _encode(wire.Prune(asked)), wire.Number)).number
+            number = (await self._call("prune", _encode(messages.Prune(asked)), messages.Number)).number
             went += number
             if number < asked or went >= limit:
                 return went
@@ -285,15 +285,15 @@ class HttpStorage:
             return set()
         asked = min(timeout, defaults.WATCH)
         # Beyond what one request takes they are not watched: hints may be lost.
-        some = wire.Watch(tuple(topics[:LOOKS]), asked)
-        found = await self._call("watch", _encode(some), wire.Topics, wait=asked)
+        some = messages.Watch(tuple(topics[:LOOKS]), asked)
+        found = await self._call("watch", _encode(some), messages.Topics, wait=asked)
         return set(found.topics)
 
 
 def _size(text: str | None, url: str) -> int:
     """Raises BadUrl."""
     if text is None:
-        return answers.ANSWER
+        return response_body.ANSWER
     if not text.isdecimal() or int(text) < 2**20:
         raise BadUrl(f"max_answer: expected a number of bytes from {2**20:,} on, found {text!r:.40} in {shown(url)}")
     return int(text)
@@ -310,14 +310,14 @@ def _read(content: bytearray, kind: type[T], place: str) -> T:
 def _refusal(status: int, content: bytearray, place: str) -> Exception:
     """The error the server answered, as the class it was there."""
     try:
-        problem = msgspec.json.decode(content, type=wire.Problem)
+        problem = msgspec.json.decode(content, type=messages.Problem)
     except UNREADABLE:
         problem = None
-    if problem is None or problem.error not in wire.WORDS:
+    if problem is None or problem.error not in messages.WORDS:
         said = problem.message if problem is not None else content[:200].decode(errors="replace")
         kind = StorageUnavailable if status in (429, 502, 503, 504) else StorageError
         return kind(f"{place} answered {status}: {said}")
-    return wire.error_of(problem)
+    return messages.error_of(problem)
 
 
 __all__: list[Any] = ["HttpStorage"]

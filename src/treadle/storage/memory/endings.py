@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from treadle.core.model import SUPERSEDED, UPSTREAM, NewJob, Record, State
-from treadle.storage.memory.book import Book
-from treadle.storage.rules import expires_at, first_moment, keeps_key
+from treadle.storage.memory.tables import Book
+from treadle.storage.row_rules import expires_at, first_moment, keeps_key
 
 RUNNING, READY, WAITING = State.RUNNING, State.READY, State.WAITING
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from treadle.core.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
 from treadle.errors import KeyHeld
 from treadle.storage.memory.endings import WAITING, Endings
-from treadle.storage.rules import expires_at, needed, noted, tolerated, within
+from treadle.storage.row_rules import expires_at, needed, noted, tolerated, within
 
 
 def after_the_end(ends: Endings, row: Record, out: Outcome, now: float) -> Settled:

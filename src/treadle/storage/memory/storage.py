@@ -38,18 +38,15 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import KeyHeld, UnknownUpstream
-from treadle.storage import looking
-from treadle.storage.admit import may_go_on, opens_at, rate_use, rule_for, take_back
-from treadle.storage.carrying import SHUT, Load, Mark, check_replaces, gone, refusal
-from treadle.storage.checks import check_ask, check_beat, check_changes, check_jobs, odd_outcomes
-from treadle.storage.hints import Hub
-from treadle.storage.limiting import changed, named
-from treadle.storage.memory import carry
-from treadle.storage.memory.book import Book, spot_of
+from treadle.storage import queries
+from treadle.storage.admission import may_go_on, opens_at, rate_use, rule_for, take_back
+from treadle.storage.limit_facts import changed, named
+from treadle.storage.memory import transfer
+from treadle.storage.memory.claim import Taking
 from treadle.storage.memory.endings import READY, RUNNING, WAITING, Edge, Endings
 from treadle.storage.memory.reopen import after_the_end
-from treadle.storage.memory.taking import Taking
-from treadle.storage.rules import (
+from treadle.storage.memory.tables import Book, spot_of
+from treadle.storage.row_rules import (
     CLOCK_BACK,
     REFUSALS,
     awaited,
@@ -68,6 +65,9 @@ from treadle.storage.rules import (
     tolerated,
     within,
 )
+from treadle.storage.topic_waiters import Hub
+from treadle.storage.transfer import SHUT, Load, Mark, check_replaces, gone, refusal
+from treadle.storage.value_checks import check_ask, check_beat, check_changes, check_jobs, odd_outcomes
 
 
 class MemoryStorage:
@@ -416,23 +416,23 @@ class MemoryStorage:
         return [self._jobs.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page:
-        return looking.find(list(self._jobs.values()), query)
+        return queries.find(list(self._jobs.values()), query)
 
     async def stats(self) -> Stats:
         now = self._now()
-        workers = looking.workers(self._workers.values(), now)
-        counts = looking.counts(self._jobs.values(), now)
+        workers = queries.workers(self._workers.values(), now)
+        counts = queries.counts(self._jobs.values(), now)
         return Stats(counts=counts, workers=workers, limits=await self.limits())
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         book, now = self._book, self._now()
         if not use:
-            return looking.limit_uses(book.facts)
+            return queries.limit_uses(book.facts)
         parked = {key: sum(map(len, queues.values())) for key, queues in book.aside.items()}
         used = {key: book.used(key).used for key in list(book.started)}
         rates = {key: rate_use(rule, usage, now) for key, usage in book.rates.items()
                  if (rule := rule_for(book.rules, key)) is not None}  # fmt: skip
-        return looking.limit_uses(book.facts, used, parked, rates)
+        return queries.limit_uses(book.facts, used, parked, rates)
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         if self.checks:
@@ -483,13 +483,13 @@ class MemoryStorage:
         check_replaces(self._mark, mark, self.name)
         self._mark = mark
         if self._shut() is None:
-            carry.open_again(self._book, self._now())
+            transfer.open_again(self._book, self._now())
             self._speak()
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
-        return carry.unload(self._book, self._ends, cursor, limit)
+        return transfer.unload(self._book, self._ends, cursor, limit)
 
     async def load(self, load: Load, mark: Mark) -> None:
         check_replaces(self._mark, mark, self.name)
-        carry.load(self._book, self._ends, load)
+        transfer.load(self._book, self._ends, load)
         self._mark = mark

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from treadle.core.model import Claim, Claimed, Record
-from treadle.storage.postgres.head import Floor
-from treadle.storage.postgres.line import Row
+from treadle.storage.postgres.connection import Row
 from treadle.storage.postgres.rows import record, said, text
+from treadle.storage.postgres.scan_floor import Floor
 from treadle.storage.postgres.topics import Caller, noting
-from treadle.storage.rules import rank
+from treadle.storage.row_rules import rank
 
 AGAIN, UNFINISHED = 1, 2  # what the last row says of the claim
 CLAIM: Final = noting("SELECT * FROM {schema}.work(%s::float8, NULL, 0, false, %s::json)", 13)

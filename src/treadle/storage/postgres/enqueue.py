@@ -10,7 +10,7 @@ from typing import Final
 
 from treadle.core.model import NewJob, Record
 from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
-from treadle.storage.postgres.line import Row
+from treadle.storage.postgres.connection import Row
 from treadle.storage.postgres.rows import (
     from_json,
     heard,
@@ -26,7 +26,7 @@ from treadle.storage.postgres.rows import (
     text,
 )  # fmt: skip
 from treadle.storage.postgres.topics import Caller, noting
-from treadle.storage.rules import CircularWait, taken_by
+from treadle.storage.row_rules import CircularWait, taken_by
 
 PLAIN: Final = noting(
     "SELECT * FROM {schema}.enqueue_plain(%s::float8, %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[], "

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from treadle.storage.postgres.connection import Runner
+from treadle.storage.postgres.pool import Runner
 
 HEALTH: Final = """
 SELECT current_setting('server_version'), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',

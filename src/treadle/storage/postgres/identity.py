@@ -12,9 +12,9 @@ import psycopg
 
 from treadle.errors import StorageError
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.connection import CONNECT
-from treadle.storage.postgres.faults import Cut, Said, translated
-from treadle.storage.postgres.line import connect
+from treadle.storage.postgres.connection import connect
+from treadle.storage.postgres.errors import Cut, Said, translated
+from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import quoted, revision
 
 # Answers NULL where there is no such schema, and never fails. A transaction of the user's may last for minutes, and so

@@ -19,9 +19,9 @@ import psycopg
 
 from treadle.errors import NotADatabase, SchemaTooNew, StorageUnavailable
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.connection import CONNECT
-from treadle.storage.postgres.faults import Cut, Said, translated
-from treadle.storage.postgres.line import connect
+from treadle.storage.postgres.connection import connect
+from treadle.storage.postgres.errors import Cut, Said, translated
+from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import channel_of, function_texts, quoted, renamed, revision
 
 KEEP: Final = 4  # sets of functions kept: this one, and those made before; who finds his gone makes them anew

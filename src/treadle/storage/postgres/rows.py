@@ -12,7 +12,7 @@ import msgspec
 
 from treadle.core import defaults
 from treadle.core.model import NewJob, Record, State
-from treadle.storage.rules import rank
+from treadle.storage.row_rules import rank
 
 STATES: Final = tuple(State)
 NUMBER: Final = {state: number for number, state in enumerate(STATES)}

@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from treadle.errors import StorageError
-from treadle.storage.carrying import Load, Mark
-from treadle.storage.hints import Hub
 from treadle.storage.postgres import address as urls
-from treadle.storage.postgres import carry
-from treadle.storage.postgres.commits import Commits
-from treadle.storage.postgres.connection import Pool, is_missing
+from treadle.storage.postgres import transfer
+from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.health import Health, health
 from treadle.storage.postgres.identity import IDENTITY, Identity, marked
-from treadle.storage.postgres.line import Row, Value
 from treadle.storage.postgres.migrate import migrate, schema_of
+from treadle.storage.postgres.notifier import Ear
+from treadle.storage.postgres.pool import Pool, is_missing
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.topics import Caller, Noted, take_noted
 from treadle.storage.postgres.transaction import Home, Inside, Own, begin
+from treadle.storage.postgres.user_commits import Commits
 from treadle.storage.postgres.vacuum import Sweeper
 from treadle.storage.postgres.verbs import Verbs
-from treadle.storage.postgres.wake import Ear
+from treadle.storage.topic_waiters import Hub
+from treadle.storage.transfer import Load, Mark
 
 
 class _Renewed(Caller):
@@ -111,16 +111,16 @@ class PostgresStorage(Verbs):
         return await begin(self._home, sync)
 
     async def read_mark(self) -> Mark | None:
-        return await carry.read_mark(self._runner)
+        return await transfer.read_mark(self._runner)
 
     async def set_mark(self, mark: Mark) -> None:
-        await carry.set_mark(self._runner, mark, self._moment())
+        await transfer.set_mark(self._runner, mark, self._moment())
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
-        return await carry.unload(self._runner, cursor, limit)
+        return await transfer.unload(self._runner, cursor, limit)
 
     async def load(self, load: Load, mark: Mark) -> None:
-        await carry.load(self._runner, load, mark)
+        await transfer.load(self._runner, load, mark)
 
     async def schema(self) -> int | None:
         """The number of the schema; None: there is none yet. Raises NotADatabase, StorageUnavailable."""

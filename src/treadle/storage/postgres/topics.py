@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from treadle.storage.postgres.connection import Runner
-from treadle.storage.postgres.line import Row, Value
+from treadle.storage.postgres.connection import Row, Value
+from treadle.storage.postgres.pool import Runner
 from treadle.storage.postgres.rows import heard, said
 from treadle.storage.postgres.statements import channel_of
 

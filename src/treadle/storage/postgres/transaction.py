@@ -17,15 +17,15 @@ import psycopg
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.connection import CONNECT, is_missing
-from treadle.storage.postgres.faults import Cut, Said, translated
+from treadle.storage.postgres.connection import Row, Value, connect
+from treadle.storage.postgres.errors import Cut, Said, translated
 from treadle.storage.postgres.identity import IDENTITY, Identity, marked
-from treadle.storage.postgres.line import Row, Value, connect
 from treadle.storage.postgres.migrate import migrate
+from treadle.storage.postgres.pool import CONNECT, is_missing
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.topics import Caller, Noted, take_noted
 from treadle.storage.postgres.verbs import Verbs
-from treadle.storage.sessions import Session, is_async, session_of
+from treadle.storage.user_session import Session, is_async, session_of
 
 T = TypeVar("T")
 UNDO: Final = 5.0  # s to undo a transaction in good order; then its connection is simply closed

@@ -13,8 +13,8 @@ from typing import Final
 
 from treadle.core.model import Claim, Record
 from treadle.errors import TreadleError
-from treadle.storage.postgres.connection import Pool
-from treadle.storage.postgres.head import Floor, Head
+from treadle.storage.postgres.pool import Pool
+from treadle.storage.postgres.scan_floor import Floor, Head
 
 LEAST, MOST = 2_000, 100_000  # rows that have left the line since the last sweep: not before, and not later
 FIRST: Final = 20_000  # not later the first time, to learn whether rows are held back

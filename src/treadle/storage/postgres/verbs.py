@@ -24,8 +24,15 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import StorageError
-from treadle.storage.carrying import gone
-from treadle.storage.checks import (
+from treadle.storage.postgres import queries
+from treadle.storage.postgres.claim import Nobody, Watch, claim
+from treadle.storage.postgres.enqueue import enqueue
+from treadle.storage.postgres.errors import mark_of
+from treadle.storage.postgres.maintenance import Pruner, set_limits
+from treadle.storage.postgres.settle import heartbeat, settle, settle_claim
+from treadle.storage.postgres.topics import Caller
+from treadle.storage.transfer import gone
+from treadle.storage.value_checks import (
     check_ask,
     check_beat,
     check_changes,
@@ -33,13 +40,6 @@ from treadle.storage.checks import (
     guarded_settle,
     guarded_settle_claim,
 )
-from treadle.storage.postgres import look
-from treadle.storage.postgres.claim import Nobody, Watch, claim
-from treadle.storage.postgres.enqueue import enqueue
-from treadle.storage.postgres.faults import mark_of
-from treadle.storage.postgres.settle import heartbeat, settle, settle_claim
-from treadle.storage.postgres.tend import Pruner, set_limits
-from treadle.storage.postgres.topics import Caller
 
 
 class Verbs:
@@ -97,17 +97,17 @@ class Verbs:
             return await self.settle(outcomes), Claimed()
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        found = await look.by_ids(self._runner, ids) if ids else {}
+        found = await queries.by_ids(self._runner, ids) if ids else {}
         return [found.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page:
-        return await look.find(self._runner, query)
+        return await queries.find(self._runner, query)
 
     async def stats(self) -> Stats:
-        return await look.stats(self._runner, self._moment())
+        return await queries.stats(self._runner, self._moment())
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        return await look.limits(self._runner, self._moment(), use)
+        return await queries.limits(self._runner, self._moment(), use)
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.model import ASKED, SUPERSEDED, Limit, NewJob, Outcome, Pairs, Presence, Record, State
-from treadle.storage.rules import rank
+from treadle.storage.row_rules import rank
 
 PLAIN: Final = 1
 RAN: Final = 2

@@ -2,7 +2,7 @@
 
 Without it what one node carries would be the limit of a namespace. A workflow that concerns nobody else is in the shard
 of its root's id; keys, limits, ids that somebody chose and waits for other workflows are in the first shard, and a
-workflow that comes to need one of them goes there (`crossing.py`).
+workflow that comes to need one of them goes there (`cross_shard.py`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,15 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
-from treadle.storage.carrying import Carried, Load, Mark, gone, refusal
-from treadle.storage.checks import (
+from treadle.storage.redis import queries, transfer
+from treadle.storage.redis.cross_shard import Crossing, together
+from treadle.storage.redis.health import Health
+from treadle.storage.redis.routing import MOST, Layout, is_random
+from treadle.storage.redis.shard_claims import Claims, peek
+from treadle.storage.redis.storage import RedisStorage, change_words, outcome_words, settled
+from treadle.storage.topic_waiters import Hub
+from treadle.storage.transfer import Carried, Load, Mark, gone, refusal
+from treadle.storage.value_checks import (
     check_ask,
     check_beat,
     check_changes,
@@ -43,13 +50,6 @@ from treadle.storage.checks import (
     guarded_settle,
     guarded_settle_claim,
 )
-from treadle.storage.hints import Hub
-from treadle.storage.redis import carry, look
-from treadle.storage.redis.claims import Claims, peek
-from treadle.storage.redis.crossing import Crossing, together
-from treadle.storage.redis.health import Health
-from treadle.storage.redis.spread import MOST, Layout, is_random
-from treadle.storage.redis.storage import RedisStorage, change_words, outcome_words, settled
 
 KNOWN: Final = 100_000  # ids of which it is remembered where they were seen
 TRIES: Final = 8  # a workflow that moves between look and step is looked for again so often
@@ -155,7 +155,7 @@ class ShardedRedis:
 
     async def _understood(self, shard: int, outcomes: Sequence[Outcome], answer: Any) -> list[Settled | None]:
         """What a shard's answer says of each; None: it is, or goes, elsewhere."""
-        mark = carry.away(answer)
+        mark = transfer.away(answer)
         if mark is not None:
             if mark.role == "gone":
                 return [gone(mark)] * len(outcomes)
@@ -229,7 +229,7 @@ class ShardedRedis:
         told |= dict(zip(left, await self.settle([outcomes[number] for number in left]), strict=True))
         settled = [told[number] for number in range(len(outcomes))]
         lines = [answer[-1] for answer in answers]
-        if any(carry.away(line) is not None for line in lines):
+        if any(transfer.away(line) is not None for line in lines):
             return settled, Claimed()
         found = None if left else await self._claims.take(ask, lines)
         return settled, await self.claim(ask) if found is None else found
@@ -246,14 +246,14 @@ class ShardedRedis:
         parts: dict[int, list[str]] = {}
         for id in ids:
             parts.setdefault(self._seen.get(id, self._layout.of(id)), []).append(id)
-        for some in await together(look.by_ids(self._shards[shard], own) for shard, own in parts.items()):
+        for some in await together(queries.by_ids(self._shards[shard], own) for shard, own in parts.items()):
             found.update(some)
         missing = [id for id in ids if id not in found]
         if missing:
-            for some in await together(look.by_ids(shard, missing) for shard in self._shards[1:]):
+            for some in await together(queries.by_ids(shard, missing) for shard in self._shards[1:]):
                 found.update(some)
             await self._arrive()
-            found.update(await look.by_ids(self._home, [id for id in missing if id not in found]))
+            found.update(await queries.by_ids(self._home, [id for id in missing if id not in found]))
         return found
 
     async def _arrive(self) -> None:
@@ -263,13 +263,15 @@ class ShardedRedis:
 
     async def find(self, query: Query) -> Page:
         await self._arrive()
-        return await look.find(self._shards, query, self._rows)
+        return await queries.find(self._shards, query, self._rows)
 
     async def stats(self) -> Stats:
         now = await self._home.moment()
-        counts = await together(look.counts(shard, now) for shard in self._shards)
-        limits = await together(look.limits(shard) for shard in self._shards)
-        return Stats(counts=look.summed(counts), workers=await look.workers(self._home, now), limits=look.used(limits))
+        counts = await together(queries.counts(shard, now) for shard in self._shards)
+        limits = await together(queries.limits(shard) for shard in self._shards)
+        return Stats(
+            counts=queries.summed(counts), workers=await queries.workers(self._home, now), limits=queries.used(limits)
+        )
 
     async def recount(self) -> list[tuple[str, int, int]]:
         """Of each shard, what its counters of slots said and what its rows say."""
@@ -285,7 +287,7 @@ class ShardedRedis:
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         if not use:
             return await self._home.limits(use)
-        return look.used(await together(shard.limits() for shard in self._shards))
+        return queries.used(await together(shard.limits() for shard in self._shards))
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         """The first shard applies the changes; the others copy what it knows of queues, and of two copies the later."""

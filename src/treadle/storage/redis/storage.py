@@ -36,21 +36,11 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import BadUrl, IdTaken, KeyHeld, SchemaTooNew, StorageDenied, StorageUnavailable, UnknownUpstream
-from treadle.storage.carrying import SETTLES, SHUT, Load, Mark, gone, refusal
-from treadle.storage.checks import (
-    check_ask,
-    check_beat,
-    check_changes,
-    check_jobs,
-    guarded_settle,
-    guarded_settle_claim,
-)
-from treadle.storage.hints import Hub
-from treadle.storage.redis import carry, look
-from treadle.storage.redis.connection import Command, Pool
-from treadle.storage.redis.faults import RIGHTS
+from treadle.storage.redis import queries, transfer
+from treadle.storage.redis.errors import RIGHTS
 from treadle.storage.redis.health import Health, health
-from treadle.storage.redis.places import Clustered, place_of
+from treadle.storage.redis.notifier import Box, Ear
+from treadle.storage.redis.pool import Command, Pool
 from treadle.storage.redis.rows import (
     decode_any,
     encode,
@@ -67,8 +57,18 @@ from treadle.storage.redis.rows import (
     until_bytes,
 )
 from treadle.storage.redis.scripts import Script, load
-from treadle.storage.redis.wake import Box, Ear
-from treadle.storage.rules import CircularWait, rank
+from treadle.storage.redis.topology import Clustered, place_of
+from treadle.storage.row_rules import CircularWait, rank
+from treadle.storage.topic_waiters import Hub
+from treadle.storage.transfer import SETTLES, SHUT, Load, Mark, gone, refusal
+from treadle.storage.value_checks import (
+    check_ask,
+    check_beat,
+    check_changes,
+    check_jobs,
+    guarded_settle,
+    guarded_settle_claim,
+)
 
 # 1: jobs with limits or a lane had a row from the start; they are read as they are. 2: every ended job stood alone in
 # the lists of endings, as it still may. A version that knows no packs would never prune what is in them. 3: pauses
@@ -187,7 +187,7 @@ class RedisStorage:
     async def open_call(self, verb: str, *words: Any) -> Any:
         """Run a script that does nothing while the jobs are elsewhere, or on their way."""
         answer = await self.call(verb, *words)
-        mark = carry.away(answer)
+        mark = transfer.away(answer)
         if mark is not None:
             raise refusal(mark, self._pool.where)
         return answer
@@ -252,7 +252,7 @@ class RedisStorage:
         packed = encode(words if tended else ask)
         while True:
             answer = await self.call("claim", packed)
-            mark = carry.away(answer)
+            mark = transfer.away(answer)
             if mark is None:
                 found = _claimed(answer, ask)
                 if found is not None:
@@ -269,7 +269,7 @@ class RedisStorage:
         words = encode([(hold.id, hold.version, hold.memo, hold.note, hold.reach) for hold in holds])
         leaves = "1" if worker.gone else ""
         lost = await self.call("heartbeat", worker.worker, leaves, encode(worker), repr(float(lease)), words)
-        mark = carry.away(lost)
+        mark = transfer.away(lost)
         if mark is not None:
             if mark.role == "gone":
                 return Held(lost=frozenset(hold.id for hold in holds))
@@ -283,7 +283,7 @@ class RedisStorage:
         return self._told(await self.call("settle", *outcome_words(outcomes)), len(outcomes))
 
     def _told(self, answer: list[Any], count: int) -> list[Settled]:
-        mark = carry.away(answer)
+        mark = transfer.away(answer)
         if mark is None:
             return settled(answer, count)
         if mark.role == "gone":
@@ -299,7 +299,7 @@ class RedisStorage:
         [[count, *answer]] = await self._pool.run(words)
         settled, claimed = answer[:count], answer[count + 1 :]
         told = self._told(settled, len(outcomes))
-        if carry.away(claimed) is not None:
+        if transfer.away(claimed) is not None:
             return told, Claimed()
         return told, _claimed(claimed, ask) or await self.claim(ask)
 
@@ -316,15 +316,15 @@ class RedisStorage:
         return [found.get(id) for id in ids]
 
     async def _rows(self, ids: list[str]) -> dict[str, Record]:
-        return await look.by_ids(self, ids)
+        return await queries.by_ids(self, ids)
 
     async def find(self, query: Query) -> Page:
-        return await look.find([self], query, self._rows)
+        return await queries.find([self], query, self._rows)
 
     async def stats(self) -> Stats:
         now = await self.moment()
-        counts = await look.counts(self, now)
-        return Stats(counts=counts, workers=await look.workers(self, now), limits=await look.limits(self))
+        counts = await queries.counts(self, now)
+        return Stats(counts=counts, workers=await queries.workers(self, now), limits=await queries.limits(self))
 
     async def health(self) -> list[Health]:
         """What the server says of itself."""
@@ -333,7 +333,7 @@ class RedisStorage:
     # --- tending
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        return await look.limits(self, use)
+        return await queries.limits(self, use)
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
@@ -363,18 +363,18 @@ class RedisStorage:
     # --- moving house
 
     async def read_mark(self) -> Mark | None:
-        return carry.mark_of(await self.read("GET", "move"))
+        return transfer.mark_of(await self.read("GET", "move"))
 
     async def set_mark(self, mark: Mark) -> None:
-        carry.check(await self.call("move", carry.mark_bytes(mark)))
+        transfer.check(await self.call("move", transfer.mark_bytes(mark)))
         if mark.role not in SHUT:
             await self.change_limits()
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
-        return await carry.unload(self, cursor, limit)
+        return await transfer.unload(self, cursor, limit)
 
     async def load(self, load: Load, mark: Mark) -> None:
-        await carry.load(self, load, mark)
+        await transfer.load(self, load, mark)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         with self.listening(topics):
@@ -460,5 +460,5 @@ def _claimed(answer: list[Any], ask: Claim) -> Claimed | None:
         return None
     rows = pairs(answer, 3)
     if again == 1:
-        rows = look.repeated_order(rows, ask.queues)
+        rows = queries.repeated_order(rows, ask.queues)
     return Claimed(tuple(rows), max(0.0, moment_of(moment) - moment_of(now)) if moment else None)

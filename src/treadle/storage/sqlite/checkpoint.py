@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from treadle.core import clock
-from treadle.storage.sqlite.gather import Ours
+from treadle.storage.sqlite.bulk_read import Ours
 from treadle.storage.sqlite.lockfile import LockFile, held, patiently
 
 EVERY: Final = 400  # commits

@@ -12,11 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Claim, Claimed, NewJob, Record, State
-from treadle.storage.admit import Admission, opens_at, rule_for
-from treadle.storage.rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, rank, within
+from treadle.storage.admission import Admission, opens_at, rule_for
+from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, rank, within
 from treadle.storage.sqlite import slots
-from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.gather import Wide
+from treadle.storage.sqlite.advance_due import tend
+from treadle.storage.sqlite.bulk_read import Wide
 from treadle.storage.sqlite.rows import (
     MORE,
     SLOT,
@@ -29,7 +29,7 @@ from treadle.storage.sqlite.rows import (
     text,
 )
 from treadle.storage.sqlite.statements import load
-from treadle.storage.sqlite.tend import tend
+from treadle.storage.sqlite.unit_of_work import Desk
 
 SQL = load("claim")
 LINES = {name: Wide(statement) for name, statement in SQL.items() if name.startswith("line")}

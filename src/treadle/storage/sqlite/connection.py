@@ -23,16 +23,16 @@ from treadle.concurrency import forks
 from treadle.concurrency.spawn import begin, started
 from treadle.core import clock
 from treadle.errors import StorageError, StorageFull, StorageUnavailable
-from treadle.storage.rules import REFUSALS
-from treadle.storage.sqlite.asks import Asks
+from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.checkpoint import Checkpoints
-from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.eager import Callers
-from treadle.storage.sqlite.faults import translated
-from treadle.storage.sqlite.leases import Leases
+from treadle.storage.sqlite.commit_latency import Syncs
+from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.opening import Opened, open_file
-from treadle.storage.sqlite.syncs import Syncs
+from treadle.storage.sqlite.recent_leases import Leases
+from treadle.storage.sqlite.single_caller import Callers
+from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.waiting_workers import Asks
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests

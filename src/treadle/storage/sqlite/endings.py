@@ -11,9 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from treadle.core.model import SUPERSEDED, UPSTREAM, NewJob, Record, State
-from treadle.storage.rules import expires_at, first_moment, keeps_key
-from treadle.storage.sqlite.desk import SQL, Desk
+from treadle.storage.row_rules import expires_at, first_moment, keeps_key
 from treadle.storage.sqlite.rows import text
+from treadle.storage.sqlite.unit_of_work import SQL, Desk
 
 STEP: Final = 64  # dependents between two turns of the loop: 1.5 ms
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from treadle.core import defaults
 from treadle.core.model import NewJob, Record, State
 from treadle.errors import KeyHeld, StorageError, UnknownUpstream
-from treadle.storage.rules import (
+from treadle.storage.row_rules import (
     check_reach,
     first_moment,
     named_by,
@@ -25,10 +25,10 @@ from treadle.storage.rules import (
     turn,
 )
 from treadle.storage.sqlite import endings
-from treadle.storage.sqlite.desk import SQL as DESK
-from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.rows import DOWN, LIMITS, MORE, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import Rows, load
+from treadle.storage.sqlite.unit_of_work import SQL as DESK
+from treadle.storage.sqlite.unit_of_work import Desk
 
 SQL = load("enqueue")
 ROOM = bytearray(72)  # what a claim and an ending add to a plain row, if worker and result are not long

@@ -1,7 +1,7 @@
 -- Both inserts are repeated by row (statements.py). `add_plain` leaves a known id as it is, and its rows are counted
 -- afterwards. `add_any` stores what `plan` found to be new: a conflict is an error, and undoes the call.
 
--- The number of a row is never given to another, so that who leased a row here may end it by number (leases.py): prune
+-- The number of a row is never given to another, so that who leased a row here may end it by number (recent_leases.py): prune
 -- keeps the greatest when it takes the last row (meta 'top').
 
 -- name: top

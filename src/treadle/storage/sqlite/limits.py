@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from treadle.core.model import LimitChange, LimitFacts
-from treadle.storage.admit import rule_for
-from treadle.storage.limiting import acting, changed, gathered, named, rows
-from treadle.storage.sqlite.desk import SQL as DESK
-from treadle.storage.sqlite.desk import Desk
+from treadle.storage.admission import rule_for
+from treadle.storage.limit_facts import acting, changed, gathered, named, rows
 from treadle.storage.sqlite.rows import decode_rule, encode, text
 from treadle.storage.sqlite.statements import load
+from treadle.storage.sqlite.unit_of_work import SQL as DESK
+from treadle.storage.sqlite.unit_of_work import Desk
 
 SQL = load("limits")
 

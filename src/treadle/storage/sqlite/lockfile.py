@@ -2,7 +2,7 @@
 
 Without it two busy processes share the writes 11 to 89, and one of them waits half a second (measured); and two
 connections could write and checkpoint at once, which SQLite before 3.51.3 does not always survive. Its holder may leave
-a note in it for the next ones (asks.py).
+a note in it for the next ones (waiting_workers.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from treadle.core import clock
 from treadle.core.private_files import make_file, share
 from treadle.errors import BadUrl, NotADatabase, StorageFull, StorageUnavailable
-from treadle.storage.sqlite.gather import Gathering
+from treadle.storage.sqlite.bulk_read import Gathering
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.migrate import check, known, migrate
 

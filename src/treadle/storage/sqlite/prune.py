@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from treadle.storage.admit import Usage, is_over, rule_for
-from treadle.storage.sqlite.desk import Desk
+from treadle.storage.admission import Usage, is_over, rule_for
+from treadle.storage.sqlite.advance_due import tend
 from treadle.storage.sqlite.rows import AFTER, KEY, LABELS, MEMO, decode, from_json, text
 from treadle.storage.sqlite.statements import load
-from treadle.storage.sqlite.tend import tend
+from treadle.storage.sqlite.unit_of_work import Desk
 
 SQL = load("prune")
 STEP = 128  # rows deleted between two turns of the loop: 2-3 ms

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from treadle.core.model import APPLIED, CHILDREN, UPSTREAM, Outcome, Record, Settled, State
 from treadle.errors import KeyHeld
-from treadle.storage.rules import expires_at, needed, noted, tolerated, within
+from treadle.storage.row_rules import expires_at, needed, noted, tolerated, within
 from treadle.storage.sqlite import endings
-from treadle.storage.sqlite.desk import SQL as DESK
-from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.unit_of_work import SQL as DESK
+from treadle.storage.sqlite.unit_of_work import Desk
 
 WAITING = State.WAITING
 STEP: Final = 64  # rows between two turns of the loop

@@ -12,7 +12,7 @@ import msgspec
 
 from treadle.core import defaults
 from treadle.core.model import Limit, NewJob, Presence, Record, State
-from treadle.storage.rules import rank
+from treadle.storage.row_rules import rank
 
 DOWN: Final = 1  # somebody waits, or waited, for it: its ending must be counted
 KEY: Final = 2  # it has a key
@@ -135,7 +135,7 @@ def inserted(row: Record, seq: int, flags: int, key: str | None) -> tuple[Any, .
 
 
 def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:
-    """The parameters of desk.sql `put`."""
+    """The parameters of unit_of_work.sql `put`."""
     return (
         flags, NUMBER[row.state], row.version, row.pending, row.slack, row.ran, row.place, row.joined_at, row.due_at,
         row.deadline_at, row.attempt, row.lost, row.worker, row.parked, row.result, row.value, row.error, row.reason,

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.model import APPLIED, ASKED, SUPERSEDED, Held, Hold, Outcome, Presence, Record, Settled, State
 from treadle.errors import UnknownUpstream
-from treadle.storage.admit import may_go_on
-from treadle.storage.carrying import gone
-from treadle.storage.rules import (
+from treadle.storage.admission import may_go_on
+from treadle.storage.row_rules import (
     CLOCK_BACK,
     REFUSALS,
     awaited,
@@ -28,12 +27,13 @@ from treadle.storage.rules import (
     within,
 )
 from treadle.storage.sqlite import endings, enqueue, reopen, slots
-from treadle.storage.sqlite.desk import SQL as DESK
-from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite.advance_due import tend
 from treadle.storage.sqlite.rows import DOWN, KEY, NUMBER, SLOW_END, encode, run_of, text
 from treadle.storage.sqlite.slots import SQL as SLOTS
 from treadle.storage.sqlite.statements import load
-from treadle.storage.sqlite.tend import tend
+from treadle.storage.sqlite.unit_of_work import SQL as DESK
+from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.transfer import gone
 
 SQL = load("settle")
 BY_ID, BY_SEQ = (SQL["succeed"].format(which=f"job.{column} = e.key") for column in ("id", "seq"))

@@ -1,7 +1,7 @@
 -- Endings take only running rows that nobody waits for and that hold no key (flags & 3 = 0), nor a slot where somebody
 -- stands aside for it (flags & 27 = 0): they touch no other row. Those of one version and attempt go together, as
 -- {id: result}: two thirds of the time of the general form; and where all results are alike, as [id, ...]: half of it.
--- Those that were leased here lately are found by number (leases.py), at best from the first to the last.
+-- Those that were leased here lately are found by number (recent_leases.py), at best from the first to the last.
 
 -- name: glance
 SELECT (SELECT value FROM meta WHERE name = 'move'), EXISTS (SELECT 1 FROM slot);

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from treadle.storage.rules import costs
-from treadle.storage.sqlite.desk import SQL as DESK
-from treadle.storage.sqlite.desk import Desk
+from treadle.storage.row_rules import costs
 from treadle.storage.sqlite.rows import LIMITS, SLOT, decode_all, text
 from treadle.storage.sqlite.statements import load
+from treadle.storage.sqlite.unit_of_work import SQL as DESK
+from treadle.storage.sqlite.unit_of_work import Desk
 
 SQL = load("slots")
 

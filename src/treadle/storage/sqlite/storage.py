@@ -28,8 +28,22 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import BadUrl
-from treadle.storage.carrying import Carried, Load, Mark
-from treadle.storage.checks import (
+from treadle.storage.sqlite import queries, transfer
+from treadle.storage.sqlite.connection import Database
+from treadle.storage.sqlite.enqueue import add_plain, enqueue
+from treadle.storage.sqlite.errors import translated
+from treadle.storage.sqlite.handoff import Box, Posts
+from treadle.storage.sqlite.limits import set_limits
+from treadle.storage.sqlite.notifier import Bell
+from treadle.storage.sqlite.prune import prune
+from treadle.storage.sqlite.rows import is_plain
+from treadle.storage.sqlite.run_transaction import OwnTransaction
+from treadle.storage.sqlite.settle import heartbeat, settle
+from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.user_transaction import Known, Within
+from treadle.storage.topic_waiters import Hub
+from treadle.storage.transfer import Carried, Load, Mark
+from treadle.storage.value_checks import (
     check_ask,
     check_beat,
     check_changes,
@@ -37,20 +51,6 @@ from treadle.storage.checks import (
     guarded_settle,
     guarded_settle_claim,
 )
-from treadle.storage.hints import Hub
-from treadle.storage.sqlite import carry, look
-from treadle.storage.sqlite.connection import Database
-from treadle.storage.sqlite.desk import Desk
-from treadle.storage.sqlite.enqueue import add_plain, enqueue
-from treadle.storage.sqlite.faults import translated
-from treadle.storage.sqlite.limits import set_limits
-from treadle.storage.sqlite.own import OwnTransaction
-from treadle.storage.sqlite.posts import Box, Posts
-from treadle.storage.sqlite.prune import prune
-from treadle.storage.sqlite.rows import is_plain
-from treadle.storage.sqlite.settle import heartbeat, settle
-from treadle.storage.sqlite.wake import Bell
-from treadle.storage.sqlite.within import Known, Within
 
 INLINE = 128  # rows read on the loop at once: about 1 ms
 
@@ -155,26 +155,26 @@ class SqliteStorage:
             for at in range(0, len(ids), INLINE):
                 if at:
                     await _turn()
-                found += look.by_ids(self._file.look, ids[at : at + INLINE])
+                found += queries.by_ids(self._file.look, ids[at : at + INLINE])
         except Exception as error:
             raise translated(error, self.path) from error
         return found
 
     async def find(self, query: Query) -> Page:
-        search = look.Search(query)
+        search = queries.Search(query)
         seqs, total = await self._search(search.run)
         rows = []
         for at in range(0, min(len(seqs), query.limit), INLINE):
             if at:
                 await _turn()
-            rows += look.by_seqs(self._file.look, seqs[at : min(at + INLINE, query.limit)])
+            rows += queries.by_seqs(self._file.look, seqs[at : min(at + INLINE, query.limit)])
         return search.page(rows, len(seqs) > query.limit, total)
 
     async def stats(self) -> Stats:
         now = self._now()
-        found = await self._search(look.counts)
+        found = await self._search(queries.counts)
         db = self._file.look
-        return Stats(counts=look.told(db, found, now), workers=look.workers(db, now), limits=await self.limits())
+        return Stats(counts=queries.told(db, found, now), workers=queries.workers(db, now), limits=await self.limits())
 
     async def _search(self, read: Callable[[Any], Any]) -> Any:
         try:
@@ -187,9 +187,9 @@ class SqliteStorage:
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         self._file.check_process()
         if not use:
-            return look.limits(self._file.look)
+            return queries.limits(self._file.look)
         now = self._now()
-        found: tuple[LimitUse, ...] = await self._search(lambda db: look.limits_in_use(db, now))
+        found: tuple[LimitUse, ...] = await self._search(lambda db: queries.limits_in_use(db, now))
         return found
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
@@ -214,25 +214,25 @@ class SqliteStorage:
 
     async def read_mark(self) -> Mark | None:
         self._file.check_process()
-        return carry.read_mark(self._file.look)
+        return transfer.read_mark(self._file.look)
 
     async def set_mark(self, mark: Mark) -> None:
-        await self._file.submit(lambda desk: carry.set_mark(desk, mark))
+        await self._file.submit(lambda desk: transfer.set_mark(desk, mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Load:
         self._file.check_process()
         db = self._file.look
-        seqs, jobs = carry.page(db, cursor, limit + 1), list[Carried]()
-        head = carry.first(db) if cursor is None else Load()
+        seqs, jobs = transfer.page(db, cursor, limit + 1), list[Carried]()
+        head = transfer.first(db) if cursor is None else Load()
         for at in range(0, min(len(seqs), limit), INLINE):
             if at:
                 await _turn()
-            jobs += carry.jobs(db, seqs[at : min(at + INLINE, limit)])
+            jobs += transfer.jobs(db, seqs[at : min(at + INLINE, limit)])
         more = str(seqs[limit - 1]) if len(seqs) > limit else None
         return Load(tuple(jobs), head.rules, head.rates, more)
 
     async def load(self, load: Load, mark: Mark) -> None:
-        await self._file.submit(lambda desk: carry.load(desk, load, mark), max(1, len(load.jobs)))
+        await self._file.submit(lambda desk: transfer.load(desk, load, mark), max(1, len(load.jobs)))
 
     # --- inside a transaction
 

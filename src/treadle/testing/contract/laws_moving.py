@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from treadle.core.model import Limit, Record
 from treadle.errors import MoveFailed, StorageMoved, StorageUnavailable
-from treadle.storage.carrying import Carried, Mark, Role, digest, handed_over
 from treadle.storage.contract import Fused, Movable, Storage
+from treadle.storage.transfer import Carried, Mark, Role, digest, handed_over
 from treadle.testing.clock import HandClock
 from treadle.testing.contract.kit import (
     READY,

@@ -21,8 +21,8 @@ from treadle.core.model import (
     Resume,
 )
 from treadle.errors import BadOption, TooLarge
-from treadle.storage.carrying import Carried, Load, Mark
 from treadle.storage.contract import Fused, Movable, Storage
+from treadle.storage.transfer import Carried, Load, Mark
 from treadle.testing.contract.kit import (
     READY,
     RUNNING,

@@ -71,7 +71,7 @@ BEGIN
         ORDER BY a.xact_start LIMIT 1), 'an open transaction');
 END $$;
 
--- `replaces` of storage/carrying.py. Marks written by older versions have no turn, run and step.
+-- `replaces` of storage/transfer.py. Marks written by older versions have no turn, run and step.
 CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN coalesce(stored ->> 'run', '') = mark ->> 'run'

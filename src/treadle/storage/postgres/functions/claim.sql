@@ -20,7 +20,7 @@
 -- outs, told, slow: see `settle`; outs NULL: nothing.
 -- ask, NULL: for nothing: worker, name, slot, lines and shares (of each), tasks [name, ...] or null, leases (of these,
 -- null: `lease`), rooms (of these, null: no bound) or null, limit, lease, ids, holds; floors {queue: [rank, place]} or
--- null: where the line may be looked at first, see head.py.
+-- null: where the line may be looked at first, see scan_floor.py.
 -- -> what `settle` says (state -1: the status in `spec`, n in `version`, why in `more`); then the rows in the order of
 -- their turns; then one without a spec: `version` 1 if this ticket was asked before, 2 if there is more to look at (see
 -- walk), `attempt` how many stepped aside, `created_at` the moment, `due_at` the next one.

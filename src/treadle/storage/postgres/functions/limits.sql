@@ -1,4 +1,4 @@
--- May a job start now? The arithmetic of storage/admit.py once more.
+-- May a job start now? The arithmetic of storage/admission.py once more.
 
 -- The moment by the clock of the test, or of the server: later than that of a call that waited for locks meanwhile.
 CREATE FUNCTION instant(moment float8) RETURNS float8 LANGUAGE sql VOLATILE AS $$

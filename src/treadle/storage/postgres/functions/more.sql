@@ -7,7 +7,7 @@ CREATE FUNCTION is_bare(r job) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- What a row says beyond the columns that every row is told with; NULL when all of it is as in a plain job.
--- rows.py reads it. look.py calls it where nothing of ours is on the search path, so it can call nothing.
+-- rows.py reads it. queries.py calls it where nothing of ours is on the search path, so it can call nothing.
 CREATE FUNCTION more_of(r job, steps json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     IF r.state < 3 AND r.after IS NULL AND r.slack = 0 AND r.pending = 0 AND NOT r.ran AND NOT r.memo AND r.round = 0

@@ -1,4 +1,4 @@
--- The limits as they are changed: storage/limiting.py once more. What is known of a limit stands in limit_fact, one fact a
+-- The limits as they are changed: storage/limit_facts.py once more. What is known of a limit stands in limit_fact, one fact a
 -- row, and each change touches its own; `rule` keeps the rule that acts, derived from them. One change at a time, because two
 -- that derive at once would each miss the other's fact.
 

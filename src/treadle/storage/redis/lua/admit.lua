@@ -1,4 +1,4 @@
--- May a job start now? storage/admit.py once more; the log of starts is a sorted set, their sum a counter beside it.
+-- May a job start now? storage/admission.py once more; the log of starts is a sorted set, their sum a counter beside it.
 A = { rules = {}, usage = {}, spent = {} }
 local EPSILON = 1e-9
 local BACK_MOST = 1000                   -- who come back in one go; more come at the next look

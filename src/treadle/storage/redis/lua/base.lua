@@ -9,7 +9,7 @@ else
 end
 local NOW_BYTES = struct.pack('>d', now)
 
--- A move of house (storage/carrying.py) keeps a verb from doing what it always does, unless the mark begins with `but`.
+-- A move of house (storage/transfer.py) keeps a verb from doing what it always does, unless the mark begins with `but`.
 local MOVE, mark = ns .. ':move', nil     -- asked for once, also by two verbs in one script
 local quiet                              -- nothing is there that a settle or a claim makes way for, as mostly
 local function away(but)

@@ -1,4 +1,4 @@
--- The limits as they are changed: storage/limiting.py once more. The hash `facts` has each fact by itself, "kind:name" to the
+-- The limits as they are changed: storage/limit_facts.py once more. The hash `facts` has each fact by itself, "kind:name" to the
 -- rule as msgpack or to the end of a pause; the hash `rules` has the rule that acts, derived from them.
 F = {}
 local FACTS = ns .. ':facts'

@@ -1,4 +1,4 @@
--- The mark of a move, fenced as `replaces` of storage/carrying.py says.
+-- The mark of a move, fenced as `replaces` of storage/transfer.py says.
 -- `bytes`: the first letter of its role, then JSON. Writes it -> nil, or the stored mark if that refuses it.
 local M = {}
 function M.write(bytes)

@@ -1,5 +1,5 @@
 -- ARGV: now, s to keep, root, number of a leaving.   The first shard has taken this workflow. It is not forgotten at once: a
--- fail-over may lose what the first shard took last, and then it is brought again (crossing.py). With root '': answers
+-- fail-over may lose what the first shard took last, and then it is brought again (cross_shard.py). With root '': answers
 -- what is kept of the leaving, { number, { id, job, row, ... } }, or {}.
 local SENT, SENT_AT = ns .. ':sent', ns .. ':sent:at'
 for _, old in ipairs(call('ZRANGEBYSCORE', SENT_AT, '-inf', num(now - ARGV[2]), 'LIMIT', 0, 100)) do

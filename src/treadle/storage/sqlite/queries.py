@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from treadle.core.model import Count, Limit, LimitUse, Page, Presence, Query, Record
-from treadle.storage import looking
-from treadle.storage.admit import Usage, rate_use, rule_for
-from treadle.storage.sqlite.desk import BY_IDS, BY_SEQS
+from treadle.storage import queries
+from treadle.storage.admission import Usage, rate_use, rule_for
 from treadle.storage.sqlite.limits import SQL as LIMITS
 from treadle.storage.sqlite.limits import read
 from treadle.storage.sqlite.rows import (
@@ -26,8 +25,9 @@ from treadle.storage.sqlite.rows import (
     text,
 )  # fmt: skip
 from treadle.storage.sqlite.statements import load
+from treadle.storage.sqlite.unit_of_work import BY_IDS, BY_SEQS
 
-SQL = load("look")
+SQL = load("queries")
 
 ORDERS = {
     "newest": "j.created_at DESC, j.id DESC",
@@ -67,7 +67,7 @@ class Search:
 
     def __init__(self, query: Query) -> None:
         self.query = query
-        self.cursor = None if query.cursor is None else looking.read_cursor(query.cursor, query.order)
+        self.cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
         self._where: list[str] = []
         self._values: list[Any] = []
         self._narrow()
@@ -132,7 +132,7 @@ class Search:
         return f"WHERE {' AND '.join(self._where)}" if self._where else ""
 
     def page(self, rows: Sequence[Record], more: bool, total: int | None) -> Page:
-        cursor = looking.cursor_of(rows[-1], self.query.order) if more and rows else None
+        cursor = queries.cursor_of(rows[-1], self.query.order) if more and rows else None
         return Page(tuple(rows), cursor, total)
 
 
@@ -157,28 +157,28 @@ def told(db: sqlite3.Connection, found: Sequence[Any], now: float) -> tuple[Coun
 
 def workers(db: sqlite3.Connection, now: float) -> tuple[Presence, ...]:
     found = ((decode_presence(presence), seen) for presence, seen in db.execute(SQL["workers"]).fetchall())
-    return looking.workers(found, now)
+    return queries.workers(found, now)
 
 
 def limits(db: sqlite3.Connection) -> tuple[LimitUse, ...]:
-    return looking.limit_uses(read(db.execute(LIMITS["all_facts"])))
+    return queries.limit_uses(read(db.execute(LIMITS["all_facts"])))
 
 
 def limits_in_use(db: sqlite3.Connection, now: float) -> tuple[LimitUse, ...]:
     """Read in the thread that searches."""
     facts = read(db.execute(LIMITS["all_facts"]))
-    rules, used = looking.acting_rules(facts), dict[str, int]()
+    rules, used = queries.acting_rules(facts), dict[str, int]()
     if not rules:
         return ()
     for key, taken, live in from_json(db.execute(SQL["used"]).fetchone()[0]):
         rule = rule_for(rules, key)
         used[key] = taken if rule is not None and rule.hold == "ended" else live
     aside = dict(from_json(db.execute(SQL["aside"]).fetchone()[0]))
-    return looking.limit_uses(facts, used, aside, _rates(db, rules, now))
+    return queries.limit_uses(facts, used, aside, _rates(db, rules, now))
 
 
-def _rates(db: sqlite3.Connection, rules: Mapping[str, Limit], now: float) -> dict[str, looking.RateUse]:
-    found = dict[str, looking.RateUse]()
+def _rates(db: sqlite3.Connection, rules: Mapping[str, Limit], now: float) -> dict[str, queries.RateUse]:
+    found = dict[str, queries.RateUse]()
     for key, tokens, at in db.execute(SQL["rated"]).fetchall():
         rule = rule_for(rules, key)
         if rule is not None and rule.rate is not None:

@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 from treadle.core import clock
 from treadle.core.model import NewJob, Outcome, Record, Settled
 from treadle.errors import BadSession, StorageError, StorageUnavailable
-from treadle.storage.checks import check_jobs, guarded_settle
-from treadle.storage.rules import REFUSALS
-from treadle.storage.sessions import SqliteSession, session_of
-from treadle.storage.sqlite import look
-from treadle.storage.sqlite.desk import Desk
+from treadle.storage.row_rules import REFUSALS
+from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.enqueue import enqueue
-from treadle.storage.sqlite.faults import translated
+from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import WAIT
 from treadle.storage.sqlite.migrate import check, known
 from treadle.storage.sqlite.settle import settle
+from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.user_session import SqliteSession, session_of
+from treadle.storage.value_checks import check_jobs, guarded_settle
 
 T = TypeVar("T")
 Steps = Callable[[Desk], Generator[Any, Any, T]]
@@ -89,7 +89,7 @@ class Within:
         raw = await self._connection()
         with _texts(raw):
             self._file.check(raw)
-            return look.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a look needs of a connection
+            return queries.by_ids(Plain(raw), ids)  # type: ignore[arg-type]  # all that a look needs of a connection
 
     async def _do(self, steps: Steps[T]) -> T:
         raw = await self._connection()

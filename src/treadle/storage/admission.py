@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeGuard
 from msgspec import Struct, field
 
 from treadle.core.model import Hold, Limit, Record, State
-from treadle.storage.rules import costs, within
+from treadle.storage.row_rules import costs, within
 
 GONE: Final = 30 * 86_400.0  # s after the last start, where no rule counts it
 

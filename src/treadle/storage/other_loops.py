@@ -25,9 +25,9 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import NestedTransaction
-from treadle.storage.carrying import Mark, mark_of
 from treadle.storage.contract import Bound, Fused, Storage, Transaction
-from treadle.storage.sessions import transactional
+from treadle.storage.transfer import Mark, mark_of
+from treadle.storage.user_session import transactional
 
 T = TypeVar("T")
 

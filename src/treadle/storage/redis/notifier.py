@@ -14,9 +14,9 @@ from typing import Any, Final
 import hiredis
 import msgspec
 
-from treadle.storage.hints import Hub
-from treadle.storage.redis.connection import Pool
-from treadle.storage.redis.places import CONNECT
+from treadle.storage.redis.pool import Pool
+from treadle.storage.redis.topology import CONNECT
+from treadle.storage.topic_waiters import Hub
 
 AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
 IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left

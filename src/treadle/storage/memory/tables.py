@@ -15,10 +15,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Limit, LimitFacts, NewJob, Record, State
-from treadle.storage.admit import Admission, Asker, Usage, is_over, opens_at, rule_for
-from treadle.storage.limiting import acting, is_empty
+from treadle.storage.admission import Admission, Asker, Usage, is_over, opens_at, rule_for
+from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.memory.ordered import Ordered, Spot
-from treadle.storage.rules import costs, named_costs, rank, turn
+from treadle.storage.row_rules import costs, named_costs, rank, turn
 
 
 def spot_of(row: Record) -> Spot:

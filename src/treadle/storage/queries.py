@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
 from treadle.errors import UNREADABLE, BadOption
-from treadle.storage.admit import rule_for
-from treadle.storage.limiting import acting
-from treadle.storage.rules import rank
+from treadle.storage.admission import rule_for
+from treadle.storage.limit_facts import acting
+from treadle.storage.row_rules import rank
 
 Key = tuple[Any, ...]
 EMPTY: Mapping[str, int] = {}

@@ -20,7 +20,7 @@ from msgspec import Struct
 from treadle.core.model import Record, State
 from treadle.errors import UNREADABLE, StorageError
 from treadle.ports import Pulled
-from treadle.storage.composed.calls import Port, here
+from treadle.storage.composed.port_calls import Port, here
 
 log = logging.getLogger("treadle")
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from treadle.core.model import FINAL, Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State, Stats
-from treadle.storage import looking
-from treadle.storage.admit import counted, rule_for
-from treadle.storage.limiting import gathered
-from treadle.storage.postgres.connection import Runner
+from treadle.storage import queries
+from treadle.storage.admission import counted, rule_for
+from treadle.storage.limit_facts import gathered
+from treadle.storage.postgres.pool import Runner
 from treadle.storage.postgres.rows import NUMBER, STATES, TOLD, TOLD_ENDED, heard, record, said, text
 
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
@@ -130,7 +130,7 @@ def _tables(query: Query) -> list[tuple[str, str]]:
 
 
 async def find(run: Runner, query: Query) -> Page:
-    cursor = None if query.cursor is None else looking.read_cursor(query.cursor, query.order)
+    cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
     limit, tables = max(query.limit, 0), _tables(query)
     if not tables:
         return Page(total=0 if query.count else None)
@@ -151,7 +151,7 @@ async def find(run: Runner, query: Query) -> Page:
     rows = [record(row[: -len(columns)]) for row in found[:limit]]
     total = await _total(run, where, tables) if query.count else None
     more = rows and len(found) > limit
-    return Page(tuple(rows), looking.cursor_of(rows[-1], query.order) if more else None, total)
+    return Page(tuple(rows), queries.cursor_of(rows[-1], query.order) if more else None, total)
 
 
 def _cut(order: str, cursor: tuple[Any, ...]) -> list[Any]:
@@ -176,7 +176,7 @@ async def stats(run: Runner, now: float | None) -> Stats:
     found = [(_presence(presence), seen) for presence, seen in await run.run(WORKERS, [])]
     return Stats(
         counts=tuple(_count(row, now) for row in counts),
-        workers=looking.workers(found, now),
+        workers=queries.workers(found, now),
         limits=await limits(run, now),
     )
 
@@ -191,9 +191,9 @@ def _count(row: tuple[Any, ...], now: float) -> Count:
 
 async def limits(run: Runner, now: float | None, use: bool = True) -> tuple[LimitUse, ...]:
     facts = await limit_facts(run)
-    rules = looking.acting_rules(facts)
+    rules = queries.acting_rules(facts)
     if not rules or not use:
-        return looking.limit_uses(facts)
+        return queries.limit_uses(facts)
     used: dict[str, int] = {}
     for name, live, begun in await run.run(USES, []):
         key = heard(name)
@@ -205,7 +205,7 @@ async def limits(run: Runner, now: float | None, use: bool = True) -> tuple[Limi
         rule = rule_for(rules, heard(name))
         if rule is not None:
             rates[heard(name)] = counted(rule, left), opens
-    return looking.limit_uses(facts, used, parked, rates)
+    return queries.limit_uses(facts, used, parked, rates)
 
 
 async def limit_facts(run: Runner) -> dict[str, LimitFacts]:

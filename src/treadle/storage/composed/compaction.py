@@ -12,8 +12,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 from treadle.storage.composed.log import Log, pieces
+from treadle.storage.composed.log_entries import Announce, Base, Op, Tidied
 from treadle.storage.composed.replica import Replica
-from treadle.storage.composed.words import Announce, Base, Op, Tidied
 
 STALE: Final = 86400.0  # s after which announced parts that came to nothing are deleted
 

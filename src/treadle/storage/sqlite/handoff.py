@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.errors import StorageError
-from treadle.storage.sqlite import look
-from treadle.storage.sqlite.asks import Ask
+from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.connection import Database
-from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
+from treadle.storage.sqlite.notifier import Bell
 from treadle.storage.sqlite.rows import encode, to_json
-from treadle.storage.sqlite.wake import Bell
+from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.waiting_workers import Ask
 
 SAID: Final = 16_384  # bytes of a row that are told
 
@@ -150,7 +150,7 @@ class Posts:
             self._file.check_process()  # or a thread may be closing it
             row = _read(said)
             if isinstance(row, str):
-                [row] = look.by_ids(self._file.look, [row])
+                [row] = queries.by_ids(self._file.look, [row])
         except Exception:
             return  # the worker's next claim will find it, or say what is wrong
         if row is not None and row.state is State.RUNNING and row.worker is not None:

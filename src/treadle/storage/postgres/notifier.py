@@ -13,13 +13,13 @@ from typing import Final
 import msgspec
 
 from treadle.errors import UNREADABLE
-from treadle.storage.hints import Hub
-from treadle.storage.postgres.connection import CONNECT
-from treadle.storage.postgres.faults import Said
-from treadle.storage.postgres.line import Line, connect
+from treadle.storage.postgres.connection import Line, connect
+from treadle.storage.postgres.errors import Said
+from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.rows import heard
 from treadle.storage.postgres.statements import channel_of, quoted
 from treadle.storage.postgres.topics import KINDS, NOTIFY, kind_of, payloads
+from treadle.storage.topic_waiters import Hub
 
 AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
 PING: Final = 20.0  # s until the connection is asked whether it lives

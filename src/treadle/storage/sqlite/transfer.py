@@ -9,15 +9,15 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 
-from treadle.storage.carrying import SHUT, Carried, Edge, Load, Mark, Rate, check_replaces, decode_mark, encode_mark
-from treadle.storage.sqlite import limits, look
-from treadle.storage.sqlite.desk import SQL as DESK
-from treadle.storage.sqlite.desk import Desk
+from treadle.storage.sqlite import limits, queries
 from treadle.storage.sqlite.enqueue import SQL as ENQUEUE
 from treadle.storage.sqlite.rows import AFTER, DOWN, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import load as statements
+from treadle.storage.sqlite.unit_of_work import SQL as DESK
+from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.transfer import SHUT, Carried, Edge, Load, Mark, Rate, check_replaces, decode_mark, encode_mark
 
-SQL = statements("carry")
+SQL = statements("transfer")
 ADD = ENQUEUE["add_any"]
 STEP = 128  # rows between two turns of the loop
 
@@ -55,7 +55,7 @@ def page(db: sqlite3.Connection, cursor: str | None, limit: int) -> list[int]:
 
 
 def jobs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Carried]:
-    rows = look.by_seqs(db, seqs)
+    rows = queries.by_seqs(db, seqs)
     ids = text([row.job.id for row in rows])
     keys = {id for (id,) in db.execute(SQL["keys"], (text(seqs),))}
     behind = dict(db.execute(SQL["behinds"], (ids,)).fetchall())

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from treadle.storage.admit import Usage
-from treadle.storage.carrying import Carried, Load, Rate
-from treadle.storage.carrying import Edge as Waits
-from treadle.storage.memory.book import Book
+from treadle.storage.admission import Usage
 from treadle.storage.memory.endings import Edge, Endings
+from treadle.storage.memory.tables import Book
+from treadle.storage.transfer import Carried, Load, Rate
+from treadle.storage.transfer import Edge as Waits
 
 
 def unload(book: Book, ends: Endings, cursor: str | None, limit: int) -> Load:

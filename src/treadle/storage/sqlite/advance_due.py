@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.model import EXPIRED, Record, State
-from treadle.storage import rules
+from treadle.storage import row_rules
 from treadle.storage.sqlite import endings
-from treadle.storage.sqlite.desk import Desk
 from treadle.storage.sqlite.rows import AGING, LANE, LIMITS, SLOT, text
 from treadle.storage.sqlite.statements import load
+from treadle.storage.sqlite.unit_of_work import Desk
 
-SQL = load("tend")
+SQL = load("advance_due")
 STEP = 64  # rows of the slow road between two turns of the loop
 
 
@@ -67,7 +67,7 @@ def _act(desk: Desk, row: Record) -> Generator[None, None, None]:
     if row.deadline_at is not None and row.deadline_at <= now and not row.ran:
         endings.end(desk, row, State.FAILED, EXPIRED, "its deadline passed")
     elif row.state is State.RUNNING:
-        desk.join(rules.lost(row, now), now)
+        desk.join(row_rules.lost(row, now), now)
         desk.call_in(row)
     elif row.state is State.READY:
         desk.join(row, row.due_at or now)

@@ -11,12 +11,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Claim, Claimed, Record
-from treadle.storage.carrying import SETTLES, refusal
-from treadle.storage.redis import carry, look
-from treadle.storage.redis.crossing import FRESH, Crossing, together
+from treadle.storage.redis import queries, transfer
+from treadle.storage.redis.cross_shard import FRESH, Crossing, together
+from treadle.storage.redis.routing import Spot, dealt, in_order
 from treadle.storage.redis.rows import encode
-from treadle.storage.redis.spread import Spot, dealt, in_order
 from treadle.storage.redis.storage import RedisStorage
+from treadle.storage.transfer import SETTLES, refusal
 
 
 class Claims:
@@ -37,7 +37,7 @@ class Claims:
         """What the shards said of their lines -> what could be had. None: something was half done, they are to say it
         again."""
         for answer in told:
-            mark = carry.away(answer)
+            mark = transfer.away(answer)
             if mark is not None:
                 if mark.role == SETTLES:
                     return Claimed()
@@ -60,7 +60,7 @@ class Claims:
         claimed = await together(shard.claim(ask) for shard in shards)
         rows = [row for each in claimed for row in each.records]
         moments = [each.next_in for each in claimed if each.next_in is not None]
-        return Claimed(tuple(look.repeated_order(rows, ask.queues)), min(moments) if moments else None)
+        return Claimed(tuple(queries.repeated_order(rows, ask.queues)), min(moments) if moments else None)
 
     async def _claim_lines(
         self, ask: Claim, lines: Sequence[Sequence[Sequence[Spot]]], moments: list[float | None]

@@ -11,9 +11,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from treadle.core.model import LimitFacts
-from treadle.storage.carrying import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark, overtaken
-from treadle.storage.limiting import rows
-from treadle.storage.redis.look import Reader, limit_facts
+from treadle.storage.limit_facts import rows
+from treadle.storage.redis.queries import Reader, limit_facts
 from treadle.storage.redis.rows import (
     decode_any,
     doubles,
@@ -26,6 +25,7 @@ from treadle.storage.redis.rows import (
     row_bytes,
     until_bytes,
 )
+from treadle.storage.transfer import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark, overtaken
 
 AWAY: Final = b"\0"  # what a script answers first when a mark keeps it from doing what it always does
 MOST: Final = 500  # jobs in one script: some 10 ms of the server's time

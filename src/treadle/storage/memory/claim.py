@@ -8,10 +8,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from treadle.core.model import Claim, Record, State
-from treadle.storage.admit import Admission
-from treadle.storage.memory.book import Book
+from treadle.storage.admission import Admission
 from treadle.storage.memory.endings import Endings
-from treadle.storage.rules import ASIDE_MOST, costs, keeps_key, named_costs, within
+from treadle.storage.memory.tables import Book
+from treadle.storage.row_rules import ASIDE_MOST, costs, keeps_key, named_costs, within
 
 
 class Taking:

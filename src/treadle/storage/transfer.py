@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from treadle.core.model import LimitFacts, Record, Settled, State
 from treadle.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
-from treadle.storage.rules import first_moment
+from treadle.storage.row_rules import first_moment
 
 log = logging.getLogger("treadle")
 

@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 from msgspec.structs import replace
 
 from treadle.core.model import Count, Limit, LimitFacts, LimitUse, Page, Presence, Query, Record, State
-from treadle.storage import looking
-from treadle.storage.admit import counted, rule_for
-from treadle.storage.limiting import Fact, gathered
+from treadle.storage import queries
+from treadle.storage.admission import counted, rule_for
+from treadle.storage.limit_facts import Fact, gathered
 from treadle.storage.redis.rows import STATES, decode_presence, decode_rule, pairs, record
-from treadle.storage.rules import rank
+from treadle.storage.row_rules import rank
 
 STEP: Final = 500  # rows of one trip
 TALLY: Final = 1_000  # rows counted in one trip: 2-3 ms of the server
@@ -55,20 +55,20 @@ async def find(
     dbs: Sequence[Reader], query: Query, rows_of: Callable[[list[str]], Awaitable[dict[str, Record]]]
 ) -> Page:
     """A page of what is in all of these; `rows_of` finds rows by their ids."""
-    cursor = None if query.cursor is None else looking.read_cursor(query.cursor, query.order)
+    cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
     queue, mark = query.queue, None
     if query.ahead_of is not None:
         own = (await rows_of([query.ahead_of])).get(query.ahead_of)
         if own is None or own.place is None:
             return Page(total=0 if query.count else None)
-        mark = looking.sort_key(own, "line")
+        mark = queries.sort_key(own, "line")
         if queue is None:
             queue = own.job.queue
     if query.ids:
         rows = list((await rows_of(list(dict.fromkeys(query.ids)))).values())
         if mark is not None:
             rows = [row for row in rows if _is_ahead(row, mark)]
-        return looking.find(rows, replace(query, ahead_of=None))
+        return queries.find(rows, replace(query, ahead_of=None))
     found: list[Record] = []
     total, wanted = 0, max(query.limit, 0) + 1
     async for row in _merged([_stream(db, query, queue, None if query.count else cursor) for db in dbs], query.order):
@@ -76,7 +76,7 @@ async def find(
             if query.order == "line":
                 break
             continue
-        if not looking.matches(row, query):
+        if not queries.matches(row, query):
             continue
         total += 1
         if len(found) < wanted and (cursor is None or _is_behind(row, query.order, cursor)):
@@ -85,7 +85,7 @@ async def find(
             break
     page = tuple(found[: max(query.limit, 0)])
     more = len(found) > len(page) and page
-    return Page(page, looking.cursor_of(page[-1], query.order) if more else None, total if query.count else None)
+    return Page(page, queries.cursor_of(page[-1], query.order) if more else None, total if query.count else None)
 
 
 async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> AsyncIterator[Record]:
@@ -101,7 +101,7 @@ async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> Async
         there = [number for number, head in enumerate(heads) if head is not None]
         if not there:
             return
-        first = best(there, key=lambda number: looking.sort_key(heads[number], order))  # type: ignore[arg-type]
+        first = best(there, key=lambda number: queries.sort_key(heads[number], order))  # type: ignore[arg-type]
         row = heads[first]
         if row is not None and row.job.id != last:
             last = row.job.id
@@ -110,7 +110,7 @@ async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> Async
 
 
 def _is_ahead(row: Record, mark: tuple[Any, ...]) -> bool:
-    return row.place is not None and row.job.queue == mark[0] and looking.sort_key(row, "line") < mark
+    return row.place is not None and row.job.queue == mark[0] and queries.sort_key(row, "line") < mark
 
 
 def _is_behind(row: Record, order: str, cursor: tuple[Any, ...]) -> bool:
@@ -118,7 +118,7 @@ def _is_behind(row: Record, order: str, cursor: tuple[Any, ...]) -> bool:
         return (row.created_at, row.job.id) < cursor
     if order == "ended":
         return (-(row.ended_at or 0.0), row.job.id) > (-cursor[0], cursor[1])
-    return looking.sort_key(row, order) > cursor
+    return queries.sort_key(row, order) > cursor
 
 
 async def _stream(db: Reader, query: Query, queue: str | None, cursor: tuple[Any, ...] | None) -> AsyncIterator[Record]:
@@ -204,7 +204,7 @@ async def counts(db: Reader, now: float) -> tuple[Count, ...]:
 
 async def workers(db: Reader, now: float) -> tuple[Presence, ...]:
     found = (decode_presence(each) for each in (await db.read("HGETALL", "workers"))[1::2])
-    return looking.workers(found, now)
+    return queries.workers(found, now)
 
 
 async def limit_facts(db: Reader) -> dict[str, LimitFacts]:
@@ -222,8 +222,8 @@ async def limit_facts(db: Reader) -> dict[str, LimitFacts]:
 async def limits(db: Reader, use: bool = True) -> tuple[LimitUse, ...]:
     facts = await limit_facts(db)
     if not use:
-        return looking.limit_uses(facts)
-    rules = looking.acting_rules(facts)
+        return queries.limit_uses(facts)
+    rules = queries.acting_rules(facts)
     live, begun = [_numbers(await db.read("HGETALL", name)) for name in ("live", "begun")]
     used = {key: begun[key] if _keeps(rules, key) else live.get(key, 0) for key in begun}
     aside: dict[str, int] = {}
@@ -233,13 +233,13 @@ async def limits(db: Reader, use: bool = True) -> tuple[LimitUse, ...]:
             key = f"{len(limit.encode())}:{limit}:{queue}"
             for step in [each.decode() for each in await db.read("ZRANGE", f"asides:{key}", 0, -1)]:
                 aside[limit] += await db.read("ZCARD", f"aside:{step}:{key}")
-    return looking.limit_uses(facts, used, aside, await _rates(db, rules))
+    return queries.limit_uses(facts, used, aside, await _rates(db, rules))
 
 
-async def _rates(db: Reader, rules: dict[str, Limit]) -> dict[str, looking.RateUse]:
+async def _rates(db: Reader, rules: dict[str, Limit]) -> dict[str, queries.RateUse]:
     keys = {key for name in ("spent", "bucket") for key in await db.read("HKEYS", name)}
     rated = sorted(key for key in keys if (rule := rule_for(rules, key.decode())) is not None and rule.rate)
-    found = dict[str, looking.RateUse]()
+    found = dict[str, queries.RateUse]()
     for at in range(0, len(rated), STEP):
         told = await db.call("rates", *rated[at : at + STEP])
         for n in range(0, len(told), 3):

@@ -10,8 +10,8 @@ from typing import Final
 import psycopg
 
 from treadle.errors import NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
-from treadle.storage.carrying import Mark, decode_mark
-from treadle.storage.carrying import refusal as shut
+from treadle.storage.transfer import Mark, decode_mark
+from treadle.storage.transfer import refusal as shut
 
 # Two transactions in each other's way: one of them was undone and may be repeated at once.
 AGAIN: Final = frozenset({"40001", "40P01"})

@@ -16,10 +16,10 @@ import msgspec
 
 from treadle.core.model import NewJob, Record
 from treadle.errors import StorageUnavailable
-from treadle.storage.carrying import refusal
-from treadle.storage.redis.carry import away
-from treadle.storage.redis.spread import Layout, roams
+from treadle.storage.redis.routing import Layout, roams
 from treadle.storage.redis.storage import RedisStorage
+from treadle.storage.redis.transfer import away
+from treadle.storage.transfer import refusal
 
 FRESH: Final = 5.0  # s a call over several shards is its caller's affair
 VALID: Final = 300.0  # s after it was read within which a part may be stored

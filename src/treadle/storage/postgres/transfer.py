@@ -12,10 +12,9 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from treadle.core.model import LimitFacts, Record
-from treadle.storage.carrying import Carried, Edge, InTheWay, Load, Mark, Rate, decode_mark, encode_mark, overtaken
-from treadle.storage.limiting import rows
-from treadle.storage.postgres.connection import Runner
-from treadle.storage.postgres.look import limit_facts
+from treadle.storage.limit_facts import rows
+from treadle.storage.postgres.pool import Runner
+from treadle.storage.postgres.queries import limit_facts
 from treadle.storage.postgres.rows import (
     NUMBER,
     TOLD_ENDED,
@@ -27,6 +26,7 @@ from treadle.storage.postgres.rows import (
     text,
 )  # fmt: skip
 from treadle.storage.postgres.topics import Caller, noting
+from treadle.storage.transfer import Carried, Edge, InTheWay, Load, Mark, Rate, decode_mark, encode_mark, overtaken
 
 MARK: Final = "SELECT value FROM {schema}.meta WHERE name = 'move'"
 SET_MARK: Final = noting("SELECT {schema}.set_mark(%s::float8, %s)", 1)

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence
-from treadle.storage.carrying import Load, Mark
-from treadle.wire import LimitChanges
+from treadle.storage.messages import LimitChanges
+from treadle.storage.transfer import Load, Mark
 
 RULES: Final = 5
 

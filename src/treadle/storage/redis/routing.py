@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from treadle.core.ids import is_derived
 from treadle.core.model import Claim, NewJob, Record
-from treadle.storage.rules import rank
+from treadle.storage.row_rules import rank
 
 MOST: Final = 64  # shards; each claim asks all of them
 

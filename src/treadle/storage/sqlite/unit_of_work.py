@@ -14,12 +14,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Limit, NewJob, Record, State
-from treadle.storage.admit import Admission, Asker, Usage, opens_at, rule_for
-from treadle.storage.carrying import SHUT, Mark, decode_mark, refusal
-from treadle.storage.rules import costs, first_moment, named_costs, rank, turn
+from treadle.storage.admission import Admission, Asker, Usage, opens_at, rule_for
+from treadle.storage.row_rules import costs, first_moment, named_costs, rank, turn
 from treadle.storage.sqlite import rows as columns
-from treadle.storage.sqlite.gather import Wide
-from treadle.storage.sqlite.leases import Leases
+from treadle.storage.sqlite.bulk_read import Wide
+from treadle.storage.sqlite.recent_leases import Leases
 from treadle.storage.sqlite.rows import (
     AFTER,
     DOWN,
@@ -35,8 +34,9 @@ from treadle.storage.sqlite.rows import (
     text,
 )
 from treadle.storage.sqlite.statements import load
+from treadle.storage.transfer import SHUT, Mark, decode_mark, refusal
 
-SQL = load("desk")
+SQL = load("unit_of_work")
 BY_ID = Wide(f"SELECT {FULL} FROM job j CROSS JOIN body b ON b.seq = j.seq WHERE j.id = ?")
 BY_IDS, BY_SEQS = (
     Wide(

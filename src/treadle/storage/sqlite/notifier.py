@@ -18,8 +18,8 @@ import msgspec
 from treadle.concurrency import forks
 from treadle.core.private_files import FILE, make_file, share
 from treadle.errors import UNREADABLE
-from treadle.storage.hints import Hub
-from treadle.storage.sqlite.folder import Folder
+from treadle.storage.sqlite.socket_folder import Folder
+from treadle.storage.topic_waiters import Hub
 
 MANY: Final = 50  # topics in a datagram; beyond, a kind of topics is spoken as a whole
 NET: Final = 0.2  # s between two looks whether others have committed
