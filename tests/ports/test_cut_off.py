@@ -17,7 +17,7 @@ from treadle import StorageError
 from treadle.core.model import NewJob, Query
 from treadle.errors import EventLoopError
 from treadle.ports import Ports, file_queue, file_store, memory_pubsub, memory_queue, memory_store
-from treadle.ports.files import Disk
+from treadle.ports.disk import Disk
 from treadle.storage.composed import ComposedStorage
 
 LONG = 60.0  # seconds after which a test counts as hung

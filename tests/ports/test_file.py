@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from treadle.ports import CorruptQueue, FileQueue, file_queue
-from treadle.ports.files import Disk
+from treadle.ports.disk import Disk
 from treadle.testing import HandClock
 from treadle.testing.ports.queue import *  # noqa: F403
 

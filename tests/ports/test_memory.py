@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treadle.ports import MemoryPubSub, MemoryQueue, MemoryStore, memory_backend, memory_queue, three
-from treadle.ports.held import Held, Item
+from treadle.ports.leases import Held, Item
 from treadle.testing import HandClock
 from treadle.testing.ports.pubsub import *  # noqa: F403
 from treadle.testing.ports.queue import *  # noqa: F403

@@ -16,7 +16,7 @@ from tests.servers import moto, valkey
 from treadle import App, BadOption, Worker, flow
 from treadle.blobs import DirectoryBlobs
 from treadle.ports import memory_queue
-from treadle.ports.beside import beside
+from treadle.ports.large_messages import beside
 from treadle.ports.redis import redis_pubsub, redis_store
 from treadle.ports.sqs import SqsQueue, sqs_queue
 from treadle.testing.ports.queue import *  # noqa: F403

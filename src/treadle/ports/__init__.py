@@ -17,10 +17,10 @@ from treadle.ports.contract import (
     name_of_space,
     three,
 )
+from treadle.ports.disk import Files
 from treadle.ports.file import FileQueue, file_queue
 from treadle.ports.file_backend import FileBackend, file_backend
 from treadle.ports.file_store import FileStore, file_store
-from treadle.ports.files import Files
 from treadle.ports.memory import (
     Dead,
     MemoryBackend,

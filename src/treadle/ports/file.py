@@ -15,9 +15,9 @@ from treadle.concurrency import forks
 from treadle.concurrency.group_commit import Groups, Request
 from treadle.core import clock as clocks
 from treadle.ports.contract import CorruptQueue, Pulled
-from treadle.ports.files import Disk, Files
-from treadle.ports.held import Held, Item, handle_of
+from treadle.ports.disk import Disk, Files
 from treadle.ports.journal import SEGMENT, Journal
+from treadle.ports.leases import Held, Item, handle_of
 from treadle.ports.memory import Dead
 
 T = TypeVar("T")

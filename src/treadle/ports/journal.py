@@ -17,8 +17,8 @@ import msgspec
 
 from treadle.errors import UNREADABLE
 from treadle.ports.contract import CorruptQueue
-from treadle.ports.files import Files
-from treadle.ports.held import Held, Item
+from treadle.ports.disk import Files
+from treadle.ports.leases import Held, Item
 
 SEGMENT: Final = 1 << 20  # bytes
 STEP: Final = 4  # messages carried along with each that is written, while old files hold more than is alive

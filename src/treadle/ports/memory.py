@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from treadle.core import clock as clocks
 from treadle.ports.contract import Listener, Pulled
-from treadle.ports.held import Held, Item, handle_of
+from treadle.ports.leases import Held, Item, handle_of
 
 
 class Dead(NamedTuple):
