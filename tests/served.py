@@ -15,7 +15,7 @@ from starlette.routing import Mount
 
 from treadle import App
 from treadle.server import Serving, Settings, make_site
-from treadle.server.site import Face
+from treadle.server.app import Face
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 

@@ -20,7 +20,7 @@ from treadle import App, Limit, UnknownName, Worker, current
 from treadle.admin import known_names
 from treadle.cli.root import run
 from treadle.server import Settings, Token
-from treadle.server.tokens import digest
+from treadle.server.auth.tokens import digest
 
 
 class Case(Struct):

@@ -24,7 +24,7 @@ from treadle import App, StorageError, Worker
 from treadle.cli.root import run
 from treadle.core.model import Claim, Outcome, Record, State
 from treadle.server import Settings, Token
-from treadle.server.tokens import digest
+from treadle.server.auth.tokens import digest
 
 CLAIM = Claim(worker="w#1", queues=(("default", 9),), limit=9, lease=600.0)
 NAMES = ("password", "wrong", "payload", "header", "result", "error", "memo", "token")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.blobs import Blobs
     from treadle.server import Serving, Settings
-    from treadle.server.site import Face
+    from treadle.server.app import Face
 
 TENDERS: Final = 4  # jobs of our own at once; each takes a moment
 
@@ -218,7 +218,7 @@ async def _serve(
 
 def _who(settings: Settings, serving: Serving) -> str:
     """Who may use it, for the greeting."""
-    from treadle.server.tokens import in_short
+    from treadle.server.auth.tokens import in_short
 
     if settings.tokens:
         return "tokens: " + "; ".join(map(in_short, settings.tokens))
@@ -273,7 +273,7 @@ def _blobs(options: dict[str, Any], has_queue: bool) -> Blobs | None:
 
 
 def _is_loopback(host: str) -> bool:
-    from treadle.server.border import is_loopback
+    from treadle.server.origins import is_loopback
 
     return is_loopback(host)
 

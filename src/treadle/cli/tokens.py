@@ -13,8 +13,8 @@ import click
 
 from treadle.cli.say import USAGE, Stop, data, note, table
 from treadle.core.clock import wall
-from treadle.server import token_file
-from treadle.server.tokens import SCOPES, Token, digest, end, new_secret, place, rights
+from treadle.server.auth import token_file
+from treadle.server.auth.tokens import SCOPES, Token, digest, end, new_secret, place, rights
 
 
 def read_tokens(file: Path) -> tuple[Token, ...]:

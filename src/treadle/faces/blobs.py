@@ -14,10 +14,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from treadle.blobs import BadAddress, Blobs, Corrupt, NoBlob, TooBig, address_of, sri
-from treadle.server.faults import Refused
-from treadle.server.guard import caller
+from treadle.server.errors import Refused
+from treadle.server.longpoll import Waiting
+from treadle.server.middleware import caller
 from treadle.server.settings import Settings
-from treadle.server.waiting import Waiting
 
 if TYPE_CHECKING:
     from treadle.app import App

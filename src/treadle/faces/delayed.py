@@ -22,13 +22,13 @@ from treadle.core.model import NewJob, Record, State
 from treadle.errors import UNREADABLE, StorageError, TreadleError
 from treadle.faces.names import id_of, shown
 from treadle.policy.retry import Policy, Retry
-from treadle.server.body import body
-from treadle.server.faults import Refused, json
-from treadle.server.gate import users_row
-from treadle.server.guard import allowed, caller
+from treadle.server.body_weight import SMALL
+from treadle.server.errors import Refused, json
+from treadle.server.incoming_rows import users_row
+from treadle.server.longpoll import Waiting
+from treadle.server.middleware import allowed, caller
+from treadle.server.request_body import body
 from treadle.server.settings import Settings
-from treadle.server.waiting import Waiting
-from treadle.server.weight import SMALL
 
 if TYPE_CHECKING:
     from treadle.app import App

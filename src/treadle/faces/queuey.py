@@ -35,12 +35,12 @@ from treadle.faces.queuey_jobs import (
     view,
 )  # fmt: skip
 from treadle.policy import judge
-from treadle.server.body import body, spelled
-from treadle.server.faults import Refused, json
-from treadle.server.gate import users_row
-from treadle.server.guard import allowed, caller
+from treadle.server.errors import Refused, json
+from treadle.server.incoming_rows import users_row
+from treadle.server.longpoll import Waiting
+from treadle.server.middleware import allowed, caller
+from treadle.server.request_body import body, spelled
 from treadle.server.settings import WAIT, Settings
-from treadle.server.waiting import Waiting
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from treadle.server.guard import caller
-from treadle.server.operations import NO_BODY, Operation
+from treadle.server.middleware import caller
+from treadle.server.operation import NO_BODY, Operation
 from treadle.storage import messages
 
 WORDS: Final = {

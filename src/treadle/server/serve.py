@@ -11,7 +11,7 @@ import uvicorn
 
 from treadle.errors import BadOption
 from treadle.server.bounds import Bounds
-from treadle.server.door import Door
+from treadle.server.connections import Door
 from treadle.server.settings import GRACE
 
 

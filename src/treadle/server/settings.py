@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.core.argument_names import Spelled
-from treadle.server.border import check_hosts, check_origins
-from treadle.server.tokens import Token
+from treadle.server.auth.tokens import Token
+from treadle.server.origins import check_hosts, check_origins
 
 PORT: Final = 7373
 PORTS: Final = {"queuey": (1717, 100), "delayed": (8080, 1)}  # of the faces; and ports to try

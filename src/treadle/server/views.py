@@ -20,8 +20,8 @@ from treadle.errors import UNREADABLE, TooLarge
 from treadle.policy.retry import Retry
 from treadle.serialization import call_codec
 from treadle.serialization.tagged_json import has_mark
-from treadle.server.faults import Refused
-from treadle.server.weight import SMALL, weigh
+from treadle.server.body_weight import SMALL, weigh
+from treadle.server.errors import Refused
 from treadle.storage import messages
 from treadle.tasks.options import Key, When
 

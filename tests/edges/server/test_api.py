@@ -12,7 +12,7 @@ import pytest
 
 from tests.served import memory_url
 from treadle.server import Settings, Token
-from treadle.server.tokens import digest
+from treadle.server.auth.tokens import digest
 from treadle.testing import HandClock
 
 

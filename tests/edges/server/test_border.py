@@ -22,8 +22,8 @@ from treadle.faces.delayed import delayed_face
 from treadle.faces.queuey import queue_face
 from treadle.faces.queuey_jobs import Rules
 from treadle.server import Serving, Settings, make_site
-from treadle.server.border import Border, network_of
-from treadle.server.faults import Refused
+from treadle.server.errors import Refused
+from treadle.server.origins import Border, network_of
 
 JSON = "application/json"
 EVIL = "https://evil.example"

@@ -17,7 +17,7 @@ from treadle.cli.root import run
 from treadle.core.model import NewJob, Outcome, State
 from treadle.execution.context import current
 from treadle.server import Settings
-from treadle.server.tokens import SCOPES
+from treadle.server.auth.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage
 from treadle.workflow.signals import signal_id
 

@@ -23,9 +23,9 @@ from treadle.faces.names import shown
 from treadle.faces.queuey import QUEUE, queue_face
 from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings, Token
-from treadle.server.site import operations_of
-from treadle.server.tokens import SCOPES, digest
-from treadle.server.waiting import Waiting
+from treadle.server.app import operations_of
+from treadle.server.auth.tokens import SCOPES, digest
+from treadle.server.longpoll import Waiting
 from treadle.workflow.signals import signal_id
 
 __all__ = ["session"]

@@ -16,7 +16,7 @@ from treadle.core.ids import UuidV7
 from treadle.core.model import NewJob
 from treadle.faces.delayed import delayed_face, read
 from treadle.faces.names import shown
-from treadle.server.faults import Refused
+from treadle.server.errors import Refused
 from treadle.server.settings import Settings
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, drain

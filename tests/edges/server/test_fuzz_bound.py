@@ -33,7 +33,7 @@ from treadle.faces.delayed import delayed_face
 from treadle.faces.queuey import queue_face
 from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings
-from treadle.server.tokens import SCOPES
+from treadle.server.auth.tokens import SCOPES
 from treadle.storage.contract import Storage
 
 MARK = "text-of-another-queue"

@@ -18,7 +18,7 @@ from treadle import App, Defer, JobFailed, Retry, Worker, current, gather
 from treadle.core.model import NewJob, State
 from treadle.errors import StorageError
 from treadle.server import Settings, Token
-from treadle.server.tokens import digest
+from treadle.server.auth.tokens import digest
 from treadle.storage.memory import MemoryStorage
 
 SCOPES = ("enqueue", "work", "read", "operate")

@@ -16,7 +16,7 @@ from tests.edges.server.raw import Answer, ask
 from tests.served import host, memory_url
 from treadle import App, BadOption, flow
 from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Query, State
-from treadle.server import Settings, turns
+from treadle.server import Settings, time_slices
 from treadle.server.row_checks import (
     MOST_CALL,
     MOST_CHANGES,
@@ -26,7 +26,7 @@ from treadle.server.row_checks import (
     MOST_ROWS,
     MOST_UPSTREAMS,
 )
-from treadle.server.turns import in_parts
+from treadle.server.time_slices import in_parts
 from treadle.storage.http import HttpStorage
 
 HELD = {"sqlite": 400_000, "memory": 900_000}  # calls; 304,000 and 697,000 with 10,000 jobs in a batch, the most of all
@@ -162,11 +162,11 @@ async def test_a_flow_of_ten_thousand_jobs_goes_over_http() -> None:
 
 async def test_long_work_of_many_goes_on_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that an ordinary request, which needs several turns of the loop, does not wait for all of them in each."""
-    monkeypatch.setattr(turns, "TURN", 0.0)
+    monkeypatch.setattr(time_slices, "TURN", 0.0)
     went, number = list[int](), 0
 
     async def long() -> None:
-        mine = turns.Turns()
+        mine = time_slices.Turns()
         for _ in range(10):
             await mine.step()
             went.append(number)

@@ -13,8 +13,8 @@ from tests.served import host, memory_url
 from treadle import App
 from treadle.cli.root import run
 from treadle.core.model import Claim, NewJob, Query
-from treadle.server import Settings, parts
-from treadle.server.rights import worker_of
+from treadle.server import Settings, long_lists
+from treadle.server.auth.rights import worker_of
 from treadle.storage.memory import MemoryStorage
 
 
@@ -104,4 +104,4 @@ async def test_long_lists_are_written_as_short_ones() -> None:
     assert [(job["id"], job["args"]) for job in answer.body["jobs"]] == [(f"job-{n}", [n]) for n in range(5_000)]
     page = await asyncio.to_thread(ask, url, "GET", "/v1/jobs?limit=1000&count=true&order=oldest")
     assert (len(page.body["jobs"]), page.body["total"], bool(page.body["cursor"])) == (1000, 5000, True)
-    assert parts.LONG < 1000
+    assert long_lists.LONG < 1000

@@ -15,8 +15,8 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 from tests.served import memory_url
 from treadle import App
 from treadle.server import Settings
-from treadle.server.site import operations_of
-from treadle.server.waiting import Waiting
+from treadle.server.app import operations_of
+from treadle.server.longpoll import Waiting
 
 URL = ""
 EXAMPLES = int(os.environ.get("TREADLE_EXAMPLES", "5"))  # for each call; 60 were tried

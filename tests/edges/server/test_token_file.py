@@ -14,8 +14,8 @@ from tests.served import memory_url
 from treadle.cli.tokens import token as command
 from treadle.core.clock import wall
 from treadle.server import Settings, Token
-from treadle.server.token_file import BadTokens, as_toml, exposed, read
-from treadle.server.tokens import digest, end, in_short, rights
+from treadle.server.auth.token_file import BadTokens, as_toml, exposed, read
+from treadle.server.auth.tokens import digest, end, in_short, rights
 
 __all__ = ["session"]
 

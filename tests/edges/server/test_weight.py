@@ -17,9 +17,9 @@ from tests.served import host, memory_url
 from treadle import App
 from treadle.faces.delayed import delayed_face
 from treadle.serialization import json_counts as counting
-from treadle.server import Settings, weight
-from treadle.server.body import Bodies
-from treadle.server.faults import Refused
+from treadle.server import Settings, body_weight
+from treadle.server.errors import Refused
+from treadle.server.request_body import Bodies
 
 MIB = 2**20
 LISTS = b"[]," * 400_000 + b"[]"
@@ -110,7 +110,7 @@ async def test_large_arguments_of_one_job_are_kept_word_for_word(
     assert answer.status == 201
     assert answer.body["args"] == seen.body["args"] == json.loads(b"[" + arguments + b"]")
     if b"$t" not in arguments:  # else it is written in another way, which needs its values
-        assert max(made.sizes, default=0) <= weight.SMALL
+        assert max(made.sizes, default=0) <= body_weight.SMALL
     named = await asyncio.to_thread(
         post, url, "/v1/jobs", b'{"kwargs":{"a":[' + arguments + b']},"task":"t","args":[1]}'
     )
@@ -219,7 +219,7 @@ async def test_a_body_that_goes_away_while_it_waits_leaves_nothing(monkeypatch: 
     await asyncio.sleep(0)
     last.cancel()
     await asyncio.gather(last, return_exceptions=True)
-    monkeypatch.setattr("treadle.server.body.PATIENCE", 0)
+    monkeypatch.setattr("treadle.server.request_body.PATIENCE", 0)
     with pytest.raises(Refused, match="still worked on"):
         await bodies.enter({"treadle.caller": "y"}, MIB)
     for each in held:

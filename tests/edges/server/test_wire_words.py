@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from treadle import AnswerTooLarge, StorageUnavailable
 from treadle.core.model import Presence
-from treadle.server import parts
+from treadle.server import long_lists
 from treadle.storage import messages
 
 
 async def test_a_list_that_may_be_left_out_of_a_body_is_empty() -> None:
-    found = await parts.decoded(b'{"worker":{"worker":"w"}}', messages.Beat)
+    found = await long_lists.decoded(b'{"worker":{"worker":"w"}}', messages.Beat)
     assert found == messages.Beat(Presence(worker="w"))
 
 

@@ -9,10 +9,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from treadle.core.defaults import MAX_COUNT
 from treadle.core.model import Count, Limit, LimitUse, Presence, State, Stats
-from treadle.server import rights
-from treadle.server.faults import Refused
-from treadle.server.guard import for_everybody
-from treadle.server.operations import Call, Operation
+from treadle.server.auth import rights
+from treadle.server.errors import Refused
+from treadle.server.middleware import for_everybody
+from treadle.server.operation import Call, Operation
 from treadle.storage import messages
 from treadle.tasks.options import name_of
 

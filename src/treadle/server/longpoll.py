@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from treadle.core import defaults
 from treadle.errors import StorageError
-from treadle.server.faults import Refused
+from treadle.server.errors import Refused
 from treadle.storage.contract import Storage
 
 T = TypeVar("T")

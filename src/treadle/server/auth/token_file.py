@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from treadle.core import defaults
 from treadle.errors import BadOption
-from treadle.server.tokens import SCOPES, Token
+from treadle.server.auth.tokens import SCOPES, Token
 from treadle.tasks.options import name_of
 
 WORDS: Final = ("name", "digest", "scopes", "queues", "expires")

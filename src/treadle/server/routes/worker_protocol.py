@@ -20,18 +20,19 @@ from treadle.errors import IdTaken, StorageError
 from treadle.policy import judge
 from treadle.policy.retry import Retry
 from treadle.producer.client import Client
-from treadle.server import reports, rights
-from treadle.server.body import BODY
-from treadle.server.faults import Refused
-from treadle.server.gate import Gate
-from treadle.server.guard import allowed, for_everybody
-from treadle.server.operations import Call, Operation
-from treadle.server.portions import fitting
+from treadle.server import runner_reports
+from treadle.server.auth import rights
+from treadle.server.auth.tokens import Token
+from treadle.server.claim_size import fitting
+from treadle.server.errors import Refused
+from treadle.server.incoming_rows import Gate
+from treadle.server.longpoll import Waiting
+from treadle.server.middleware import allowed, for_everybody
+from treadle.server.operation import Call, Operation
+from treadle.server.request_body import BODY
 from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 from treadle.server.settings import Settings
-from treadle.server.tokens import Token
-from treadle.server.turns import Turns, in_parts, in_turns
-from treadle.server.waiting import Waiting
+from treadle.server.time_slices import Turns, in_parts, in_turns
 from treadle.storage import messages
 from treadle.storage.contract import Fused, Storage
 from treadle.storage.transfer import mark_of
@@ -154,7 +155,9 @@ class Verbs:
                 return await self._without_foreign(token, found)
             if not any(row.lost or row.ran for row in found.records):
                 return found
-            over = reports.lost_too_often([row for row in found.records if not row.ran], self._app.retry, max_lost)
+            over = runner_reports.lost_too_often(
+                [row for row in found.records if not row.ran], self._app.retry, max_lost
+            )
             over += [await self._ender().end(row, max_lost) for row in found.records if row.ran]
             await self._app.storage.settle(over)
             gone = {outcome.id for outcome in over}
@@ -197,7 +200,7 @@ class Verbs:
         asked, token = call.body, call.token
         turns = Turns()
         at_most_in_call("outcomes", len(asked.outcomes), MOST_ROWS)
-        is_open = await in_turns(reports.check, asked.outcomes)
+        is_open = await in_turns(runner_reports.check, asked.outcomes)
         open_ones = [report.id for report, found in zip(asked.outcomes, is_open, strict=True) if found]
         rows = {row.id: row for row in await self._app.storage.get(open_ones) if row is not None} if open_ones else {}
         outcomes: list[Outcome] = []
@@ -207,8 +210,8 @@ class Verbs:
                 outcomes.append(report.outcome())
             elif (row := rows.get(report.id)) is not None:
                 max_lost, now = defaults.MAX_LOST, self._app.now()
-                ready = await reports.prepared(report, self._app.client.prepared)
-                outcomes.append(reports.judged(ready, row, self._app.retry, max_lost, now, self._app.chance()))
+                ready = await runner_reports.prepared(report, self._app.client.prepared)
+                outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, self._app.chance()))
         may, odd = await self._checked(token, outcomes)
         said = iter(among(odd, await self._settled(may)))
         unknown = Settled("stale", "there is no such job")
@@ -303,7 +306,7 @@ class Verbs:
     async def _checked(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[int, Settled]]:
         """The outcomes as they may be applied for this token, and by their place those that are refused alone."""
         at_most_in_call("outcomes", len(outcomes), MOST_ROWS)
-        await reports.check_ids(outcomes)
+        await runner_reports.check_ids(outcomes)
         odd = await self._gate.outcomes(token, outcomes)
         may: list[Outcome] = []
         turns = Turns()

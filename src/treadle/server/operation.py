@@ -17,11 +17,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from treadle.admin.known_names import Heard, heard
-from treadle.server.body import BODY, body, spelled
-from treadle.server.faults import Refused
-from treadle.server.guard import allowed, caller
-from treadle.server.parts import encoded
-from treadle.server.tokens import Token
+from treadle.server.auth.tokens import Token
+from treadle.server.errors import Refused
+from treadle.server.long_lists import encoded
+from treadle.server.middleware import allowed, caller
+from treadle.server.request_body import BODY, body, spelled
 from treadle.storage import messages
 
 B = TypeVar("B")

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from treadle.core.clock import moment, wall
-from treadle.server.faults import Refused
+from treadle.server.errors import Refused
 
 SCOPES: Final[Mapping[str, str]] = {
     "enqueue": "send jobs", "work": "claim and settle jobs", "read": "look at jobs",

@@ -12,9 +12,9 @@ from msgspec import Meta, Struct
 
 from treadle.scheduling.schedules import Schedule
 from treadle.scheduling.ticker import CatchUp, Overlap
-from treadle.server.gate import users_row
-from treadle.server.guard import for_everybody
-from treadle.server.operations import Call, Operation
+from treadle.server.incoming_rows import users_row
+from treadle.server.middleware import for_everybody
+from treadle.server.operation import Call, Operation
 from treadle.server.views import JobAsked, JobView, Name, spec_of, view
 from treadle.storage import messages
 

@@ -18,14 +18,15 @@ from treadle.core import defaults, ids
 from treadle.core.clock import wall
 from treadle.core.model import Record
 from treadle.errors import ForeignRow, IdTaken
-from treadle.server import rights
-from treadle.server.faults import Refused, json
-from treadle.server.gate import users_row
-from treadle.server.guard import allowed
-from treadle.server.operations import Call, Operation
+from treadle.server.auth import rights
+from treadle.server.errors import Refused, json
+from treadle.server.incoming_rows import users_row
+from treadle.server.longpoll import Waiting
+from treadle.server.middleware import allowed
+from treadle.server.operation import Call, Operation
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
-from treadle.server.turns import in_turns
+from treadle.server.time_slices import in_turns
 from treadle.server.views import (
     CallAsked,
     Id,
@@ -40,7 +41,6 @@ from treadle.server.views import (
     spec_of,
     view,
 )
-from treadle.server.waiting import Waiting
 from treadle.storage import messages
 
 if TYPE_CHECKING:

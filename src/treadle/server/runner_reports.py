@@ -15,8 +15,8 @@ from treadle.core.model import NewJob, Outcome, Record
 from treadle.errors import RemoteFailure
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer, Retry
-from treadle.server.faults import Refused
-from treadle.server.turns import Turns
+from treadle.server.errors import Refused
+from treadle.server.time_slices import Turns
 from treadle.storage.messages import Report
 from treadle.workflow.plan import PLAIN, adopted, continued, either_id, mark_id
 

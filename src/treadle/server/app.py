@@ -19,17 +19,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from treadle.errors import StorageError
-from treadle.server.faults import Refused, refusal
-from treadle.server.guard import Guard
-from treadle.server.jobs import JobRoom
+from treadle.server.errors import Refused, refusal
+from treadle.server.longpoll import Waiting
+from treadle.server.middleware import Guard
 from treadle.server.openapi import description
-from treadle.server.operate import OperatorRoom
-from treadle.server.operations import Operation
-from treadle.server.operations import routes as made_of
-from treadle.server.schedules import ScheduleRoom
+from treadle.server.operation import Operation
+from treadle.server.operation import routes as made_of
+from treadle.server.routes.jobs import JobRoom
+from treadle.server.routes.operations import OperatorRoom
+from treadle.server.routes.schedules import ScheduleRoom
+from treadle.server.routes.worker_protocol import Verbs
 from treadle.server.settings import Settings
-from treadle.server.verbs import Verbs
-from treadle.server.waiting import Waiting
 from treadle.storage.transfer import NOT_HERE, mark_of
 from treadle.storage.transfer import words as words_of
 

@@ -12,7 +12,8 @@ from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Record, S
 from treadle.core.ranges import a_name, a_span, check_presence
 from treadle.errors import TreadleError
 from treadle.server import system_rows
-from treadle.server.faults import Refused
+from treadle.server.auth.tokens import Token
+from treadle.server.errors import Refused
 from treadle.server.row_checks import (
     MOST_CALL,
     MOST_ROWS,
@@ -23,8 +24,7 @@ from treadle.server.row_checks import (
     check_outcome,
     check_together,
 )
-from treadle.server.tokens import Token
-from treadle.server.turns import Turns
+from treadle.server.time_slices import Turns
 from treadle.storage.contract import Storage
 
 LONGEST_TOPIC = 1_024  # characters

@@ -17,11 +17,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.errors import TreadleError
-from treadle.server.body import Bodies
-from treadle.server.border import Border, Heads, heads_of, network_of
-from treadle.server.faults import Refused, refusal, response_of
+from treadle.server.auth.tokens import ANYBODY, Token, holder
+from treadle.server.errors import Refused, refusal, response_of
+from treadle.server.origins import Border, Heads, heads_of, network_of
+from treadle.server.request_body import Bodies
 from treadle.server.settings import Settings
-from treadle.server.tokens import ANYBODY, Token, holder
 
 log = logging.getLogger("treadle.server")
 access = logging.getLogger("treadle.access")

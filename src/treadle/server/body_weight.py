@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from treadle.serialization.json_counts import Content, beyond
-from treadle.server.faults import Refused
-from treadle.server.turns import Turns
+from treadle.server.errors import Refused
+from treadle.server.time_slices import Turns
 
 SMALL: Final = 64 * 2**10  # bytes that are decoded whatever they hold: 22,000 empty arrays take 15 ms
 CONTAINERS: Final = 100_000  # arrays and objects of any kind: up to 1 us each

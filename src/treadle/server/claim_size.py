@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.model import Claimed, Outcome, Record
 from treadle.policy import judge
-from treadle.server.turns import Turns
+from treadle.server.time_slices import Turns
 from treadle.storage.contract import Storage
 from treadle.storage.messages import AllSettled
 from treadle.workflow.fold import failure

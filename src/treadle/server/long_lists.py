@@ -14,9 +14,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import fields, replace
 
+from treadle.server.body_weight import SMALL
 from treadle.server.row_checks import given_in, misfit
-from treadle.server.turns import Turns, in_turns
-from treadle.server.weight import SMALL
+from treadle.server.time_slices import Turns, in_turns
 
 LONG: Final = 200  # rows; fewer are one piece
 ROWS: Final = 10  # encoded in one go: each may bring 16 MiB

@@ -16,7 +16,7 @@ from typing import Final
 from starlette.types import Scope
 
 from treadle.errors import BadOption
-from treadle.server.faults import Refused
+from treadle.server.errors import Refused
 
 HEADERS: Final = frozenset(
     {b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"authorization", b"x-request-id"}

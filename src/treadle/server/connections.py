@@ -17,7 +17,7 @@ from typing import Final, cast
 import uvicorn
 
 from treadle.server.bounds import Bounds
-from treadle.server.protocol import Bounded, refusal_bytes
+from treadle.server.http11 import Bounded, refusal_bytes
 
 log = logging.getLogger("treadle.server")
 

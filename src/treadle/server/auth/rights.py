@@ -16,9 +16,9 @@ from treadle.core.model import Claim, Declare, Hold, LimitChange, LimitUse, NewJ
 from treadle.errors import IdTaken
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows
-from treadle.server.faults import Refused
-from treadle.server.tokens import Token
-from treadle.server.turns import in_turns
+from treadle.server.auth.tokens import Token
+from treadle.server.errors import Refused
+from treadle.server.time_slices import in_turns
 from treadle.workflow.signals import ONCE
 
 TICKET: Final = 40  # characters that are left for the ticket behind a worker's name

@@ -13,10 +13,10 @@ from msgspec import UNSET
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
-from treadle.server.faults import Refused
-from treadle.server.parts import Misfit, decoded
+from treadle.server.body_weight import CONTAINERS, ROWS, SMALL, weigh
+from treadle.server.errors import Refused
+from treadle.server.long_lists import Misfit, decoded
 from treadle.server.row_checks import given_in, misfit
-from treadle.server.weight import CONTAINERS, ROWS, SMALL, weigh
 
 T = TypeVar("T")
 Check = Callable[[bytes | bytearray], Awaitable[None]]

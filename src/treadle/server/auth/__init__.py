@@ -1,0 +1,1 @@
+"""Tokens of the server: the file that holds them, and what each may do."""
