@@ -156,7 +156,7 @@ async def test_over_http_with_everything_in_a_bucket(shelf: Store, tmp_path: Pat
     import aiohttp
 
     from tests.served import memory_url
-    from treadle.faces.blobs import blob_face
+    from treadle.compat.queuey.blobs import blob_face
 
     blobs = shelf.make(2_000_000)
     url, sent = memory_url(None, faces=[blob_face(blobs)]), os.urandom(1_500_000)

@@ -15,7 +15,7 @@ import pytest
 from treadle import App, Retry, Worker, current
 from treadle.cli.logs import Json, Plain
 from treadle.cli.root import run
-from treadle.faces.names import shown
+from treadle.compat.delayed.ids import shown
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -19,7 +19,7 @@ from treadle.cli.say import USAGE, Stop, seconds
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.faces.delivery import Delivery
+    from treadle.compat.delayed.delivery import Delivery
 
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 ROLES = ("leader", "follower", "auto")
@@ -47,7 +47,7 @@ def delivering(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def delivery_of(options: Mapping[str, Any]) -> Delivery | None:
     """What was asked for; None: nothing. Raises Stop."""
-    from treadle.faces.delivery import TIMEOUT, Delivery
+    from treadle.compat.delayed.delivery import TIMEOUT, Delivery
 
     webhook, command, timeout = options["webhook"], options["command"], options["deliver_timeout"]
     if webhook and command:
@@ -102,7 +102,7 @@ def _needs_aiohttp() -> None:
 def prepare(app: App, named: str | None, delivery: Delivery | None) -> None:
     """See to it that the app's delayed jobs go somewhere: to its own function, else as asked, else onto stdout.
     Raises Stop."""
-    from treadle.faces.delivery import Delivery, deliver, has_handler
+    from treadle.compat.delayed.delivery import Delivery, deliver, has_handler
 
     if has_handler(app):
         if delivery is not None:

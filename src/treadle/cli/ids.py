@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treadle.faces.names import id_of
+from treadle.compat.delayed.ids import id_of
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from treadle.faces.delivery import Delivery
+from treadle.compat.delayed.delivery import Delivery
 
 
 class Orders(Struct, kw_only=True):

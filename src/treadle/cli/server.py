@@ -231,8 +231,8 @@ def _faces(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -
     """What is served beside the API, or instead of it."""
     found: list[Face] = []
     if "queuey" in named:
-        from treadle.faces.queuey import queue_face
-        from treadle.faces.queuey_jobs import Rules
+        from treadle.compat.queuey.app import queue_face
+        from treadle.compat.queuey.jobs import Rules
 
         given = {
             "abandoned_age": options["abandoned_age"], "max_attempts": options["max_attempts"],
@@ -244,11 +244,11 @@ def _faces(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -
         )
         found.append(queue_face(rules, blobs))
     if blobs is not None:
-        from treadle.faces.blobs import blob_face
+        from treadle.compat.queuey.blobs import blob_face
 
         found.append(blob_face(blobs))
     if "delayed" in named:  # last: it answers every other path in words of its own
-        from treadle.faces.delayed import delayed_face
+        from treadle.compat.delayed.app import delayed_face
 
         found.append(delayed_face())
     return found

@@ -19,7 +19,7 @@ from treadle import AnswerTooLarge, App, BadUrl, JobFailed, StorageUnavailable
 from treadle.blobs import Corrupt, TooBig
 from treadle.cli.say import Stop
 from treadle.cli.submit import Endpoint
-from treadle.faces.delivery import Delivery
+from treadle.compat.delayed.delivery import Delivery
 from treadle.storage.http import HttpStorage
 from treadle.wasi.client import Client
 

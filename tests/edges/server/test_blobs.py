@@ -12,7 +12,7 @@ import pytest
 
 from tests.served import memory_url
 from treadle.blobs import BadAddress, DirectoryBlobs, address_of, sri
-from treadle.faces.blobs import blob_face
+from treadle.compat.queuey.blobs import blob_face
 from treadle.testing.blobs import pieces
 
 

@@ -16,11 +16,11 @@ from tests.edges.server.test_api import token
 from tests.served import host, memory_url
 from treadle import App
 from treadle.blobs import DirectoryBlobs
+from treadle.compat.delayed.app import delayed_face
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.blobs import blob_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.errors import BadOption
-from treadle.faces.blobs import blob_face
-from treadle.faces.delayed import delayed_face
-from treadle.faces.queuey import queue_face
-from treadle.faces.queuey_jobs import Rules
 from treadle.server import Serving, Settings, make_site
 from treadle.server.errors import Refused
 from treadle.server.origins import Border, network_of

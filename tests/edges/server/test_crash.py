@@ -27,8 +27,8 @@ from tests.edges.server.fleet_kit import CLEAN, Command
 from tests.servers import postgres, valkey
 from tests.servers.process import free_port
 from treadle import App
+from treadle.compat.delayed.ids import id_of
 from treadle.core.model import Claim, Record
-from treadle.faces.names import id_of
 
 REQUESTS = 1_000
 CLIENTS = 8

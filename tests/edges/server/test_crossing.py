@@ -17,11 +17,11 @@ from tests.edges.server.places import EVERY, a_place
 from tests.edges.server.test_api import Client, session
 from tests.served import host, memory_url
 from treadle import App
+from treadle.compat.delayed.app import delayed_face
+from treadle.compat.delayed.ids import shown
+from treadle.compat.queuey.app import QUEUE, queue_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.core import defaults, ids
-from treadle.faces.delayed import delayed_face
-from treadle.faces.names import shown
-from treadle.faces.queuey import QUEUE, queue_face
-from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings, Token
 from treadle.server.app import operations_of
 from treadle.server.auth.tokens import SCOPES, digest

@@ -12,10 +12,10 @@ import pytest
 
 from tests.served import host, memory_url
 from treadle import Abort, App
+from treadle.compat.delayed.app import delayed_face, read
+from treadle.compat.delayed.ids import shown
 from treadle.core.ids import UuidV7
 from treadle.core.model import NewJob
-from treadle.faces.delayed import delayed_face, read
-from treadle.faces.names import shown
 from treadle.server.errors import Refused
 from treadle.server.settings import Settings
 from treadle.storage.memory import MemoryStorage

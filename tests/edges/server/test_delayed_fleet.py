@@ -17,7 +17,7 @@ from tests.edges.server.fleet_kit import HANDLER, answer, booked, command, handl
 from treadle.cli import delayed
 from treadle.cli.root import run as treadle
 from treadle.cli.say import Stop
-from treadle.faces.names import id_of
+from treadle.compat.delayed.ids import id_of
 
 ROLES = "leader,follower,follower"
 

@@ -19,10 +19,10 @@ from aiohttp import web
 from treadle import App, BadOption, Job, JobFailed, Retry, State, Worker
 from treadle.cli.delayed import delivery_of
 from treadle.cli.say import Stop
+from treadle.compat.delayed.delivery import Delivery, deliver
+from treadle.compat.delayed.ids import id_of, shown
+from treadle.compat.delayed.webhook import retry_after
 from treadle.errors import BadTask
-from treadle.faces.delivery import Delivery, deliver
-from treadle.faces.names import id_of, shown
-from treadle.faces.webhook import retry_after
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -124,7 +124,7 @@ async def test_what_the_receiver_said_is_the_error() -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_retry_after_is_later_and_counts_nothing(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.faces.webhook.SOONEST", 0.01)
+    monkeypatch.setattr("treadle.compat.delayed.webhook.SOONEST", 0.01)
     hook = Hook(*[says(status, Retry_After="0")] * 2, says(200))
     app = App("memory://")
     async with listening(hook) as url:

@@ -21,9 +21,9 @@ import pytest
 from tests.engine.fixtures import KINDS, a_storage
 from tests.served import host
 from treadle import App, Worker
-from treadle.faces.delayed import delayed_face
-from treadle.faces.queuey import queue_face
-from treadle.faces.queuey_jobs import Rules
+from treadle.compat.delayed.app import delayed_face
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.server import Settings
 
 CALLS = {"memory": 1_000, "sqlite": 600, "redis": 600, "postgres": 300}  # each as long as a second or three

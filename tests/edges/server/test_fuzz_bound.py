@@ -27,11 +27,11 @@ from tests.edges.server.test_fuzz import CALLS, SEED, TIMES, UUID, Dice
 from tests.engine.fixtures import KINDS, a_storage
 from tests.served import host
 from treadle import App
+from treadle.compat.delayed.app import delayed_face
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import Claim, NewJob, Outcome, Presence, Query, Record, State
 from treadle.discovery.packet import BadPacket, decode
-from treadle.faces.delayed import delayed_face
-from treadle.faces.queuey import queue_face
-from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings
 from treadle.server.auth.tokens import SCOPES
 from treadle.storage.contract import Storage

@@ -12,9 +12,9 @@ import pytest
 from tests.edges.server.raw import Answer, ask, head
 from tests.edges.server.test_port_bounds import JOB, gone
 from treadle import App
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import Claim, Claimed, NewJob
-from treadle.faces.queuey import queue_face
-from treadle.faces.queuey_jobs import Rules
 from treadle.server import Serving, Settings, make_site
 
 

@@ -13,9 +13,9 @@ import pytest
 from tests.edges.server.test_api import Client
 from tests.served import host
 from treadle import App, Event, Middleware
-from treadle.faces.delayed import delayed_face, read
-from treadle.faces.queuey import queue_face
-from treadle.faces.queuey_jobs import Rules
+from treadle.compat.delayed.app import delayed_face, read
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.server import Settings
 
 

@@ -15,10 +15,10 @@ import pytest
 from tests.served import host, memory_url
 from treadle import App
 from treadle.blobs import DirectoryBlobs
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.blobs import blob_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import NewJob, Outcome, State
-from treadle.faces.blobs import blob_face
-from treadle.faces.queuey import queue_face
-from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock

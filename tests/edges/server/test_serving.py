@@ -17,11 +17,11 @@ from tests.edges.server.test_discovery import LOOPBACK, PATIENCE, free_port, sta
 from tests.served import host, memory_url
 from tests.servers.tls import CA, FOLDER
 from treadle import App
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.core.model import NewJob, Record
 from treadle.discovery import Place
 from treadle.errors import StorageFull
-from treadle.faces.queuey import queue_face
-from treadle.faces.queuey_jobs import Rules
 from treadle.server import Serving, Settings, make_site
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.faults import Faulty, before

@@ -18,13 +18,13 @@ from tests.edges.server.test_api import Client, session
 from tests.flow.test_roles import Candidate
 from tests.served import host, memory_url
 from treadle import App, Retry, StorageError, Worker
+from treadle.compat.delayed.app import delayed_face
+from treadle.compat.delayed.ids import shown
+from treadle.compat.queuey.app import QUEUE, queue_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.core import defaults
 from treadle.core.ids import UuidV7
 from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, State
-from treadle.faces.delayed import delayed_face
-from treadle.faces.names import shown
-from treadle.faces.queuey import QUEUE, queue_face
-from treadle.faces.queuey_jobs import Rules
 from treadle.server import Settings
 from treadle.storage.contract import Storage
 from treadle.worker.leader import ID

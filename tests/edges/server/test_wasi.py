@@ -18,9 +18,9 @@ from tests.edges.server.modules import module
 from tests.served import memory_url
 from treadle.blobs import DirectoryBlobs
 from treadle.cli.root import run as treadle
-from treadle.faces.blobs import blob_face
-from treadle.faces.queuey import queue_face
-from treadle.faces.queuey_jobs import Rules
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.blobs import blob_face
+from treadle.compat.queuey.jobs import Rules
 from treadle.testing import HandClock
 from treadle.wasi import Bounds, Report, run_module
 from treadle.wasi.client import Client, QueueJob

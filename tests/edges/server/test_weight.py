@@ -15,7 +15,7 @@ from tests.edges.server.test_api import token
 from tests.edges.server.test_port_bounds import HOST, connected, gone, head, one, served
 from tests.served import host, memory_url
 from treadle import App
-from treadle.faces.delayed import delayed_face
+from treadle.compat.delayed.app import delayed_face
 from treadle.serialization import json_counts as counting
 from treadle.server import Settings, body_weight
 from treadle.server.errors import Refused

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from treadle.compat.delayed.ids import id_of, shown
 from treadle.core import defaults
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Record, State
 from treadle.errors import UNREADABLE, StorageError, TreadleError
-from treadle.faces.names import id_of, shown
 from treadle.policy.retry import Policy, Retry
 from treadle.server.body_weight import SMALL
 from treadle.server.errors import Refused, json

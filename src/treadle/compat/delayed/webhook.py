@@ -15,10 +15,10 @@ from typing import Any, Final
 import aiohttp
 import yarl
 
+from treadle.compat.delayed.delivery import DeliveryFailed, parcel
 from treadle.core import clock
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import BadOption
-from treadle.faces.delivery import DeliveryFailed, parcel
 from treadle.policy.retry import Defer
 
 SHOWN: Final = 2_000  # bytes of an answer that says no, kept as the job's error

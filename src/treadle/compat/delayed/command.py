@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from treadle.compat.delayed.delivery import DeliveryFailed, Parcel, parcel
 from treadle.errors import BadOption
-from treadle.faces.delivery import DeliveryFailed, Parcel, parcel
 
 KEPT: Final = 65_536  # bytes of stdout that become the job's result: the last ones
 SHOWN: Final = 4_000  # bytes of stderr in the error of a failure: the last ones

@@ -14,10 +14,10 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
+from treadle.compat.delayed.ids import name_of
 from treadle.core import defaults
 from treadle.errors import BadOption, TreadleError
 from treadle.execution.context import current
-from treadle.faces.names import name_of
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -80,13 +80,13 @@ def deliver(app: App, delivery: Delivery) -> None:
     if not 0 < delivery.timeout < float("inf"):
         raise BadOption("timeout", f"expected more than 0 s, found {delivery.timeout!r}")
     if delivery.how == "webhook":
-        from treadle.faces.webhook import Webhook
+        from treadle.compat.delayed.webhook import Webhook
 
         [url] = delivery.target
         take = webhook = Webhook(url, delivery.headers, delivery.timeout)
         app.on("worker.stopped")(lambda _: webhook.close())
     elif delivery.how == "command":
-        from treadle.faces.command import Command
+        from treadle.compat.delayed.command import Command
 
         take = Command(delivery.target, delivery.timeout, delivery.environment)
     else:

@@ -17,10 +17,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from treadle.blobs import BadAddress, Blobs, address_of
-from treadle.core.job import JobSpec
-from treadle.core.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
-from treadle.faces.blobs import blob_response
-from treadle.faces.queuey_jobs import (
+from treadle.compat.queuey.blobs import blob_response
+from treadle.compat.queuey.jobs import (
     UUID,
     ClaimAsked,
     Complete,
@@ -33,7 +31,9 @@ from treadle.faces.queuey_jobs import (
     is_ours,
     runner_of,
     view,
-)  # fmt: skip
+)
+from treadle.core.job import JobSpec
+from treadle.core.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcome, Presence, Query, Record, State
 from treadle.policy import judge
 from treadle.server.errors import Refused, json
 from treadle.server.incoming_rows import users_row

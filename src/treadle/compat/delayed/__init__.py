@@ -1,0 +1,1 @@
+"""The HTTP protocol of a small service for delayed jobs."""

@@ -1,0 +1,1 @@
+"""The HTTP protocol of a queue of sandboxed modules, and its blobs."""
