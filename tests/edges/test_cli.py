@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from treadle import App, Limit, current
-from treadle.cli.file import loose_files
+from treadle.cli.doctor.sqlite import loose_files
 from treadle.cli.root import COMMANDS, run
 from treadle.core.model import Presence
 from treadle.testing import drain
@@ -87,7 +87,7 @@ def test_help_lists_every_command_without_importing_one(here: Path) -> None:
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=here).stdout
     text, _, imported = out.rpartition("\n[")
     assert all(f"  {name} " in text for name in COMMANDS)
-    assert set(imported.strip("[]\n").replace("'", "").split(", ")) == {"treadle.cli.root", "treadle.cli.say"}
+    assert set(imported.strip("[]\n").replace("'", "").split(", ")) == {"treadle.cli.root", "treadle.cli.output"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -520,10 +520,10 @@ def test_doctor_repairs_a_file_that_refuses_every_job(cli: Run, here: Path) -> N
 
 
 def test_doctor_knows_network_file_systems(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    from treadle.cli import file
+    from treadle.cli.doctor import sqlite
 
-    monkeypatch.setattr(file, "file_system", lambda folder: "nfs4")
-    [check] = [check for check in file._place(here) if check.name == "file system"]
+    monkeypatch.setattr(sqlite, "file_system", lambda folder: "nfs4")
+    [check] = [check for check in sqlite._place(here) if check.name == "file system"]
     assert check.verdict == "fail"
 
 

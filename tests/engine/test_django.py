@@ -14,7 +14,7 @@ from django.db import connections, transaction
 
 from tests.engine import django_tasks
 from treadle import App, JobFailed, Retry, Worker
-from treadle.cli.find import find_app
+from treadle.cli.app_loader import find_app
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.kit import Told
 from treadle import App, Worker
-from treadle.cli import leftovers
+from treadle.cli.doctor import leftovers
 from treadle.core.model import NewJob, State
 from treadle.storage.contract import Storage
 

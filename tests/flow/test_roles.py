@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.kit import Told, work
 from treadle import App, BadOption, Record, UnknownName, Worker
-from treadle.cli.checks import checks
+from treadle.cli.doctor.common import checks
 from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock

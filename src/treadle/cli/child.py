@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from treadle.app import App
-from treadle.cli import logs, loops
-from treadle.cli.delayed import prepare
-from treadle.cli.find import find_app, serve_main_names
-from treadle.cli.orders import Hello, Orders
+from treadle.cli import event_loop, logs
+from treadle.cli.app_loader import find_app, serve_main_names
+from treadle.cli.child_protocol import Hello, Orders
+from treadle.cli.delivery_options import prepare
+from treadle.cli.output import USAGE, Stop, place
 from treadle.cli.root import guarded
-from treadle.cli.say import USAGE, Stop, place
 from treadle.errors import StorageError
 from treadle.worker import Worker
 
@@ -68,7 +68,7 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
             asyncio.get_running_loop().add_reader(channel, _listen, channel)
         await worker.run()
 
-    loops.run(run(), orders.loop)
+    event_loop.run(run(), orders.loop)
 
 
 async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.socket | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.say import FAILED, USAGE, Stop, data, document, note, seconds
+from treadle.cli.output import FAILED, USAGE, Stop, data, document, note, seconds
 from treadle.cli.target import Target, pairs, targeted
 
 if TYPE_CHECKING:

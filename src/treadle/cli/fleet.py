@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from treadle.cli.orders import Hello, Orders
-from treadle.cli.say import FAILED, OK, note, plural
+from treadle.cli.child_protocol import Hello, Orders
+from treadle.cli.output import FAILED, OK, note, plural
 from treadle.core import defaults
 from treadle.core.clock import monotonic
 

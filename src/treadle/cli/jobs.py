@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.again import again, clear, every
 from treadle.cli.ids import stored_ids
-from treadle.cli.say import FAILED, Stop, as_json, complain, data, document, facts, long_ago, note, plural, table
+from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, long_ago, note, plural, table
 from treadle.cli.target import Target, targeted
+from treadle.cli.watch import again, clear, every
 from treadle.storage.transfer import check_stays
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def list_(
     times: int | None, json_: bool,
 ) -> None:  # fmt: skip
     """One page of jobs, newest first. --every and --times are for --watch."""
-    from treadle.cli import rows
+    from treadle.cli import job_view
 
     async def look(app: App) -> Page:
         return await app.jobs.list(cursor=cursor, limit=limit, order=order, count=not json_, **filters)
@@ -104,7 +104,7 @@ def list_(
         return
     page = target.run(look)
     if json_:
-        document([rows.plain(target.app, row) for row in page.records])
+        document([job_view.plain(target.app, row) for row in page.records])
     else:
         _show(target.app, page)
     if page.cursor:
@@ -112,10 +112,10 @@ def list_(
 
 
 def _show(app: App, page: Page) -> None:
-    from treadle.cli import rows
+    from treadle.cli import job_view
 
     now = app.now()
-    table(rows.COLUMNS, [rows.line(row, now) for row in page.records], "no jobs", right=("try",))
+    table(job_view.COLUMNS, [job_view.line(row, now) for row in page.records], "no jobs", right=("try",))
     if page.total is not None and page.total > len(page.records):
         note(f"{len(page.records):,} of {plural(page.total, 'job')}")
 
@@ -126,7 +126,7 @@ def _show(app: App, page: Page) -> None:
 @as_json
 def show(target: Target, id: str, json_: bool) -> None:
     """All there is to know about one job."""
-    from treadle.cli import rows
+    from treadle.cli import job_view
 
     async def look(app: App) -> Any:
         [stored] = await stored_ids(app, [id])
@@ -134,9 +134,9 @@ def show(target: Target, id: str, json_: bool) -> None:
 
     row, why = target.run(look)
     if json_:
-        document({**rows.plain(target.app, row), "why": why})
+        document({**job_view.plain(target.app, row), "why": why})
     else:
-        facts(rows.shown(target.app, row, why, target.app.now()))
+        facts(job_view.shown(target.app, row, why, target.app.now()))
 
 
 @jobs.command()

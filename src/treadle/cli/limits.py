@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from treadle.cli.again import Listing, pausable
-from treadle.cli.say import FAILED, Stop, as_json, document, note, seconds, table
+from treadle.cli.output import FAILED, Stop, as_json, document, note, seconds, table
 from treadle.cli.target import Target, targeted
+from treadle.cli.watch import Listing, pausable
 from treadle.core.clock import moment
 from treadle.core.defaults import MAX_COUNT
 

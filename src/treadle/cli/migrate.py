@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.say import data
+from treadle.cli.output import data
 from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def migrate(target: Target) -> None:
 
 def _schema(target: Target) -> int | None:
     """Its number, where the storage has one to tell."""
-    from treadle.cli import database, file
+    from treadle.cli.doctor import postgres, sqlite
 
     url = target.app.url or ""
-    if database.is_postgres(url):
+    if postgres.is_postgres(url):
         import asyncio
 
-        return asyncio.run(database.schema(url))
-    return file.schema(target.file) if target.file is not None else None
+        return asyncio.run(postgres.schema(url))
+    return sqlite.schema(target.file) if target.file is not None else None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural, seconds, table
 from treadle.cli.progress import Bar
-from treadle.cli.say import FAILED, OK, USAGE, Stop, as_json, document, facts, note, plural, seconds, table
 from treadle.cli.target import file_of
 from treadle.core.redaction import shown
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.say import as_json, document, lasts, note, plural, table
+from treadle.cli.output import as_json, document, lasts, note, plural, table
 from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Self
 
 import click
 
-from treadle.cli.say import note
+from treadle.cli.output import note
 from treadle.core.clock import monotonic
 from treadle.core.redaction import in_line
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.again import Listing, pausable
-from treadle.cli.say import as_json, document, lasts, table
+from treadle.cli.output import as_json, document, lasts, table
 from treadle.cli.target import Target, targeted
+from treadle.cli.watch import Listing, pausable
 
 if TYPE_CHECKING:
     from treadle.core.model import Stats

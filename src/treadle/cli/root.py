@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from treadle.cli.say import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain
+from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain
 
 COMMANDS = {
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in as many processes as you like."),
@@ -32,8 +32,11 @@ COMMANDS = {
     "stats": ("treadle.cli.overview", "Jobs by task and state."),
     "migrate": ("treadle.cli.migrate", "Bring the storage to the schema of this Treadle."),
     "move": ("treadle.cli.move", "Carry every job to another storage, while workers and producers may run."),
-    "doctor": ("treadle.cli.doctor", "Check the storage and what lives in it; say what to do."),
-    "demo": ("treadle.cli.demo", "Real work on this machine: index the standard library; kill a worker, lose nothing."),
+    "doctor": ("treadle.cli.doctor.command", "Check the storage and what lives in it; say what to do."),
+    "demo": (
+        "treadle.cli.demo.command",
+        "Real work on this machine: index the standard library; kill a worker, lose nothing.",
+    ),
 }
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.again import Listing, pausable
-from treadle.cli.say import age, as_json, data, document, iso, note, table
+from treadle.cli.output import age, as_json, data, document, iso, note, table
 from treadle.cli.target import Target, targeted
+from treadle.cli.watch import Listing, pausable
 from treadle.core.clock import wall
 from treadle.errors import error_line
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from treadle.cli import loops
-from treadle.cli.announcing import announced, kinds_of
+from treadle.cli import event_loop
+from treadle.cli.announce import announced, kinds_of
 from treadle.cli.logs import simple
-from treadle.cli.say import USAGE, Stop, note, place, seconds
+from treadle.cli.output import USAGE, Stop, note, place, seconds
 from treadle.cli.target import Target, move_of, targeted
 from treadle.core.redaction import shown
 
@@ -91,7 +91,7 @@ def server(target: Target, faces: tuple[str, ...], api: bool, **options: Any) ->
     is being answered, then stop.
     """
     if "delayed" in faces:
-        from treadle.cli.delayed import redis_url
+        from treadle.cli.delivery_options import redis_url
 
         target.fall_back(redis_url())
     return run_server(target, {**options, "faces": faces, "api": api or not faces}, lambda *_: Tending(target.app))
@@ -149,7 +149,7 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
         ) from None
     faces = options.get("faces", ())
     if "delayed" in faces:
-        from treadle.cli.delayed import listening
+        from treadle.cli.delivery_options import listening
 
         listening(options)
     has_tokens = options["tokens"] is not None
@@ -163,7 +163,7 @@ def run_server(target: Target, options: dict[str, Any], beside: Beside) -> int:
         raise Stop(USAGE, f"--host {options['host']} is open to other machines; {words}")
     _log(options["quiet"])
     target.check_there(make=True)
-    return loops.run(_serve(target.app, settings, options, beside))
+    return event_loop.run(_serve(target.app, settings, options, beside))
 
 
 def _settings(options: dict[str, Any]) -> Settings:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from treadle.cli.say import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, note, plural, seconds
+from treadle.cli.output import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, note, plural, seconds
 from treadle.core.clock import monotonic, wall
 from treadle.core.redaction import origin, shown
 from treadle.errors import AnswerTooLarge

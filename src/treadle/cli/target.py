@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from treadle.cli.say import UNREACHABLE, USAGE, Stop, note
+from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
 from treadle.core.redaction import shown
 from treadle.errors import OldRows, UnknownName
 from treadle.storage.transfer import mark_of, words
@@ -40,7 +40,7 @@ class Target:
         """The app: the user's own, or one that only knows where jobs live."""
         if self._app is None:
             if self._named is not None:
-                from treadle.cli.find import find_app
+                from treadle.cli.app_loader import find_app
 
                 self._app = find_app(self._named)
             else:

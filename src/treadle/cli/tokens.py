@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from treadle.cli.say import USAGE, Stop, data, note, table
+from treadle.cli.output import USAGE, Stop, data, note, table
 from treadle.core.clock import wall
 from treadle.server.auth import token_file
 from treadle.server.auth.tokens import SCOPES, Token, digest, end, new_secret, place, rights

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.again import again, clear, every
+from treadle.cli.output import data, lasts, plural, table
 from treadle.cli.queues import by_queue
-from treadle.cli.say import data, lasts, plural, table
 from treadle.cli.target import Target, targeted
+from treadle.cli.watch import again, clear, every
 from treadle.core.model import FINAL
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from treadle.cli import delayed
-from treadle.cli.orders import Hello, Orders
-from treadle.cli.say import FAILED, USAGE, Stop, note
+from treadle.cli import delivery_options
+from treadle.cli.child_protocol import Hello, Orders
+from treadle.cli.output import FAILED, USAGE, Stop, note
 from treadle.cli.server import Company, Stopping, run_server, server
 from treadle.cli.target import Target
 from treadle.cli.wasi_runner import needs_wasmtime
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.argument("app", metavar="[MODULE:APP]", required=False)
 @click.option("--concurrency", "-c", type=click.IntRange(1), help="Jobs at once in each worker [20; delayed: 1].")
 @click.option("--roles", metavar="ROLES", help="Workers as processes of their own, such as leader,follower,follower.")
-@delayed.delivering
+@delivery_options.delivering
 def up(app: str | None, concurrency: int | None, roles: str | None, faces: tuple[str, ...], url: str | None,
        **options: Any) -> int:  # fmt: skip
     """The server and workers for MODULE:APP: the whole system on one machine.
@@ -39,13 +39,13 @@ def up(app: str | None, concurrency: int | None, roles: str | None, faces: tuple
     as a line each. Nor with --face queuey, where a runner of modules works. With --roles each worker is a process; else
     one worker shares that of the server. Ctrl-C stops it all, running jobs get 30 s to end.
     """
-    is_delayed, named = "delayed" in faces, delayed.roles(roles) if roles is not None else ()
-    delivery = delayed.delivery_of(options)
+    is_delayed, named = "delayed" in faces, delivery_options.roles(roles) if roles is not None else ()
+    delivery = delivery_options.delivery_of(options)
     _check(app, faces, bool(named), delivery is not None)
     target = Target(url, app)
     if is_delayed:
-        target.fall_back(delayed.redis_url())
-        delayed.prepare(target.app, app, delivery)
+        target.fall_back(delivery_options.redis_url())
+        delivery_options.prepare(target.app, app, delivery)
     if named and (target.app.url or "memory:").startswith("memory:"):
         raise Stop(USAGE, "--roles starts processes, and what is in the memory of one the others do not see")
     slots = concurrency or (1 if is_delayed else 20)

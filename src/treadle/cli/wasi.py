@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from treadle.cli.say import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, facts, note, seconds, table
+from treadle.cli.output import FAILED, UNREACHABLE, USAGE, Stop, as_json, data, document, facts, note, seconds, table
 from treadle.core.redaction import shown
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treadle.cli.logs import simple
-from treadle.cli.say import UNREACHABLE, USAGE, Stop, note, seconds
+from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, seconds
 from treadle.cli.wasi import FIND, Queue, needs_client, to_server
 from treadle.core.redaction import shown
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from treadle.cli.delayed import ROLES, delivering, delivery_of, prepare, redis_url
-from treadle.cli.delayed import role as role_known
-from treadle.cli.loops import LOOPS, check
-from treadle.cli.orders import Hello, Orders
-from treadle.cli.say import USAGE, Stop, note, seconds
+from treadle.cli.child_protocol import Hello, Orders
+from treadle.cli.delivery_options import ROLES, delivering, delivery_of, prepare, redis_url
+from treadle.cli.delivery_options import role as role_known
+from treadle.cli.event_loop import LOOPS, check
+from treadle.cli.output import USAGE, Stop, note, seconds
 from treadle.cli.target import Target
 
 

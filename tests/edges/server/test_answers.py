@@ -17,7 +17,7 @@ from tests.edges.cli_tools import Command
 from tests.edges.server.test_delivery import delivering
 from treadle import AnswerTooLarge, App, BadUrl, JobFailed, StorageUnavailable
 from treadle.blobs import Corrupt, TooBig
-from treadle.cli.say import Stop
+from treadle.cli.output import Stop
 from treadle.cli.submit import Endpoint
 from treadle.compat.delayed.delivery import Delivery
 from treadle.storage.http import HttpStorage

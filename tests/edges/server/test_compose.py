@@ -16,7 +16,7 @@ import yaml
 from tests.edges.server.fleet_kit import answer, command, leader
 from tests.servers import valkey
 from tests.servers.process import free_port
-from treadle.cli import delayed
+from treadle.cli import delivery_options
 from treadle.cli.root import treadle
 
 ROOT = Path(__file__).parents[3]
@@ -37,12 +37,12 @@ def test_each_command_line_is_one_of_ours(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_each_name_of_the_environment_is_one_we_read(name: str) -> None:
     environment = OURS[name]["environment"]
-    assert set(environment) <= {*delayed.NAMES, "JOB_COUNT", "TIME_OFFSET_SEC"}
+    assert set(environment) <= {*delivery_options.NAMES, "JOB_COUNT", "TIME_OFFSET_SEC"}
     assert all(isinstance(text, str) for text in environment.values())
     if "REDIS_HOST" in environment:
-        assert delayed.redis_url(environment) == "redis://redis:6379/0"
+        assert delivery_options.redis_url(environment) == "redis://redis:6379/0"
     if "WORKER_ROLE" in environment:
-        assert delayed.role(None, environment) == name
+        assert delivery_options.role(None, environment) == name
 
 
 def test_the_services_know_each_other() -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.edges.server.fleet_kit import HANDLER, answer, booked, command, handled, leader, post
-from treadle.cli import delayed
+from treadle.cli import delivery_options
+from treadle.cli.output import Stop
 from treadle.cli.root import run as treadle
-from treadle.cli.say import Stop
 from treadle.compat.delayed.ids import id_of
 
 ROLES = "leader,follower,follower"
@@ -114,25 +114,25 @@ async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
     ],
 )
 def test_where_redis_is(environment: dict[str, str], url: str | None) -> None:
-    assert delayed.redis_url(environment) == url
+    assert delivery_options.redis_url(environment) == url
 
 
 def test_the_environment_yields_to_options_and_to_what_is_wrong_it_says_so() -> None:
     options: dict[str, Any] = {"host": None, "port": None}
-    delayed.listening(options, {"API_HOST": "1.2.3.4", "API_PORT": "99"})
+    delivery_options.listening(options, {"API_HOST": "1.2.3.4", "API_PORT": "99"})
     assert options == {"host": "1.2.3.4", "port": 99}
     options = {"host": "5.6.7.8", "port": 7}
-    delayed.listening(options, {"API_HOST": "1.2.3.4", "API_PORT": "99"})
+    delivery_options.listening(options, {"API_HOST": "1.2.3.4", "API_PORT": "99"})
     assert options == {"host": "5.6.7.8", "port": 7}
-    assert delayed.role(None, {}) == "follower"
-    assert delayed.role(None, {"WORKER_ROLE": "leader"}) == "leader"
-    assert delayed.role("auto", {"WORKER_ROLE": "leader"}) == "auto"
+    assert delivery_options.role(None, {}) == "follower"
+    assert delivery_options.role(None, {"WORKER_ROLE": "leader"}) == "leader"
+    assert delivery_options.role("auto", {"WORKER_ROLE": "leader"}) == "auto"
     for wrong in (
-        lambda: delayed.role(None, {"WORKER_ROLE": "boss"}),
-        lambda: delayed.redis_url({"REDIS_PORT": "x"}),
-        lambda: delayed.listening({"host": None, "port": None}, {"API_PORT": "70000"}),
-        lambda: delayed.roles("leader,boss"),
-        lambda: delayed.roles(" , "),
+        lambda: delivery_options.role(None, {"WORKER_ROLE": "boss"}),
+        lambda: delivery_options.redis_url({"REDIS_PORT": "x"}),
+        lambda: delivery_options.listening({"host": None, "port": None}, {"API_PORT": "70000"}),
+        lambda: delivery_options.roles("leader,boss"),
+        lambda: delivery_options.roles(" , "),
     ):
         with pytest.raises(Stop):
             wrong()

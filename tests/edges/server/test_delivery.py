@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 from treadle import App, BadOption, Job, JobFailed, Retry, State, Worker
-from treadle.cli.delayed import delivery_of
-from treadle.cli.say import Stop
+from treadle.cli.delivery_options import delivery_of
+from treadle.cli.output import Stop
 from treadle.compat.delayed.delivery import Delivery, deliver
 from treadle.compat.delayed.ids import id_of, shown
 from treadle.compat.delayed.webhook import retry_after

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.servers import cluster
 from tests.servers.cluster import until
 from tests.servers.valkey import Valkey
-from treadle.cli.redis import judged
+from treadle.cli.doctor.redis import judged
 from treadle.cli.root import treadle
 from treadle.storage.redis.health import Health
 

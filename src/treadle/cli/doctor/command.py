@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.say import FAILED, OK, Stop, as_json, document, verdict
+from treadle.cli.output import FAILED, OK, Stop, as_json, document, verdict
 from treadle.cli.target import Target, move_of, targeted
 
 if TYPE_CHECKING:
-    from treadle.cli.checks import Check
+    from treadle.cli.doctor.common import Check
 
 
 @click.command()
@@ -54,18 +54,18 @@ def doctor(target: Target, full: bool, repair: bool, json_: bool) -> int:
 
 
 async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]:
-    from treadle.cli import checks, file, leftovers
+    from treadle.cli.doctor import common, leftovers, sqlite
     from treadle.errors import StorageError
     from treadle.storage.contract import confined
 
     url, database = target.app.url or "", target.file
-    schema = file.schema(database) if database is not None else None
+    schema = sqlite.schema(database) if database is not None else None
     if database is not None:
         if repair:
             for check in leftovers.repair_file(database):
                 yield check
         broken = False
-        for check in (*file.checks(url, database, full), *leftovers.in_file(database)):
+        for check in (*sqlite.checks(url, database, full), *leftovers.in_file(database)):
             broken = broken or (check.verdict == "fail" and check.name in ("file", "content"))
             yield check
         if broken:
@@ -73,27 +73,27 @@ async def _all(target: Target, full: bool, repair: bool) -> AsyncIterator[Check]
     try:
         target.check_there()
         async with target.app as app:
-            now = file.schema(database) if database is not None else None
+            now = sqlite.schema(database) if database is not None else None
             was = f", was {schema} until now" if now != schema else ""
-            yield checks.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
+            yield common.ok("storage", f"{target.url} answers" + (f"; schema {now}{was}" if now is not None else ""))
             if (moved := await move_of(app)) is not None:
-                yield checks.fail("moved", moved, "restart the processes that still use it with that URL")
+                yield common.fail("moved", moved, "restart the processes that still use it with that URL")
             async for check in _of_server(url):
                 yield check
             if not confined(app.storage):
                 async for check in leftovers.in_storage(app, repair):
                     yield check
-            async for check in checks.checks(app, target.has_tasks):
+            async for check in common.checks(app, target.has_tasks):
                 yield check
     except (StorageError, Stop) as error:
-        yield checks.fail("storage", f"{target.url}: {error}", "is the URL right, is the server up?")
+        yield common.fail("storage", f"{target.url}: {error}", "is the URL right, is the server up?")
 
 
 async def _of_server(url: str) -> AsyncIterator[Check]:
     """What a server that has the jobs says of itself."""
-    from treadle.cli import redis
-    from treadle.cli.database import checks as of_database
-    from treadle.cli.database import is_postgres
+    from treadle.cli.doctor import redis
+    from treadle.cli.doctor.postgres import checks as of_database
+    from treadle.cli.doctor.postgres import is_postgres
 
     if is_postgres(url):
         async for check in of_database(url):

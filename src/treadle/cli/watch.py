@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.say import OK, Stop, note, seconds
+from treadle.cli.output import OK, Stop, note, seconds
 from treadle.cli.target import Target, targeted
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from treadle.cli.say import USAGE, Stop
+from treadle.cli.output import USAGE, Stop
 
 T = TypeVar("T")
 

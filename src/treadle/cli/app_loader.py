@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from treadle.cli.say import FAILED, USAGE, Stop, note
+from treadle.cli.output import FAILED, USAGE, Stop, note
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -12,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treadle.cli.checks import Check, fail, ok, warn
-from treadle.cli.file import looking, loose_files, schema
-from treadle.cli.say import plural
+from treadle.cli.doctor.common import Check, fail, ok, warn
+from treadle.cli.doctor.sqlite import looking, loose_files, schema
+from treadle.cli.output import plural
 from treadle.core import defaults
 from treadle.core.model import Query, Record
 from treadle.core.ranges import OWN

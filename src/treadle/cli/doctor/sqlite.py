@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from treadle.cli.checks import Check, fail, ok, warn
-from treadle.cli.say import plural, size
+from treadle.cli.doctor.common import Check, fail, ok, warn
+from treadle.cli.output import plural, size
 
 NETWORK = frozenset({
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "afpfs", "webdav", "davfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "9p",

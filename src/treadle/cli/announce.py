@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from treadle.cli.say import USAGE, Stop, note
+from treadle.cli.output import USAGE, Stop, note
 
 if TYPE_CHECKING:
     from treadle.server import Serving

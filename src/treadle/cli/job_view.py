@@ -12,7 +12,7 @@ from msgspec import UnsetType
 
 from treadle.admin import stored_values
 from treadle.app import App
-from treadle.cli.say import age, iso, lasts, plural, stamp, stamp_of
+from treadle.cli.output import age, iso, lasts, plural, stamp, stamp_of
 from treadle.core.model import Record, State
 from treadle.core.ranges import OWN
 from treadle.durable.checkpoints import OURS, read_entry

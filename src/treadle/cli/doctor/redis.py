@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec.structs import replace
 
-from treadle.cli.checks import Check, fail, ok, warn
-from treadle.cli.say import size
+from treadle.cli.doctor.common import Check, fail, ok, warn
+from treadle.cli.output import size
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 NEEDED = (6, 2)

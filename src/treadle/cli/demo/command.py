@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import click
 
-from treadle.cli.say import FAILED, OK, USAGE, Stop, as_json, document, note
+from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, document, note
 from treadle.core.clock import monotonic
 
 PATIENCE = 8.0  # s until we give up deleting a folder somebody writes to: longer than the workers' grace
@@ -35,9 +35,9 @@ def demo(processes: int, url: str | None, kill: bool, keep: bool, json_: bool) -
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _place(url, keep) as where:
         os.environ["TREADLE_URL"] = where  # the demo's app and its workers read it as any app does
-        from treadle.demo.library import modules
-        from treadle.demo.run import run
-        from treadle.demo.show import show
+        from treadle.cli.demo.library import modules
+        from treadle.cli.demo.run import run
+        from treadle.cli.demo.show import show
 
         report, numbers = run(modules(), processes, kill)
         if json_:

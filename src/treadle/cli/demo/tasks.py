@@ -1,6 +1,6 @@
 """The app of the demo: one job reads one module of the standard library, the last one joins what they found.
 
-Without it the demo's workers would have nothing to run. It is an app like any other: `treadle.demo.tasks:app`.
+Without it the demo's workers would have nothing to run. It is an app like any other: `treadle.cli.demo.tasks:app`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.admin.known_names import near, used, without_rule
-from treadle.cli.say import lasts, plural
+from treadle.cli.output import lasts, plural
 from treadle.core import defaults
 from treadle.storage.contract import confined
 from treadle.worker.leader import TASK as LEADER

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from treadle.cli.say import data, plural, table
-from treadle.demo.run import Numbers
-from treadle.demo.tasks import Report
+from treadle.cli.demo.run import Numbers
+from treadle.cli.demo.tasks import Report
+from treadle.cli.output import data, plural, table
 
 
 def show(report: Report, numbers: Numbers) -> None:

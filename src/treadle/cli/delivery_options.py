@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import click
 
-from treadle.cli.say import USAGE, Stop, seconds
+from treadle.cli.output import USAGE, Stop, seconds
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from treadle import App, Job, State, all_done
+from treadle.cli.child_protocol import Hello, Orders
+from treadle.cli.demo import tasks
 from treadle.cli.fleet import Fleet
-from treadle.cli.orders import Hello, Orders
+from treadle.cli.output import FAILED, Stop, note, plural
 from treadle.cli.progress import Bar
-from treadle.cli.say import FAILED, Stop, note, plural
 from treadle.core.clock import monotonic
-from treadle.demo import tasks
 
 LEASE = 2.0  # s; short, so that one can watch lost jobs come back
 SLOTS = 4  # jobs at once in each process
@@ -52,7 +52,7 @@ class Demo:
         self.held: tuple[str, ...] = ()  # what the killed one ran
         self.killed_at = 0.0
         self.bar = Bar("indexing", len(modules), after=0.0)
-        orders = Orders(app="treadle.demo.tasks:app", name="demo", concurrency=SLOTS, lease=LEASE, grace=5.0,
+        orders = Orders(app="treadle.cli.demo.tasks:app", name="demo", concurrency=SLOTS, lease=LEASE, grace=5.0,
                         queues={self.queue: 1}, log_level="error")  # fmt: skip
         self.fleet = Fleet(orders, processes, say=self.bar.say, greeted=self._greeted)
 

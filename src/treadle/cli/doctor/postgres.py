@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from treadle.cli.checks import Check, fail, ok, warn
-from treadle.cli.say import lasts, plural, size
+from treadle.cli.doctor.common import Check, fail, ok, warn
+from treadle.cli.output import lasts, plural, size
 
 if TYPE_CHECKING:
     from treadle.storage.postgres import Health, PostgresStorage, Table
