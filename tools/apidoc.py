@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("treadle", "treadle.errors", "treadle.testing", "treadle.testing.contract", "treadle.storage.contract")
+MODULES = ("treadle", "treadle.errors", "treadle.testing", "treadle.testing.conformance", "treadle.storage.contract")
 LONG = 100  # a signature longer than this gets a line per parameter
 
 

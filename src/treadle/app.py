@@ -61,7 +61,7 @@ from treadle.workflow.enqueue_args import SENDING, flatten, waiting
 if TYPE_CHECKING:
     from treadle.testing.app import Testing
     from treadle.testing.clock import HandClock
-    from treadle.testing.given import Given
+    from treadle.testing.given_storage import Given
 
 log = logging.getLogger("treadle")
 

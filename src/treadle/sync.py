@@ -24,9 +24,9 @@ from treadle.workflow.enqueue_args import SENDING
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.testing.calling import SyncTesting
     from treadle.testing.clock import HandClock
-    from treadle.testing.given import Given
+    from treadle.testing.given_storage import Given
+    from treadle.testing.sync_app import SyncTesting
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Portal:
     ) -> SyncTesting:  # fmt: skip
         """`with app.sync.testing() as t:` is `app.testing()` for synchronous code: `t.drain()` runs plain functions in
         the calling thread."""
-        from treadle.testing.calling import SyncTesting
+        from treadle.testing.sync_app import SyncTesting
 
         return SyncTesting(self._app, clock, storage, within)
 

@@ -21,7 +21,7 @@ WEAK = {
     "deleting a job with its children", "dependency with a timeout, on ids not known yet",
     "instructions not returned are an error",
 }  # fmt: skip
-HOMES = (ROOT / "tests", ROOT / "src/treadle/testing/contract", ROOT / "src/treadle/testing")
+HOMES = (ROOT / "tests", ROOT / "src/treadle/testing/conformance", ROOT / "src/treadle/testing")
 
 
 def rows() -> list[str]:

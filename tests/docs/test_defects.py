@@ -22,7 +22,7 @@ def first(row: str) -> str:
 
 
 def path_of(named: str) -> str:
-    return f"src/treadle/testing/contract/{named}.py" if named.startswith("laws_") else f"tests/{named}"
+    return f"src/treadle/testing/conformance/{named}.py" if named.startswith("laws_") else f"tests/{named}"
 
 
 @pytest.mark.parametrize("row", rows(), ids=first)

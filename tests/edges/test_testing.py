@@ -40,7 +40,7 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import Endless, HandClock, Testing, drain, faults
-from treadle.testing.codecs import same
+from treadle.testing.codec_check import same
 
 InTest = Callable[..., Testing]
 

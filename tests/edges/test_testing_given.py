@@ -19,7 +19,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock, NotEmpty, faults
-from treadle.testing.given import MARK, Given
+from treadle.testing.given_storage import MARK, Given
 
 LASTING = tuple(kind for kind in GIVEN if kind != "memory")
 

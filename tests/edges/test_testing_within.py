@@ -23,7 +23,7 @@ from tests.edges.testing_kit import a_given
 from tests.servers import postgres
 from treadle import App, BadOption, BadSession, Key, KeyHeld, Task, Unsupported
 from treadle.testing import Testing
-from treadle.testing.calling import SyncTesting
+from treadle.testing.sync_app import SyncTesting
 
 Send = Task[[str], str, Any]
 

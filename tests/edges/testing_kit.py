@@ -12,7 +12,7 @@ from tests.engine.fixtures import KINDS, a_url
 from tests.servers import valkey
 from treadle.ports import Ports, memory_backend
 from treadle.storage import compose
-from treadle.testing.given import Given
+from treadle.testing.given_storage import Given
 
 GIVEN = (*KINDS, "shards", "ports")
 

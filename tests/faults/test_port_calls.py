@@ -21,7 +21,7 @@ from treadle.storage.composed import ComposedStorage, log
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.contract.kit import back, beat, claim_one, done, failed, hold, job, jobs, out, row, settle
+from treadle.testing.conformance.kit import back, beat, claim_one, done, failed, hold, job, jobs, out, row, settle
 
 PATIENCE = 0.01  # s; only a lost answer waits for it
 

@@ -78,7 +78,7 @@ async def test_an_app_whose_jobs_live_there() -> None:
 
 async def test_processes_share_a_log_on_a_real_store() -> None:
     """Several at once, each entry won by one of them: every job is stored and taken once."""
-    from treadle.testing.contract.kit import claim, job
+    from treadle.testing.conformance.kit import claim, job
 
     name = next(_names).rstrip(":")
 

@@ -11,9 +11,9 @@ from treadle.errors import StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.storage.http import HttpStorage
 from treadle.testing import HandClock
-from treadle.testing.contract import *  # noqa: F403
-from treadle.testing.contract.property import agrees_with_memory
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.conformance import *  # noqa: F403
+from treadle.testing.conformance.property import agrees_with_memory
+from treadle.testing.conformance.run import MakeStorage
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.contract import *  # noqa: F403
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.conformance import *  # noqa: F403
+from treadle.testing.conformance.run import MakeStorage
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from treadle.storage.composed import ComposedStorage
 from treadle.storage.composed.log_entries import decode_base
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.contract import *  # noqa: F403
-from treadle.testing.contract.kit import ids, job
-from treadle.testing.contract.property import agrees_with_memory
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.conformance import *  # noqa: F403
+from treadle.testing.conformance.kit import ids, job
+from treadle.testing.conformance.property import agrees_with_memory
+from treadle.testing.conformance.run import MakeStorage
 
 REFUSED: dict[str, str] = {}
 

@@ -13,9 +13,9 @@ from tests.storage.postgres import support
 from treadle.storage.contract import Storage
 from treadle.storage.postgres import PostgresStorage
 from treadle.testing import HandClock
-from treadle.testing.contract import *  # noqa: F403
-from treadle.testing.contract.property import agrees_with_memory
-from treadle.testing.contract.run import MakeStorage, UserTransaction
+from treadle.testing.conformance import *  # noqa: F403
+from treadle.testing.conformance.property import agrees_with_memory
+from treadle.testing.conformance.run import MakeStorage, UserTransaction
 
 PATIENT = 100  # s: a chain of two thousand takes its time on a machine that does much else
 

@@ -12,7 +12,7 @@ from treadle.core.model import Record, State
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
-from treadle.testing.contract.property import agrees_with_memory, make_memory
+from treadle.testing.conformance.property import agrees_with_memory, make_memory
 
 
 def test_memory_agrees_with_itself() -> None:

@@ -11,9 +11,9 @@ from tests.servers import valkey
 from treadle.storage.contract import Storage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.contract import *  # noqa: F403
-from treadle.testing.contract.property import agrees_with_memory
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.conformance import *  # noqa: F403
+from treadle.testing.conformance.property import agrees_with_memory
+from treadle.testing.conformance.run import MakeStorage
 
 _names = (f"t{os.getpid()}-{n}" for n in itertools.count())
 

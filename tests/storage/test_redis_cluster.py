@@ -15,7 +15,7 @@ from tests.servers import cluster
 from treadle.storage.contract import Storage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.contract import (
+from treadle.testing.conformance import (
     durable,
     laws_handing,
     laws_hints,
@@ -27,7 +27,7 @@ from treadle.testing.contract import (
     run,
     speaks,
 )
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.conformance.run import MakeStorage
 
 __all__ = ["durable", "speaks"]
 for _laws in (laws_line, laws_lease, laws_looking, laws_hints, laws_handing, laws_races, laws_moving):

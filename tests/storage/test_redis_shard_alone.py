@@ -11,8 +11,8 @@ import pytest
 
 from tests.servers import valkey
 from tests.storage.shards_kit import QUEUES, REFUSED, expect, makes
-from treadle.testing.contract import durable, laws_lanes, laws_line, run, speaks
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.conformance import durable, laws_lanes, laws_line, run, speaks
+from treadle.testing.conformance.run import MakeStorage
 
 __all__ = ["durable", "speaks"]
 globals().update(run.tests_of(laws_line) | run.tests_of(laws_lanes))

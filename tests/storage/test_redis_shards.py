@@ -16,7 +16,7 @@ from tests.storage.shards_kit import REFUSED, expect, makes
 from treadle.core.model import Limit
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.testing.contract import (
+from treadle.testing.conformance import (
     durable,
     laws_handing,
     laws_hints,
@@ -28,8 +28,8 @@ from treadle.testing.contract import (
     run,
     speaks,
 )
-from treadle.testing.contract.property import Step, agrees_with_memory
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.conformance.property import Step, agrees_with_memory
+from treadle.testing.conformance.run import MakeStorage
 
 __all__ = ["durable", "speaks"]
 for _laws in (laws_line, laws_keys, laws_waiting, laws_hints, laws_handing, laws_races, laws_moving):

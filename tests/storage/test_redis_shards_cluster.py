@@ -11,8 +11,8 @@ import pytest
 
 from tests.servers import cluster
 from tests.storage.shards_kit import REFUSED, expect, makes
-from treadle.testing.contract import *  # noqa: F403
-from treadle.testing.contract.run import MakeStorage
+from treadle.testing.conformance import *  # noqa: F403
+from treadle.testing.conformance.run import MakeStorage
 
 _names = (f"sc{n}" for n in itertools.count())
 

@@ -13,8 +13,8 @@ from tests.storage.by_hand import ByHand
 from treadle.storage.contract import Storage
 from treadle.storage.sqlite import SqliteStorage
 from treadle.testing import HandClock
-from treadle.testing.contract import *  # noqa: F403
-from treadle.testing.contract.run import MakeStorage, UserTransaction
+from treadle.testing.conformance import *  # noqa: F403
+from treadle.testing.conformance.run import MakeStorage, UserTransaction
 
 
 @pytest.fixture

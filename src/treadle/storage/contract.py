@@ -1,7 +1,7 @@
 """The seam: all that a storage must offer, in thirteen methods of which four carry every job.
 
 Each call is one atomic step on plain data. The storage keeps, counts and orders; it never judges: retries,
-timeouts and failure policy arrive decided, as values. `treadle.testing.contract` is this page as tests.
+timeouts and failure policy arrive decided, as values. `treadle.testing.conformance` is this page as tests.
 
 The life of a job:
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from treadle.testing.app import Call, Testing
 from treadle.testing.clock import HandClock
 from treadle.testing.drain import Endless, drain  # at once: else the name would be that of the module
-from treadle.testing.given import NotEmpty
+from treadle.testing.given_storage import NotEmpty
 
 if TYPE_CHECKING:
-    from treadle.testing import contract, faults, history
+    from treadle.testing import conformance, faults, history
     from treadle.testing.proxy import Proxy
     from treadle.testing.simulation import Simulation, SimulationFailed, simulate
 

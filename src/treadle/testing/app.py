@@ -24,12 +24,12 @@ from treadle.policy.retry import seconds as in_seconds
 from treadle.serialization.call_codec import Signature
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.task import Stub
-from treadle.testing.asserting import Expected, What, missing, unexpected
+from treadle.testing.assertions import Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
-from treadle.testing.codecs import Checked
+from treadle.testing.codec_check import Checked
 from treadle.testing.drain import drain
-from treadle.testing.given import MEMORY, UNFINISHED, Given, GivenStorage, rows_of
-from treadle.testing.within import Transactions, When, at_once
+from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, rows_of
+from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker.executors.threads import Runs
 from treadle.worker.inline import Inline
 from treadle.workflow.signals import signal_name

@@ -14,7 +14,7 @@ from treadle.core.model import Claim, Query
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.contract.kit import done, job
+from treadle.testing.conformance.kit import done, job
 
 IDS = ("B", "a", "a-c", "ab", "A", "b", "a.b", "Ab", "cron:x", "Cron", "0190-1", "01901")
 

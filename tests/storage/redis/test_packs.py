@@ -13,7 +13,7 @@ from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.redis import RedisStorage
 from treadle.testing import HandClock
-from treadle.testing.contract.kit import done, job
+from treadle.testing.conformance.kit import done, job
 
 _names = (f"p{os.getpid()}-{n}" for n in itertools.count())
 

@@ -10,7 +10,7 @@ import pytest
 from treadle.core.model import Limit, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     CANCELLED,
     FAILED,
     SUCCEEDED,
@@ -30,7 +30,7 @@ from treadle.testing.contract.kit import (
     row,
     tend,
 )
-from treadle.testing.contract.run import Connect
+from treadle.testing.conformance.run import Connect
 
 LONG = 10.0  # s; nobody waits that long unless a hint is missing
 BEGUN = 0.5  # s after which a storage that began to listen has woken all who wait

@@ -3,7 +3,7 @@
 A test module runs all of it, each law under its own name, with this and nothing else:
 
     import pytest
-    from treadle.testing.contract import *  # noqa: F403
+    from treadle.testing.conformance import *  # noqa: F403
 
     @pytest.fixture
     def make_storage(tmp_path):
@@ -32,7 +32,7 @@ from importlib import import_module
 
 import pytest
 
-from treadle.testing.contract.run import durable, speaks, tests_of, user_transaction
+from treadle.testing.conformance.run import durable, speaks, tests_of, user_transaction
 
 LAWS = (
     "line",

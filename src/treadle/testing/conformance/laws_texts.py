@@ -9,7 +9,7 @@ import pytest
 from treadle.core.model import Hold, NewJob, Outcome, Presence
 from treadle.errors import BadOption
 from treadle.storage.contract import Fused, Storage
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     READY,
     RUNNING,
     SUCCEEDED,

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from treadle.testing.app import Call, Testing
-from treadle.testing.asserting import What
+from treadle.testing.assertions import What
 from treadle.testing.clock import HandClock
 from treadle.worker.executors.threads import Answer, Item, answer
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.execution.runner import AnyTask
     from treadle.tasks.task import Stub
-    from treadle.testing.given import Given
-    from treadle.testing.within import When
+    from treadle.testing.given_storage import Given
+    from treadle.testing.transactions import When
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from treadle.errors import MoveFailed, StorageMoved, StorageUnavailable
 from treadle.storage.contract import Fused, Movable, Storage
 from treadle.storage.transfer import Carried, Mark, Role, digest, handed_over
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     READY,
     RUNNING,
     WAITING,
@@ -40,7 +40,7 @@ from treadle.testing.contract.kit import (
     states,
     tend,
 )
-from treadle.testing.contract.run import Another
+from treadle.testing.conformance.run import Another
 
 
 def movable(storage: Storage) -> Movable:

@@ -13,7 +13,7 @@ from treadle.core.model import Held, Limit, Outcome, Presence, Query
 from treadle.errors import KeyHeld
 from treadle.storage.contract import Fused, Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     CANCELLED,
     READY,
     RUNNING,
@@ -34,7 +34,7 @@ from treadle.testing.contract.kit import (
     settle,
     states,
 )
-from treadle.testing.contract.run import Connect
+from treadle.testing.conformance.run import Connect
 
 PEERS = 8
 

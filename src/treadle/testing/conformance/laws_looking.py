@@ -12,7 +12,7 @@ from treadle.core.model import Count, Limit, Presence, Query
 from treadle.errors import BadOption
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     FAILED,
     READY,
     RUNNING,
@@ -34,7 +34,7 @@ from treadle.testing.contract.kit import (
     settle,
     state,
 )
-from treadle.testing.contract.run import Connect
+from treadle.testing.conformance.run import Connect
 
 
 async def walk(storage: Storage, query: Query) -> list[str]:

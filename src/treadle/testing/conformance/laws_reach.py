@@ -13,7 +13,7 @@ from treadle.core.model import ACT, NewJob, Outcome, State
 from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     CANCELLED,
     READY,
     SUCCEEDED,

@@ -11,8 +11,8 @@ import pytest
 from treadle.core.model import Declare, Limit, LimitChange, LimitUse, Pause, Resume
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import claim, claim_ids, claim_one, claimed, done, job, jobs, settle
-from treadle.testing.contract.run import Connect
+from treadle.testing.conformance.kit import claim, claim_ids, claim_one, claimed, done, job, jobs, settle
+from treadle.testing.conformance.run import Connect
 
 API = (("api", 1),)
 

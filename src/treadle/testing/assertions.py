@@ -12,7 +12,7 @@ from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
 from treadle.errors import BadOption
 from treadle.tasks.task import Stub, Task
-from treadle.testing.codecs import same, short
+from treadle.testing.codec_check import same, short
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -15,7 +15,7 @@ from treadle.core.model import Limit
 from treadle.errors import BadSession, IdTaken, KeyHeld, UnknownUpstream
 from treadle.storage.contract import Storage, Transaction, Transactional
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     RUNNING,
     SUCCEEDED,
     WAITING,
@@ -32,8 +32,8 @@ from treadle.testing.contract.kit import (
     settle,
     states,
 )
-from treadle.testing.contract.laws_hints import LONG, only_if
-from treadle.testing.contract.run import Connect, UserTransaction
+from treadle.testing.conformance.laws_hints import LONG, only_if
+from treadle.testing.conformance.run import Connect, UserTransaction
 
 TWO = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import back, claim_ids, claim_one, done, job, jobs, row, settle, tend
+from treadle.testing.conformance.kit import back, claim_ids, claim_one, done, job, jobs, row, settle, tend
 
 
 async def test_law02_lanes_take_turns(storage: Storage, clock: HandClock) -> None:

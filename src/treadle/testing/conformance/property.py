@@ -3,7 +3,7 @@
 The laws say what must hold; this finds what nobody thought of. Needs Hypothesis, which shrinks what differs to the
 shortest sequence that still does:
 
-    from treadle.testing.contract.property import agrees_with_memory
+    from treadle.testing.conformance.property import agrees_with_memory
 
     def test_agrees_with_memory(make_storage):
         agrees_with_memory(make_storage)

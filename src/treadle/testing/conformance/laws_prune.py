@@ -8,7 +8,7 @@ from treadle.core.model import Query
 from treadle.errors import UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     CANCELLED,
     FAILED,
     READY,

@@ -11,7 +11,7 @@ from treadle.core.model import Limit, State
 from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     CANCELLED,
     FAILED,
     READY,

@@ -14,7 +14,7 @@ import pytest
 from treadle.core.model import Claim, Limit, Record
 from treadle.storage.contract import Handing, Post, Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     READY,
     RUNNING,
     ask,
@@ -28,7 +28,7 @@ from treadle.testing.contract.kit import (
     settle,
     state,
 )
-from treadle.testing.contract.run import Connect
+from treadle.testing.conformance.run import Connect
 
 LONG = 10.0  # s; nobody waits that long unless something is missing
 STANDS = 60.0  # s that asks stand here

@@ -6,7 +6,7 @@ import pytest
 
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import back, cancelled, claim, claim_ids, done, ids, job, row, settle
+from treadle.testing.conformance.kit import back, cancelled, claim, claim_ids, done, ids, job, row, settle
 
 MINE = {"mine": (None, None)}
 MANY = 150  # more than a storage would look past again with each claim

@@ -12,7 +12,7 @@ import pytest
 from treadle.core.model import Claim, Limit, LimitUse, Pause, Query, Record
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     READY,
     RUNNING,
     WAITING,

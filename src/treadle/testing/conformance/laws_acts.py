@@ -9,7 +9,7 @@ import pytest
 from treadle.core.model import ACT, Outcome, Record
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     CANCELLED,
     FAILED,
     RUNNING,
@@ -27,8 +27,8 @@ from treadle.testing.contract.kit import (
     settle,
     state,
 )
-from treadle.testing.contract.laws_races import peers
-from treadle.testing.contract.run import Connect
+from treadle.testing.conformance.laws_races import peers
+from treadle.testing.conformance.run import Connect
 
 KINDS = ("cancel", "cancel running", "run now", "retry", "delete", "cancel parent")
 

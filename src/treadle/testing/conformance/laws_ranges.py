@@ -23,7 +23,7 @@ from treadle.core.model import (
 from treadle.errors import BadOption, TooLarge
 from treadle.storage.contract import Fused, Movable, Storage
 from treadle.storage.transfer import Carried, Load, Mark
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     READY,
     RUNNING,
     SUCCEEDED,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from treadle.core.model import Hold, Limit, Outcome, Presence
 from treadle.storage.contract import Fused, Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     CANCELLED,
     FAILED,
     READY,

@@ -7,7 +7,7 @@ import pytest
 from treadle.core.model import Outcome, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
-from treadle.testing.contract.kit import (
+from treadle.testing.conformance.kit import (
     CANCELLED,
     FAILED,
     READY,
