@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures import app, clock, spy, storage, swept, told
 from tests.servers.process import VERSIONS
+
+__all__ = [
+    "app",
+    "clock",
+    "spy",
+    "storage",
+    "swept",
+    "told",
+]  # fixtures: an app on each storage, by a clock moved by hand
 
 HUNG = 240.0  # seconds after which a test's process is ended; twice `timeout`, whose error a tear-down may outlive
 _stderr = pytest.StashKey[int]()

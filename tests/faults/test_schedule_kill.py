@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.fixtures import LASTING, a_url
 from tests.faults.scheduled import EVERY, make
+from tests.fixtures import LASTING, a_url
 from treadle import App, Worker
 
 ROUNDS = 4

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.engine.kit import Spy
+from tests.kit import Spy
 from treadle import App, Worker
 from treadle.core.model import Record, State
 from treadle.storage.contract import Post, Storage

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.fixtures import KINDS, a_url
+from tests.fixtures import KINDS, a_url
 from treadle.core import defaults
 from treadle.storage.constants import filled
 

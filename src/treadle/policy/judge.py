@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -258,7 +259,7 @@ def cut(text: str) -> str:
     return text
 
 
-_HERE = __file__.removesuffix("policy/judge.py")
+_HERE = str(Path(__file__).parents[1])
 
 
 def _without_ours(found: traceback.TracebackException) -> None:

@@ -8,8 +8,8 @@ given by name, ``{"args": [...], "kwargs": {...}}``. Keywords that continue the 
 defaults are not stored. Annotated values are in the plain form msgspec gives them: datetimes, dates, times and
 durations as ISO 8601, bytes as base64, Decimal and UUID as text, enum members as their values, sets and tuples as
 arrays, dataclasses, Structs and models as objects. A result is such a value by itself. A text in which ``"$t"``
-occurs is tagged from end to end instead (see `treadle.serialization.tagged_json`): Treadle writes it only where the plain form would lose
-something, and reads it for every parameter, annotated or not.
+occurs is tagged from end to end instead (`serialization/tagged_json.py`): Treadle writes it only where the plain form
+would lose something, and reads it for every parameter, annotated or not.
 
 What fits. Instances, not look-alikes: a str is no datetime, a dict no dataclass, a tuple no list, a str no sequence,
 a datetime no date, a bool no int, a member's value no member. An int is a float where it converts exactly; subclasses

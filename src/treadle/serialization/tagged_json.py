@@ -93,8 +93,8 @@ class RemoteError(Exception):
 
 class Codec(Protocol):
     """What turns arguments and results into text. A user's own must give back equal values of the same types
-    (`treadle.serialization.verify_codec` looks); any exception it raises becomes BadArgument or BadResult. Calls reach it as
-    ``{"args": [...], "kwargs": {...}}``."""
+    (`serialization/verify_codec.py` looks); any exception it raises becomes BadArgument or BadResult. Calls reach it
+    as ``{"args": [...], "kwargs": {...}}``."""
 
     def encode(self, value: object, /) -> str: ...
     def decode(self, text: str, /) -> object: ...

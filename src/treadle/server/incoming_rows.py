@@ -1,7 +1,7 @@
 """The gate: every row and call from outside passes it, by whichever door it comes, before anything is stored.
 
-It holds names, numbers and sizes (`server/row_checks.py`), and rows of Treadle's own to what their makers send (`own.py`).
-Which queues a token reaches is not asked here.
+It holds names, numbers and sizes (`row_checks.py`), and rows of Treadle's own to what their makers send
+(`system_rows.py`). Which queues a token reaches is not asked here.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ Exactly:
   "upstream", and its own dependents follow; one that was claimed, or `ran`, joins the line.
 * **Ranges**: `enqueue`, `claim`, `heartbeat` and `set_limits` raise BadOption for a name, a number or a text out of
   range, and TooLarge for one that is too long; nothing is stored. An outcome with such a value is refused alone. See
-  `treadle.core.ranges` and `storage/value_checks.py`. In payloads, results, errors, notes and memo values U+0000 is a character
-  like others. Rows that earlier versions stored are read and claimed as they are; a cost below 1 counts as 1.
+  `core/ranges.py` and `storage/value_checks.py`. In payloads, results, errors, notes and memo values U+0000 is a
+  character like others. Rows that earlier versions stored are read and claimed as they are; a cost below 1 counts as 1.
 * **Chosen ids**: a job with a `nonce` whose id is known refuses the whole call with IdTaken if the stored row has
   another nonce and another task or payload. An earlier job of the same call counts as stored. Keys come after this.
 * **Reach**: a job, outcome, hold or claim with a `reach` concerns rows of these queues only; any other row counts as

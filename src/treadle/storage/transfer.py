@@ -1,6 +1,6 @@
 """What a job is when it is carried from one storage to another: its row, and all that a row does not say.
 
-Without it a moved job would have forgotten whom it waits for and which key it holds. Pure; `admin/storage_move.py` carries.
+Without it a moved job would have forgotten whom it waits for and which key it holds. Pure; `storage_move.py` carries.
 """
 
 from __future__ import annotations

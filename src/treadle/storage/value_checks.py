@@ -1,4 +1,4 @@
-"""What no storage takes: names, texts and numbers out of range (`core/ranges.py`). Every storage checks them itself, whoever
+"""What no storage takes: names, texts and numbers out of range (`ranges.py`). Every storage checks them itself, whoever
 calls it, and stores nothing of what it refuses.
 
 A quick look at what many jobs share comes first. Only where that shows something unusual, each job is checked.

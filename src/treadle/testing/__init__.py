@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from treadle.testing.simulation import Simulation, SimulationFailed, simulate
 
 __all__ = [
-    "Call", "Endless", "HandClock", "NotEmpty", "Proxy", "Simulation", "SimulationFailed", "Testing", "contract",
+    "Call", "Endless", "HandClock", "NotEmpty", "Proxy", "Simulation", "SimulationFailed", "Testing", "conformance",
     "drain", "faults", "history", "simulate",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    # the contract needs pytest; a clock does not
-    if name in ("contract", "faults", "history"):
+    # the conformance tests need pytest; a clock does not
+    if name in ("conformance", "faults", "history"):
         return import_module(f"treadle.testing.{name}")
     if name == "Proxy":
         return import_module("treadle.testing.proxy").Proxy

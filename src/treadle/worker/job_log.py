@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ LEVELS: Final = {
 }  # fmt: skip
 TEMPLATES: Final = {name: f"%s {name}" for name in LEVELS}
 RAISED: Final = frozenset({"retrying", "failed", "expired"})  # what an exception of the function leads to
-_LIBRARY: Final = __file__.removesuffix("worker/job_log.py").removesuffix("worker\\joblog.py")
+_LIBRARY: Final = str(Path(__file__).parents[1])
 
 
 def wanted(name: str, task: str) -> bool:

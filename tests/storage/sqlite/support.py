@@ -72,7 +72,8 @@ def child(path: Path, body: str, first: str = "") -> Iterator[subprocess.Popen[s
     `first` before all that."""
     script = (
         "import asyncio, os, signal, sys, time\n"
-        "from treadle.errors import *\nfrom treadle.core.model import *\nfrom treadle.storage.sqlite import SqliteStorage\n"
+        "from treadle.core.model import *\nfrom treadle.errors import *\n"
+        "from treadle.storage.sqlite import SqliteStorage\n"
         f"def say(*words): print(*words, flush=True)\n{first}\n"
         "async def main(path):\n"
         "    storage = SqliteStorage(path)\n"

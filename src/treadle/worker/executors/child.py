@@ -1,8 +1,8 @@
 """The other side of `kind="process"`: a child that runs one function at a time and may be killed at any moment.
 
 Without it a CPU-bound function would hold the worker's loop, and one that never returns could not be stopped.
-`python -m treadle.worker.executors.child` speaks frames over the socket it finds as its standard input. What the function
-prints goes where the worker's own output goes. Nothing is unpickled: functions are found by name.
+`python -m treadle.worker.executors.child` speaks frames over the socket it finds as its standard input. What the
+function prints goes where the worker's own output goes. Nothing is unpickled: functions are found by name.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
 
 def _environment() -> dict[str, str]:
     """Ours, and a way to find treadle until the child has our sys.path."""
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
 
 

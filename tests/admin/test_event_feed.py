@@ -1,0 +1,120 @@
+"""Events of all processes, read from rows; the order of the story is kept, and its end is always told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import LASTING, a_url
+from tests.kit import Spy, work
+from treadle import App, Event, Retry
+from treadle.testing import HandClock
+
+
+async def test_another_process_sees_what_becomes_of_jobs(app: App, spy: Spy, clock: HandClock) -> None:
+    go = asyncio.Event()
+
+    @app.task(name="f", retry=Retry(attempts=1))
+    async def f(n: int) -> int:
+        await go.wait()
+        if n == 1:
+            raise RuntimeError("one is odd")
+        return n
+
+    watcher = App(storage=spy, clock=clock)
+    before = await f.enqueue(0)
+    events = watcher.events(everywhere=True)
+    found: list[Event] = []
+    async with asyncio.timeout(30):
+        first = asyncio.ensure_future(anext(events))
+        while spy.calls["watch"] == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        jobs = [before, *(await app.enqueue([f.job(1), f.job(2)]))]
+        found.append(await first)
+        async with work(app):
+            ends = set[str]()
+            while len(ends) < 3:
+                event = await anext(events)
+                found.append(event)
+                if event.name in ("succeeded", "failed"):
+                    ends.add(event.id)
+                elif event.name == "started":
+                    go.set()
+    names = {job.id: [event.name for event in found if event.id == job.id] for job in jobs}
+    assert [each[-1] for each in names.values()] == ["succeeded", "failed", "succeeded"]
+    assert "enqueued" not in names[before.id]  # it was there before
+    for story in names.values():
+        assert story == [name for name in ("enqueued", "started", "failed", "succeeded") if name in story]
+    assert "one is odd" in str(next(event.error for event in found if event.name == "failed"))
+    await events.aclose()  # type: ignore[attr-defined]
+
+
+async def test_new_jobs_are_told_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
+    """A job was created an hour ahead; those created before that moment are told all the same, and each once."""
+
+    @app.task(name="f")
+    async def f(n: int) -> None: ...
+
+    await f.enqueue(0)
+    clock.advance(3_600)
+    ahead = await f.enqueue(1)
+    events = App(storage=spy, clock=clock).events(everywhere=True)
+    first = asyncio.ensure_future(anext(events))
+    async with asyncio.timeout(30):
+        while spy.calls["watch"] == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        clock.moment -= 3_600
+        sent = [await f.enqueue(2), await f.enqueue(3)]
+        told = [await first, await anext(events)]
+        clock.advance(1)
+        sent.append(await f.enqueue(4))
+        told.append(await anext(events))
+    assert [(event.name, event.id) for event in told] == [("enqueued", job.id) for job in sent]
+    assert ahead.id not in {event.id for event in told}
+
+
+ELSEWHERE = """
+import asyncio, sys
+from treadle import App
+from treadle.testing import drain
+
+app = App(sys.argv[1])
+
+@app.task(name="f")
+async def f(n: int) -> int:
+    return n * 2
+
+async def main() -> None:
+    async with app:
+        await f.options(id="from-elsewhere").enqueue(21)
+        await drain(app)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.shows("WE 15 events")
+@pytest.mark.parametrize("kind", LASTING)
+async def test_a_listener_hears_of_a_job_that_another_process_stored_and_ran(kind: str, tmp_path: Path) -> None:
+    with a_url(kind, tmp_path) as url:
+        async with App(url) as app:
+            events, found = app.events(everywhere=True), list[Event]()
+            first, mark = asyncio.ensure_future(anext(events)), app.task(name="mark")(anything)
+            async with asyncio.timeout(30):
+                while not first.done():  # it tells of what is stored once it listens
+                    await mark.enqueue()
+                    await asyncio.wait([first], timeout=0.02)
+                found.append(await first)
+                other = await asyncio.create_subprocess_exec(sys.executable, "-c", ELSEWHERE, url)
+                while found[-1].name != "succeeded":
+                    found.append(await anext(events))
+                assert await other.wait() == 0
+            assert found[-1].id == "from-elsewhere"
+            assert {event.task for event in found} == {"mark", "f"}
+            await events.aclose()  # type: ignore[attr-defined]
+
+
+async def anything() -> None: ...

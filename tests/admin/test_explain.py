@@ -1,0 +1,262 @@
+"""`app.jobs.explain`: why a job does not run, when a limit, a worker or a service is the cause."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.kit import Spy, work
+from treadle import App, Limit
+from treadle.core.model import Claim, Presence
+from treadle.testing import HandClock
+
+
+async def say(app: App, job: Any, words: str) -> str:
+    """The sentence, once it contains these words: what a worker reports of itself comes with a heartbeat."""
+    async with asyncio.timeout(30):
+        while words not in (sentence := await app.jobs.explain(job)):  # noqa: ASYNC110  # nothing tells of heartbeats
+            await asyncio.sleep(0.005)
+    return sentence
+
+
+def present(worker: str = "w1", queue: str = "default", **facts: Any) -> Presence:
+    return Presence(worker=worker, queues=(queue,), tasks=("t",), slots=4, **facts)
+
+
+async def test_a_rate_of_the_queue_that_is_used_up(app: App, clock: HandClock) -> None:
+    @app.task(name="t", queue="mail")
+    async def t() -> None: ...
+
+    await app.limits.set(Limit("queue:mail", rate=1, per=3600))
+    first, second, third = await app.enqueue(t.job() for _ in range(3))
+    await app.storage.heartbeat(present(queue="mail"), [], 30)
+    assert "in a moment" in await app.jobs.explain(first)
+    await app.storage.claim(Claim(worker="w1#1", queues=(("mail", 9),), limit=9, lease=9999))
+    clock.advance(188)
+    await app.storage.heartbeat(present(queue="mail"), [], 30)
+    used_up = (
+        "It is in line, and the rate of its queue 'mail' (1 start per 3600 s) is used up; the next start is possible "
+        "at 2023-11-14 23:13:20 UTC, in 3,412 s"
+    )
+    assert await app.jobs.explain(second) == f"{used_up}."
+    assert await app.jobs.explain(third) == f"{used_up}; 1 job is in line before it."
+    clock.advance(3412)
+    await app.storage.heartbeat(present(queue="mail"), [], 30)
+    assert "in a moment" in await app.jobs.explain(second)
+
+
+async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> None:
+    @app.task(name="t", limits=["api"])
+    async def t() -> None: ...
+
+    await app.limits.set(Limit("api", slots=5, rate=2, per=60))
+    *_, third = await app.enqueue(t.job() for _ in range(3))
+    large = await t.options(cost=2).enqueue()
+    await app.storage.claim(Claim(worker="w1#1", limit=9, lease=9999))
+    clock.advance(10)
+    assert await app.jobs.explain(third) == (
+        "It stands aside: the rate of the limit 'api' (2 starts per 60 s) is used up; the next start is possible at "
+        "2023-11-14 22:14:20 UTC, in 50 s; 2 jobs stand aside."
+    )
+    clock.advance(50)
+    await app.storage.claim(Claim(worker="w1#2", limit=1))
+    assert await app.jobs.explain(large) == (
+        "It stands aside until the limit 'api' has room (3 of 5 slots in use, 1 of 2 starts per 60 s used, "
+        "1 job stands aside)."
+    )
+
+
+async def test_a_rest_that_a_job_asked_for_is_no_pause(app: App, clock: HandClock) -> None:
+    @app.task(name="t", limits=["api"])
+    async def t() -> None: ...
+
+    await app.limits.set(Limit("api", rate=100, per=1))
+    await app.limits.hold("api", clock() + 60, held=True)
+    job = await t.enqueue()
+    await app.storage.claim(Claim(worker="w1#1"))
+    assert await app.jobs.explain(job) == (
+        "The limit 'api' rests until 2023-11-14 22:14:20 UTC because a job asked for it (`Defer(limit=...)`, as after "
+        "a 429); it opens by itself."
+    )
+    await app.limits.pause("api")
+    assert await app.jobs.explain(job) == (
+        "The limit 'api' is paused: `treadle limits resume api` opens it; it also rests until 2023-11-14 22:14:20 UTC, "
+        "because a job asked for it."
+    )
+
+
+async def test_a_worker_that_sends_no_heartbeat(app: App, clock: HandClock) -> None:
+    """A killed worker is present for three leases, and claims nothing."""
+
+    @app.task(name="t")
+    async def t() -> None: ...
+
+    job = await t.enqueue()
+    await app.storage.heartbeat(present("w1"), [], 30)
+    clock.advance(10)
+    assert "in a moment" in await app.jobs.explain(job)
+    clock.advance(35)
+    said = await app.jobs.explain(job)
+    assert said.startswith(
+        "It is in line, but the last heartbeat of the only worker that can run it came 45 s ago (w1): "
+    )
+    await app.storage.heartbeat(present("w2"), [], 30)
+    assert "in a moment" in await app.jobs.explain(job)
+    clock.advance(20)
+    assert "of the 2 workers that can run it came 20 s ago (w2)" in await app.jobs.explain(job)
+    clock.advance(71)
+    assert await app.jobs.explain(job) == "It is in line, and no worker serves its queue 'default'."
+
+
+async def test_a_throttle_that_pauses_every_worker(app: App) -> None:
+    @app.task(name="t")
+    async def t() -> None: ...
+
+    async def pause() -> float:
+        return 3600.0
+
+    async with work(app, name="w1", throttle=pause):
+        job = await t.enqueue()
+        said = await say(app, job, "throttle")
+        assert said.startswith("It is in line, but worker 'w1' may claim nothing because of a throttle, until 2023-")
+        await app.storage.heartbeat(present("w2"), [], 30)
+        assert "in a moment" in await app.jobs.explain(job)
+
+
+async def test_a_worker_that_declines_it(app: App, clock: HandClock) -> None:
+    @app.task(name="t")
+    async def t() -> None: ...
+
+    async with work(app, name="w1", poll=60, accept=lambda row: False):
+        job = await t.enqueue()
+        said = await say(app, job, "declined")
+        assert said == (
+            "It is not in line yet: worker 'w1' declined it (accept=), and it is offered again at "
+            "2023-11-14 22:14:20 UTC, in 60.0 s."
+        )
+    clock.advance(61)
+    await app.storage.heartbeat(present("w2"), [], 30)
+    assert await app.jobs.explain(job) == (
+        "It is next in line again, after worker 'w1' declined it (accept=); a worker of 'default' will claim it in a "
+        "moment."
+    )
+    async with work(app, name="w2"):
+        await job.result(timeout=30)
+    assert "declined" not in await app.jobs.explain(job)
+
+
+async def test_an_item_that_a_worker_gathers_for_a_batch(app: App) -> None:
+    called, go = asyncio.Event(), asyncio.Event()
+
+    @app.batch(name="t", size=2, max_wait=1000)
+    async def t(items: list[int]) -> list[int]:
+        called.set()
+        await go.wait()
+        return items
+
+    async with work(app, name="w1"):
+        first = await t.enqueue(1)
+        said = await say(app, first, "gathers")
+        assert said.startswith(
+            "Worker 'w1' gathers it with other jobs of 't' for one call, which begins when the batch is full, "
+            "or at 2023-"
+        )
+        second = await t.enqueue(2)
+        await called.wait()
+        await app.storage.heartbeat(present("w1"), [], 30)
+        assert "It runs at w1 since" in await app.jobs.explain(second)
+        go.set()
+        await first.result(timeout=30)
+
+
+async def test_what_the_row_itself_explains_counts_nothing(app: App, spy: Spy) -> None:
+    @app.task(name="t", limits=["api"])
+    async def t() -> None: ...
+
+    await app.limits.set(Limit("api", slots=0))
+    blocked, later = await t.enqueue(), await t.options(delay=60).enqueue()
+    await app.storage.claim(Claim(worker="w1#1"))
+    waits, ended = await t.options(after=later).enqueue(), await t.options(delay=60).enqueue()
+    await app.jobs.cancel(ended)
+    for job, words in ((blocked, "is paused"), (later, "it is due"), (waits, "It waits"), (ended, "was cancelled")):
+        assert words in await app.jobs.explain(job)
+    assert spy.calls["stats"] == 0
+
+
+async def test_a_slot_that_the_parent_of_a_job_holds(app: App) -> None:
+    """A run that waits for the result of a job it enqueued keeps its slot: with no other, neither goes on."""
+
+    @app.task(name="child")
+    async def child() -> str:
+        return "done"
+
+    made: list[Any] = []
+
+    @app.task(name="parent")
+    async def parent() -> str:
+        made.append(await child.enqueue())
+        return await made[0].result(timeout=30)
+
+    job = await parent.enqueue()
+    async with work(app, concurrency=1):
+        async with asyncio.timeout(30):
+            while not made:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        expected = (
+            "It is next in line; all slots of the 1 workers that serve 'default' are taken, one of them by its own "
+            f"parent, parent {job.id}: if that run waits for it, neither goes on (wait by `after=`, which takes no "
+            "slot, or give more slots)."
+        )
+        assert await say(app, made[0], "parent") == expected
+        async with work(app, concurrency=1):
+            assert await job.result(timeout=30) == "done"
+
+
+@pytest.mark.parametrize("key", ["api", "queue:default"])
+async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, key: str) -> None:
+    @app.task(name="child", limits=["api"])
+    async def child() -> None: ...
+
+    go, made = asyncio.Event(), list[Any]()
+
+    @app.task(name="parent", limits=["api"])
+    async def parent() -> None:
+        made.append(await child.enqueue())
+        await go.wait()
+
+    await app.limits.set(Limit(key, slots=1))
+    job = await parent.enqueue()
+    async with work(app, concurrency=4):
+        async with asyncio.timeout(30):
+            while not made:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        expected = f"The limit '{key}' has 1 of 1 slots in use, one of them by its own parent, parent {job.id}: if"
+        assert (await say(app, made[0], "parent")).startswith(expected)
+        go.set()
+        await made[0].ended(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (Limit("api", slots=0), "The limit 'api' is paused (0 slots): `treadle limits resume api` opens it."),
+        (Limit("queue:q", slots=0), "Its queue 'q' is paused (0 slots): `treadle queues resume q` opens it."),
+        (Limit("api", rate=0), "The limit 'api' lets no job start, as its rate is 0: `treadle limits set api` gives it "
+         "another one."),
+        (Limit("queue:q", rate=0), "Its queue 'q' lets no job start, as its rate is 0: `treadle limits set queue:q` "
+         "gives it another one."),
+    ],
+    ids=lambda found: f"{found.name} {found.slots}" if isinstance(found, Limit) else "",
+)  # fmt: skip
+async def test_a_rule_of_nothing(app: App, rule: Limit, sentence: str) -> None:
+    @app.task(name="t", queue="q", limits=["api"])
+    async def t() -> None: ...
+
+    await (await app.open()).set_limits([rule])
+    job = await t.enqueue()
+    await app.storage.heartbeat(present(queue="q"), [], 30)
+    await app.storage.claim(Claim(worker="w1#1", queues=(("q", 9),), limit=9, lease=9999))
+    assert await app.jobs.explain(job) == sentence
+    await app.release()

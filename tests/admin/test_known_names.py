@@ -1,0 +1,135 @@
+"""A mistyped name of a queue, limit, task or signal: the call is done, and warns with the nearest name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.kit import Told, work
+from treadle import App, BadOption, Limit, UnknownName, UnknownSchedule, current
+
+
+@pytest.fixture
+async def shop(app: App) -> App:
+    """A queue and a limit that code names, a queue that only a job names, and a rule."""
+
+    @app.task(name="mail.send", queue="mail", limits=["smtp", "tenant:4"])
+    async def send() -> None: ...
+
+    await app.stub("fetch.page", queue="fetch").enqueue()
+    await app.limits.set(Limit("site", slots=3))
+    return app
+
+
+WRONG: dict[str, tuple[Callable[[App], Awaitable[object]], str]] = {
+    "queues.pause": (
+        lambda app: app.queues.pause("fecth"), "nothing uses the queue 'fecth' yet; did you mean 'fetch'?"
+    ),
+    "queues.resume": (lambda app: app.queues.resume("mial"), "the queue 'mial' is not paused; did you mean 'mail'?"),
+    "limits.pause": (lambda app: app.limits.pause("stmp"), "nothing uses the limit 'stmp' yet; did you mean 'smtp'?"),
+    "limits.resume": (lambda app: app.limits.resume("stie"), "the limit 'stie' is not paused"),
+    "limits.set": (lambda app: app.limits.set(Limit("stie")), "there is no limit 'stie'; did you mean 'site'?"),
+    "cancel queue": (
+        lambda app: app.jobs.cancel(queue="fecth"), "nothing uses the queue 'fecth' yet; did you mean 'fetch'?"
+    ),
+    "retry task": (
+        lambda app: app.jobs.retry(task="fetch.pgae"), "nothing knows the task 'fetch.pgae'; did you mean 'fetch.page'?"
+    ),
+}  # fmt: skip
+
+RIGHT: dict[str, Callable[[App], Awaitable[object]]] = {
+    "a queue with jobs": lambda app: app.queues.pause("fetch"),
+    "a queue of a task": lambda app: app.queues.pause("mail"),
+    "a limit of a task": lambda app: app.limits.pause("smtp"),
+    "a partition of a rule": lambda app: app.limits.pause("site:one"),
+    "a new rule for partitions in use": lambda app: app.limits.set(Limit("tenant", slots=1)),
+    "a new rule": lambda app: app.limits.set(Limit("new", slots=1)),
+    "no job in a queue that is used": lambda app: app.jobs.cancel(queue="mail"),
+    "a task of code": lambda app: app.jobs.retry(task="mail.send"),
+}
+
+
+@pytest.mark.parametrize("call", WRONG)
+async def test_a_mistyped_name_warns(shop: App, call: str) -> None:
+    act, words = WRONG[call]
+    await shop.queues.pause("mail")
+    with pytest.warns(UnknownName) as caught:
+        await act(shop)
+    ours = [each for each in caught if each.category is UnknownName]
+    assert [str(each.message) for each in ours] == [words]
+    assert ours[0].filename == __file__, "the warning points at the caller"
+
+
+@pytest.mark.parametrize("call", RIGHT)
+async def test_a_name_that_is_used_does_not_warn(shop: App, call: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnknownName)
+        await RIGHT[call](shop)
+
+
+async def test_what_was_asked_is_done_all_the_same(shop: App) -> None:
+    with pytest.warns(UnknownName):
+        await shop.queues.pause("fecth")
+    assert {use.key: use.rule.slots for use in await shop.limits.list()}["queue:fecth"] == 0
+    await shop.queues.resume("fecth")
+
+
+async def test_a_signal_of_another_name_than_the_job_waits_for(app: App, told: Told) -> None:
+    @app.task(name="release")
+    async def release() -> object:
+        return await current().wait_for("approved")
+
+    job = await release.enqueue()
+    async with work(app):
+        await told.until("waiting")
+        with pytest.warns(
+            UnknownName, match=f"^job {job.id} waits for the signal 'approved', not for 'aproved'; did you mean"
+        ):
+            await app.jobs.signal(job, "aproved", 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UnknownName)
+            await app.jobs.signal(job, "approved", 2)
+        assert await job.result(timeout=30) == 2
+
+
+async def test_a_job_that_a_task_returns(app: App, told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    """The worker's log says it once; the job is stored."""
+
+    @app.task(name="mail.send", queue="mail")
+    async def send() -> None: ...
+
+    @app.task(name="first")
+    async def first() -> object:
+        return app.stub("mail.sned", queue="mial").job()
+
+    @app.task(name="good")
+    async def good() -> object:
+        return send.options(queue="mail").job()
+
+    async with work(app, queues=["default"]):
+        for task in (first, first, good):
+            await task.enqueue()
+            await told.until("waiting")
+    said = [each.getMessage() for each in caplog.records if "a job that task" in each.getMessage()]
+    assert said == [
+        "a job that task first returned: nothing uses the queue 'mial' yet; did you mean 'mail'?",
+        "a job that task first returned: nothing knows the task 'mail.sned'; did you mean 'mail.send'?",
+    ]
+
+
+async def test_an_unknown_schedule_is_answered_with_the_nearest(app: App) -> None:
+    @app.task(name="report")
+    async def report() -> None: ...
+
+    await app.schedules.upsert("nightly", report.job(), cron="@daily")
+    for act in (app.schedules.get, app.schedules.pause, app.schedules.delete, app.schedules.trigger):
+        with pytest.raises(UnknownSchedule, match=r"there is no schedule 'nigthly'; did you mean 'nightly'\?") as found:
+            await act("nigthly")
+        assert found.value.like == "nightly"
+    with pytest.raises(UnknownSchedule) as found:
+        await app.schedules.get("other")
+    assert found.value.like is None
+    with pytest.raises(BadOption, match="'nigthly' is new; did you mean 'nightly'"):
+        await app.schedules.upsert("nigthly", cron="@hourly")

@@ -1,0 +1,189 @@
+"""Delayed jobs as a fleet of processes: a leader, followers, whoever is killed; and what the commands take."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.fleet_kit import HANDLER, answer, booked, command, handled, leader, post
+from treadle.cli import delivery_options
+from treadle.cli.output import Stop
+from treadle.cli.root import run as treadle
+from treadle.compat.delayed.ids import id_of
+
+ROLES = "leader,follower,follower"
+
+
+def check(folder: Path, sent: list[str]) -> None:
+    """All of them, none twice, in due order for each worker, and none without work."""
+    starts = booked(folder)
+    assert Counter(id for _, id, _ in starts) == Counter(id_of(name) for name in sent)
+    workers: dict[str, list[float]] = {}
+    for worker, _, due in starts:
+        workers.setdefault(worker, []).append(due)
+    assert len(workers) == 3, {worker: len(jobs) for worker, jobs in workers.items()}
+    for due_times in workers.values():
+        assert due_times == sorted(due_times)
+
+
+async def test_a_leader_and_two_followers_share_the_jobs_and_survive_the_leader(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(HANDLER)
+    words = ("up", "shop.py:app", "--face", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
+    async with command(tmp_path, *words, "--quiet") as up:
+        url = await up.url()
+        await up.says("1 at once", 3)
+        # More at once than two workers can do before the third has looked, and at distances that the way from a
+        # request's clock to the commit cannot blur.
+        sent = await post(url, [2.5 + 0.5 * (number // 10) for number in range(30)])
+        await handled(tmp_path, 30)
+        check(tmp_path, sent)
+        first = await leader(tmp_path, "--app", "shop.py:app")
+        assert first["worker"].startswith("leader-1:")
+        os.kill(first["pid"], signal.SIGKILL)
+        await post(url, [1.5] * 6)
+        assert len({id for _, id, _ in await handled(tmp_path, 36)}) == 36
+        await leader(tmp_path, "--app", "shop.py:app", but=first["pid"])
+        workers = await answer(tmp_path, "workers", "--app", "shop.py:app")
+        assert await up.stop() == 0
+    for each in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(each["pid"], 0)
+
+
+async def test_a_follower_leads_once_the_leader_is_gone_for_good(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(HANDLER)
+    words = ("worker", "shop.py:app", "--face", "delayed")
+    async with (
+        command(tmp_path, *words, WORKER_ROLE="leader") as first,
+        command(tmp_path, *words) as second,  # a follower, if nobody says otherwise
+    ):
+        await first.says("claiming")
+        await second.says("claiming")
+        gone = await leader(tmp_path, "--app", "shop.py:app")
+        first.process.kill()  # its supervisor first, or that would start another one
+        os.kill(gone["pid"], signal.SIGKILL)
+        await second.says("leads")
+        assert await second.stop() == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+async def test_thirty_jobs_within_ten_seconds(tmp_path: Path) -> None:
+    """The literal form, and how long the flow stands still when the leader is killed."""
+    (tmp_path / "shop.py").write_text(HANDLER)
+    words = ("up", "shop.py:app", "--face", "delayed", "--roles", ROLES, "--host", "127.0.0.1", "--port", "0")
+    async with command(tmp_path, *words, "--quiet") as up:
+        url = await up.url()
+        await up.says("1 at once", 3)
+        sent = await post(url, [random.randint(2, 11) for _ in range(30)])
+        await handled(tmp_path, 30)
+        check(tmp_path, sent)
+        found = await leader(tmp_path, "--app", "shop.py:app")
+        more = await post(url, [2 + 0.25 * number for number in range(60)])
+        await handled(tmp_path, 40)
+        os.kill(found["pid"], signal.SIGKILL)
+        killed, number, longest = time.monotonic(), len(booked(tmp_path)), 0.0
+        while number < 88:  # all but what the leader may have had in hand
+            await handled(tmp_path, number + 1)
+            now = time.monotonic()
+            longest, killed, number = max(longest, now - killed), now, len(booked(tmp_path))
+        print(f"the longest pause of the flow after the leader was killed: {longest:.2f} s")
+        assert longest < 6
+        await leader(tmp_path, "--app", "shop.py:app", but=found["pid"])
+        async with asyncio.timeout(90):
+            while {id for _, id, _ in booked(tmp_path)} != {id_of(name) for name in sent + more}:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "url"),
+    [
+        ({}, None),
+        ({"REDIS_HOST": ""}, None),
+        ({"REDIS_HOST": "cache"}, "redis://cache:6379/0"),
+        ({"REDIS_PORT": "6380", "REDIS_DB": "3"}, "redis://localhost:6380/3"),
+        ({"REDIS_HOST": "::1"}, "redis://[::1]:6379/0"),
+    ],
+)
+def test_where_redis_is(environment: dict[str, str], url: str | None) -> None:
+    assert delivery_options.redis_url(environment) == url
+
+
+def test_the_environment_yields_to_options_and_to_what_is_wrong_it_says_so() -> None:
+    options: dict[str, Any] = {"host": None, "port": None}
+    delivery_options.listening(options, {"API_HOST": "1.2.3.4", "API_PORT": "99"})
+    assert options == {"host": "1.2.3.4", "port": 99}
+    options = {"host": "5.6.7.8", "port": 7}
+    delivery_options.listening(options, {"API_HOST": "1.2.3.4", "API_PORT": "99"})
+    assert options == {"host": "5.6.7.8", "port": 7}
+    assert delivery_options.role(None, {}) == "follower"
+    assert delivery_options.role(None, {"WORKER_ROLE": "leader"}) == "leader"
+    assert delivery_options.role("auto", {"WORKER_ROLE": "leader"}) == "auto"
+    for wrong in (
+        lambda: delivery_options.role(None, {"WORKER_ROLE": "boss"}),
+        lambda: delivery_options.redis_url({"REDIS_PORT": "x"}),
+        lambda: delivery_options.listening({"host": None, "port": None}, {"API_PORT": "70000"}),
+        lambda: delivery_options.roles("leader,boss"),
+        lambda: delivery_options.roles(" , "),
+    ):
+        with pytest.raises(Stop):
+            wrong()
+
+
+async def test_the_environment_of_the_protocol_is_all_it_needs(tmp_path: Path) -> None:
+    names = {"API_HOST": "127.0.0.1", "API_PORT": "0", "REDIS_HOST": "nowhere.invalid"}
+    async with command(
+        tmp_path, "up", "--face", "delayed", "--roles", "leader", **names, TREADLE_URL="sqlite:///own.db"
+    ) as up:  # our own name wins: nobody asks for that Redis
+        url = await up.url()
+        await up.says("1 at once")
+        found = await answer(tmp_path, "submit-jobs", API_ENDPOINT=url, JOB_COUNT="5", TIME_OFFSET_SEC="1.5")
+        assert (found["jobs"], found["completed"]) == (5, 5)
+        assert 0 <= found["late_p50"] <= found["late_p99"] <= found["late_max"]
+    assert (tmp_path / "own.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["up"], "name an app"),
+        (["up", "--face", "delayed", "--roles", "boss"], "boss"),
+        (["up", "--face", "queuey", "--roles", "auto"], "--roles"),
+        (["up", "full.py:app", "--webhook", "http://x"], "--face delayed"),
+        (["up", "--face", "delayed", "--roles", "auto", "--url", "memory://"], "memory"),
+        (["up", "--face", "delayed", "--webhook", "http://x", "--command", "true"], "not both"),
+        (["up", "--face", "delayed", "--webhook", "x"], "webhook"),
+        (["up", "--face", "delayed", "--command", "no-such-program-at-all"], "no program"),
+        (["up", "--face", "delayed", "--command", "'"], "cannot be read"),
+        (["up", "--face", "delayed", "--header", "A: b"], "--webhook"),
+        (["up", "--face", "delayed", "--webhook", "http://x", "--header", "A"], "Name: value"),
+        (["worker"], "name an app"),
+        (["worker", "--url", "memory://"], "name an app"),
+        (["worker", "bare.py:app", "--face", "delayed"], "delayed_handler"),
+        (["worker", "full.py:app", "--face", "delayed", "--command", "true"], "delayed_handler"),
+        (["submit-jobs", "--endpoint", "ftp://x"], "endpoint"),
+        (["submit-jobs", "--offset", "0.5"], "1 second"),
+    ],
+)
+def test_what_does_not_fit_together(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bare = 'from treadle import App\napp = App("memory://")\n'
+    (tmp_path / "bare.py").write_text(bare)
+    (tmp_path / "full.py").write_text(bare + "@app.delayed_handler\nasync def handle(payload): ...\n")
+    assert treadle(words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_nobody_at_the_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert treadle(["submit-jobs", "--endpoint", "http://127.0.0.1:9", "--patience", "0.2"]) == 3
+    assert "does not answer" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""Marks: won by one job of all, given back if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from tests.durable.kit import Ledger, error_of
+from tests.kit import work
+from treadle import (
+    App,
+    BadOption,
+    Defer,
+    JobFailed,
+    Retry,
+    Worker,
+    current,
+)  # fmt: skip
+from treadle.testing import HandClock, drain
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+async def test_once_is_won_by_one_of_all(app: App) -> None:
+    wins: list[str] = []
+
+    @app.task
+    async def t() -> None:
+        async with current().once("monday") as first:
+            if first:
+                wins.append(current().id)
+
+    @app.task
+    def in_a_thread() -> None:
+        with current().once("monday") as first:
+            if first:
+                wins.append(current().id)
+
+    await app.enqueue([t.job() for _ in range(10)] + [in_a_thread.job() for _ in range(10)])
+    async with work(app, concurrency=4), work(app, concurrency=4):
+        while (await app.jobs.list(state="succeeded", limit=50)).records.__len__() < 20:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert len(wins) == 1
+
+
+async def test_once_is_kept_for_its_time(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> bool:
+        async with current().once("a", keep=60) as first:
+            return first
+
+    assert [await _run(app, t) for _ in range(2)] == [True, False]
+    clock.advance(59)
+    assert await _run(app, t) is False
+    clock.advance(2)
+    assert await _run(app, t) is True
+
+
+async def test_a_mark_whose_time_is_over_holds_nobody_up(app: App, clock: HandClock) -> None:
+    """Also where nothing has ended it yet: the only slot is taken, so the worker claims nothing meanwhile."""
+
+    @app.task
+    async def t(pauses: list[int]) -> list[bool]:
+        won = []
+        for pause in pauses:
+            clock.advance(pause)
+            async with current().once("a", keep=60) as first:
+                won.append(first)
+        return won
+
+    async def wins(*pauses: int) -> list[bool]:
+        job = await t.enqueue(list(pauses))
+        async with Worker(app, concurrency=1):
+            return await job.result(30)
+
+    assert await wins(0) == [True]
+    assert await wins(30, 29) == [False, False]
+    assert await wins(0, 2) == [False, True]
+    assert await wins(0, 58) == [False, False]
+
+
+async def _run(app: App, task: Any) -> Any:
+    job = await task.enqueue()
+    await drain(app)
+    return await job.result(0)
+
+
+async def test_once_is_given_back_by_an_attempt_that_fails(app: App, ledger: Ledger) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    @app.task(retry=Retry(attempts=2, base=60))
+    async def t(name: str) -> None:
+        async with current().once("a") as first:
+            seen.append((name, first))
+        ledger.plain(name)
+
+    ledger.fail["one"] = 1
+    await t.enqueue("one")
+    await drain(app)
+    await t.enqueue("two")
+    await drain(app)
+    assert seen == [("one", True), ("two", True)]
+
+
+async def test_once_is_given_back_when_its_block_raises(app: App) -> None:
+    seen: list[bool] = []
+
+    @app.task
+    async def t(fails: bool) -> None:
+        try:
+            async with current().once("a") as first:
+                seen.append(first)
+                if fails:
+                    raise ValueError
+        except ValueError:
+            pass
+
+    for fails in (True, False, False):
+        await t.enqueue(fails)
+    await drain(app)
+    assert seen == [True, True, False]
+
+
+async def test_once_is_the_same_jobs_in_its_later_runs(app: App, clock: HandClock) -> None:
+    seen: list[bool] = []
+
+    @app.task
+    async def t() -> None:
+        async with current().once("a") as first:
+            seen.append(first)
+        await current().sleep(60)
+
+    @app.task
+    async def deferred() -> None:
+        async with current().once("b") as first:
+            seen.append(first)
+            if len(seen) < 4:
+                raise Defer(10)
+
+    await t.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert seen == [True, True]
+    await deferred.enqueue()
+    await drain(app)
+    clock.advance(10)
+    await drain(app)
+    assert seen == [True] * 4
+
+
+@pytest.mark.parametrize("key", ["", "a\n", "x" * 256])
+async def test_once_wants_a_key(app: App, key: str) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> None:
+        async with current().once(key):
+            pass
+
+    job = await t.enqueue()
+    await drain(app)
+    with pytest.raises(JobFailed):
+        await job.result(0)
+    assert BadOption.__name__ in await error_of(app, job)
+
+
+async def test_rows_that_nobody_runs_are_no_dead_letters(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> None:
+        async with current().once("a", keep=60):
+            pass
+        with contextlib.suppress(TimeoutError):
+            await current().wait_for("never", timeout=60)
+
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    await job.result(0)
+    assert await app.jobs.retry(state="failed") == 0
+    assert (await app.dead.list()).records == ()

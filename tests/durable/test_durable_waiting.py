@@ -1,0 +1,518 @@
+"""Sleeps and signals: the slot is free meanwhile, and a later run goes on behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.durable.kit import AGAIN, Ledger, Receipt, error_of
+from tests.kit import Spy, Told, work
+from treadle import (
+    App,
+    BadOption,
+    BadStep,
+    JobExpired,
+    Middleware,
+    Retry,
+    Signalled,
+    Stale,
+    State,
+    TooLarge,
+    UnknownJob,
+    current,
+)  # fmt: skip
+from treadle.core.model import Claim, Outcome, Presence
+from treadle.testing import HandClock, drain
+from treadle.workflow.signals import signal_row
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.mark.parametrize("handed_back", [False, True])
+async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
+    app: App, clock: HandClock, handed_back: bool
+) -> None:
+    """The storage takes the moment back; the one that the job remembers is then days away."""
+
+    @app.task
+    async def nap() -> str:
+        await current().sleep(60)
+        return "awake"
+
+    async def beat() -> None:
+        await app.storage.heartbeat(Presence(worker="w"), (), 30.0)
+
+    await app.open()
+    await beat()
+    clock.advance(86_400)
+    await beat()
+    job = await nap.enqueue()
+    assert await drain(app) == 1
+    clock.moment -= 86_400
+    await beat()
+    assert await drain(app) == 0
+    clock.advance(60)
+    if handed_back:  # a worker that stops has claimed it
+        [row] = (await app.storage.claim(Claim(worker="w#1", limit=1))).records
+        await app.storage.settle([Outcome(id=row.id, version=row.version, state=State.READY)])
+    assert await drain(app) == 1
+    if handed_back:  # then once more as long, at most
+        clock.advance(60)
+        assert await drain(app) == 1
+    assert await job.result(0) == "awake"
+
+
+async def test_a_sleep_frees_the_slot_and_goes_on_in_time(
+    app: App, clock: HandClock, told: Told, ledger: Ledger
+) -> None:
+    @app.task
+    async def t() -> str:
+        first = await current().step("a", ledger.do, "a")
+        await current().sleep(3600)
+        await current().sleep(timedelta(hours=1))
+        return first
+
+    job = await t.enqueue()
+    assert await drain(app) == 1
+    row = await app.jobs.get(job)
+    assert (row.state, row.attempt, row.due_at) == (State.READY, 0, clock.moment + 3600)
+    clock.advance(3599)
+    assert await drain(app) == 0
+    clock.advance(1)
+    assert await drain(app) == 1
+    assert (await app.jobs.get(job)).due_at == clock.moment + 3600
+    clock.advance(3600)
+    assert await drain(app) == 1
+    assert await job.result(0) == "a 1"
+    assert (await app.jobs.get(job)).attempt == 1
+    assert [(event.name, event.delay) for event in told.events if event.name == "deferred"] == [
+        ("deferred", 3600.0)
+    ] * 2
+
+
+async def test_until_a_moment_and_what_is_over_does_not_sleep(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> None:
+        await current().sleep(0)
+        await current().sleep(until=datetime.fromtimestamp(clock.moment - 5, UTC))
+        await current().sleep(until=datetime.fromtimestamp(clock.moment + 60, UTC))
+
+    moment = clock.moment
+    job = await t.enqueue()
+    assert await drain(app) == 1
+    assert (await app.jobs.get(job)).due_at == pytest.approx(moment + 60)
+
+
+async def test_who_is_woken_too_early_sleeps_on(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> None:
+        await current().sleep(60)
+
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(20)
+    await app.jobs.run_now(job)
+    assert await drain(app) == 1
+    row = await app.jobs.get(job)
+    assert (row.state, row.due_at) == (State.READY, pytest.approx(clock.moment + 40))
+
+
+async def test_threads_sleep_too(app: App, clock: HandClock) -> None:
+    @app.task
+    def t() -> str:
+        current().sync.sleep(60)
+        return "slept"
+
+    job = await t.enqueue()
+    assert await drain(app) == 1
+    clock.advance(60)
+    assert await drain(app) == 1
+    assert await job.result(0) == "slept"
+
+
+async def test_a_sleep_beyond_the_deadline_has_expired_at_once(app: App) -> None:
+    @app.task(expires=60)
+    async def t() -> None:
+        await current().sleep(61)
+
+    job = await t.enqueue()
+    await drain(app)
+    with pytest.raises(JobExpired, match="sleep beyond its deadline"):
+        await job.result(0)
+
+
+@pytest.mark.parametrize("how", ["bare", "finally", "other"])
+async def test_who_catches_the_sleep_is_told_loudly(app: App, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> str:
+        if how == "finally":
+            try:
+                await current().sleep(60)
+            finally:
+                return "slept"  # noqa: B012
+        try:
+            await current().sleep(60)
+        except BaseException as error:
+            if how == "other":
+                raise ValueError("mine") from error
+        with pytest.raises(BadStep, match="went on after sleep"):
+            await current().sleep(60)
+        return "slept"
+
+    job = await t.enqueue()
+    await drain(app)
+    assert "the function went on after sleep() or wait_for()" in await error_of(app, job)
+    assert "went on after sleep" in caplog.text
+
+
+async def test_ordinary_except_and_middleware_let_it_pass(app: App, clock: HandClock) -> None:
+    seen: list[str] = []
+
+    class Layer(Middleware):
+        async def run(self, context: Any, proceed: Any) -> Any:
+            try:
+                return await proceed()
+            except Exception as error:
+                seen.append(repr(error))
+                raise
+
+    app.middleware(Layer)
+
+    @app.task
+    async def t() -> str:
+        try:
+            async with asyncio.TaskGroup():
+                await current().sleep(60)
+        except Exception as error:
+            seen.append(repr(error))
+        return "slept"
+
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert (await job.result(0), seen) == ("slept", [])
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_branch_cannot_sleep(app: App, leaves: bool) -> None:
+    """The run fails, also if the function looked away from the error, or goes to sleep itself."""
+
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> str:
+        found = await asyncio.gather(
+            current().sleep(60), current().wait_for("x"), current().sleep(5), return_exceptions=True
+        )
+        assert all(isinstance(each, BadStep) for each in found)
+        if leaves:
+            await current().sleep(60)
+        return "has not waited"
+
+    job = await t.enqueue()
+    await drain(app)
+    assert "await it in the function itself" in await error_of(app, job)
+
+
+async def test_two_waits_that_race_do_not_succeed_without_having_waited(app: App) -> None:
+    """asyncio.wait raises nothing of what its tasks raised."""
+
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> str:
+        here = current()
+        waits = [asyncio.ensure_future(here.wait_for(name)) for name in ("approved", "rejected")]
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*waits, return_exceptions=True)  # so that none of them is reported as never retrieved
+        return f"{len(done)} done"
+
+    job = await t.enqueue()
+    await drain(app)
+    assert "await it in the function itself" in await error_of(app, job)
+
+
+async def test_a_signal_after_the_wait(app: App, ledger: Ledger) -> None:
+    @app.task
+    async def t() -> Any:
+        await current().step("ask", ledger.do, "ask")
+        answer = await current().wait_for("approved")
+        return [answer, await current().step("done", ledger.do, "done")]
+
+    job = await t.enqueue()
+    assert await drain(app) == 1
+    assert (await app.jobs.get(job)).state is State.WAITING
+    assert await app.jobs.explain(job) == "It waits for the signal 'approved'."
+    await app.jobs.signal(job, "approved", {"by": "Ada"})
+    assert await drain(app) == 1
+    assert await job.result(0) == [{"by": "Ada"}, "done 1"]
+    assert ledger.ran["ask"] == 1
+
+
+async def test_a_signal_before_the_wait_and_before_the_first_run(app: App) -> None:
+    @app.task
+    async def t() -> list[Any]:
+        return [await current().wait_for("a"), await current().wait_for("b")]
+
+    job = await t.options(delay=0).enqueue()
+    await app.jobs.signal(job, "b", 2)
+    await app.jobs.signal(job.id, "a", 1)
+    assert await drain(app) == 1
+    assert await job.result(0) == [1, 2]
+
+
+async def test_a_second_signal_says_so(app: App) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("a")
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "a", 1)
+    for value in (1, 2):
+        with pytest.raises(Signalled, match="the first value stays"):
+            await app.jobs.signal(job, "a", value)
+    await drain(app)
+    assert await job.result(0) == 1
+    with pytest.raises(Stale, match="succeeded: nobody waits for 'a' any more"):
+        await app.jobs.signal(job, "a")
+    with pytest.raises(UnknownJob):
+        await app.jobs.signal("nobody", "a")
+    other = await t.enqueue()
+    with pytest.raises(BadStep):
+        await app.jobs.signal(other, "a#2")
+    with pytest.raises(BadOption, match="signal"):
+        await app.jobs.signal(other, "a", object())
+    with pytest.raises(TooLarge):
+        await app.jobs.signal(other, "a", "x" * 300_000)
+
+
+async def test_a_wait_that_is_given_up_may_be_waited_for_again(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task
+    async def t() -> Any:
+        while True:
+            try:
+                return await current().wait_for("approved", timeout=3600)
+            except TimeoutError:
+                await current().step("remind", ledger.do, "remind")
+
+    job = await t.enqueue()
+    await drain(app)
+    for _ in range(12):
+        clock.advance(3601)
+        assert await drain(app) == 1
+    assert ledger.ran["remind"] == 12
+    await app.jobs.signal(job, "approved", "yes")
+    await drain(app)
+    assert await job.result(0) == "yes"
+    assert (await app.jobs.list(workflow=job.id, state="waiting")).records == ()
+
+
+async def test_a_wait_of_no_time_only_looks(app: App) -> None:
+    @app.task
+    async def t() -> list[Any]:
+        found: list[Any] = []
+        for name in ("a", "b"):
+            try:
+                found.append(await current().wait_for(name, timeout=0))
+            except TimeoutError:
+                found.append(None)
+        return found
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "b", 2)
+    assert await drain(app) == 1
+    assert await job.result(0) == [None, 2]
+
+
+async def test_a_given_up_wait_stays_given_up_in_later_runs(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task(retry=AGAIN)
+    async def t() -> str:
+        try:
+            await current().wait_for("approved", timeout=60)
+        except TimeoutError:
+            ledger.plain("end")
+            return "given up"
+        return "approved"
+
+    ledger.fail["end"] = 1
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(61)
+
+    @app.on("retrying")
+    async def late(_: Any) -> None:
+        await app.jobs.signal(job, "approved", True)
+
+    await drain(app)
+    assert await job.result(0) == "given up"
+
+
+async def test_a_signal_is_received_once(app: App) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def t() -> None:
+        await current().wait_for("a")
+        await current().wait_for("a")
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "a")
+    await drain(app)
+    assert "received already" in await error_of(app, job)
+
+
+async def test_a_signal_read_as_a_type(app: App) -> None:
+    @app.task
+    async def t() -> int:
+        found = await current().wait_for("paid", returns=Receipt)
+        return found.number
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "paid", {"number": 7, "at": "2026-01-02T00:00:00Z"})
+    await drain(app)
+    assert await job.result(0) == 7
+
+
+async def test_threads_wait_too(app: App) -> None:
+    @app.task
+    def t() -> Any:
+        return current().sync.wait_for("a", timeout=60)
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.jobs.signal(job, "a", 3)
+    await drain(app)
+    assert await job.result(0) == 3
+
+
+async def test_a_job_that_is_cancelled_while_it_waits_leaves_nothing_behind(app: App) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("a")
+
+    jobs = await app.enqueue(t.job(), t.job())
+    await drain(app)
+    assert await app.jobs.cancel(jobs[0]) == 1
+    assert await app.jobs.cancel(jobs[1], tree=False) == 1
+    assert await drain(app) == 0
+    assert (await app.jobs.list(state=["waiting", "ready"], count=True)).total == 0
+    await app.jobs.retry(jobs[0])
+    await drain(app)
+    await app.jobs.signal(jobs[0], "a", "after all")
+    await drain(app)
+    assert await jobs[0].result(0) == "after all"
+
+
+async def test_a_deadline_ends_the_wait_and_its_row(app: App, clock: HandClock) -> None:
+    @app.task(expires=60)
+    async def t() -> Any:
+        return await current().wait_for("a")
+
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(61)
+    assert await drain(app) == 0
+    with pytest.raises(JobExpired):
+        await job.result(0)
+    assert (await app.jobs.list(state=["waiting", "ready"], count=True)).total == 0
+
+
+async def test_the_rows_of_signals_stay_as_long_as_the_workflow(app: App, clock: HandClock, spy: Spy) -> None:
+    @app.task
+    async def t() -> Any:
+        await current().sleep(timedelta(days=90))
+        return await current().wait_for("a")
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "a", 1)
+    await drain(app)
+    clock.advance(90 * 86_400)
+    await spy.inner.prune(100)
+    await drain(app)
+    assert await job.result(0) == 1
+    clock.advance(2 * 86_400)
+    assert await spy.inner.prune(100) == 2
+
+
+async def test_a_signal_that_races_with_the_wait(app: App) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("go")
+
+    async with work(app, concurrency=8):
+        jobs = await app.enqueue([t.job() for _ in range(40)])
+        for turn, job in enumerate(jobs):
+            for _ in range(turn % 7):
+                await asyncio.sleep(0)
+            await app.jobs.signal(job, "go", turn)
+        assert [await job.result(30) for job in jobs] == list(range(40))
+
+
+async def test_who_dies_while_giving_a_signal_has_not_given_it(app: App, clock: HandClock, spy: Spy) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("a", timeout=3600)
+
+    job = await t.enqueue()
+    await spy.inner.enqueue([signal_row(await app.jobs.get(job), "a", 1, 60, given=True)])
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.WAITING
+    clock.advance(61)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.WAITING
+    await app.jobs.signal(job, "a", "given again")
+    await drain(app)
+    assert await job.result(0) == "given again"
+
+
+async def test_a_wait_without_end_outlasts_its_rows(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> Any:
+        return await current().wait_for("a")
+
+    job = await t.enqueue()
+    await drain(app)
+    for _ in range(20):
+        clock.advance(31 * 86_400)
+        assert await drain(app) == 1
+        assert (await app.jobs.get(job)).state is State.WAITING
+    await app.jobs.signal(job, "a", "at last")
+    await drain(app)
+    assert await job.result(0) == "at last"
+
+
+async def test_rows_of_signals_are_no_jobs_of_the_workflow(app: App) -> None:
+    @app.task
+    async def t() -> list[Any]:
+        return [await current().wait_for("a"), await current().wait_for("b")]
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "a", 1)
+    await drain(app)
+    progress = await job.workflow.progress()
+    assert (progress.total, progress.done) == (1, 0)
+
+
+async def test_workers_lost_before_a_sleep_count_no_more(app: App, clock: HandClock, spy: Spy) -> None:
+    @app.task(max_lost=3)
+    async def t() -> None:
+        for _ in range(4):
+            await current().sleep(60)
+
+    async def lose(times: int) -> None:
+        for n in range(times):
+            [_] = (await spy.inner.claim(Claim(worker=f"dead#{clock.moment}{n}", ids=(job.id,)))).records
+            clock.advance(31)
+
+    job = await t.enqueue()
+    for _ in range(4):
+        await lose(2)
+        assert await drain(app) == 1
+        clock.advance(60)
+    assert (await app.jobs.get(job)).lost == 8
+    await lose(3)
+    await drain(app)
+    row = await app.jobs.get(job)
+    assert (row.state, row.reason) == (State.FAILED, "lost")
+    assert "3 workers were lost" in (row.error or "")

@@ -1,0 +1,486 @@
+"""`current().transaction()`: what a task writes and how its job ends are one commit, or nothing has been."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit import Told
+from treadle import App, JobFailed, Retry, Stale, StorageUnavailable, Worker, current, flow
+from treadle.core.job import Job
+from treadle.core.model import Claim, Limit
+from treadle.errors import BadSession, NestedTransaction
+from treadle.storage.sqlite import SqliteStorage
+from treadle.storage.sqlite.run_transaction import OwnTransaction
+from treadle.tasks.options import Key
+
+ONCE = Retry(attempts=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "app.db"
+
+
+@pytest.fixture
+async def app(path: Path) -> AsyncIterator[App]:
+    app = App(f"sqlite:///{path}?synchronous=normal", retry=ONCE)
+    async with app:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE ledger (what TEXT)")
+            db.execute("CREATE TABLE late (what TEXT REFERENCES ledger (what) DEFERRABLE INITIALLY DEFERRED)")
+        yield app
+
+
+def ledger(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        return [what for (what,) in db.execute("SELECT what FROM ledger ORDER BY what")]
+
+
+WRITE = "INSERT INTO ledger VALUES (?)"
+
+
+async def test_writes_ending_and_jobs_within_are_one_commit(app: App, path: Path) -> None:
+    seen = []
+
+    @app.task
+    async def next_one() -> str:
+        return "next"
+
+    @app.task
+    async def pay() -> str:
+        async with current().transaction() as tx:
+            tx.execute(WRITE, ("paid",))
+            await app.enqueue(next_one.job(), within=tx)
+            seen.append((ledger(path), len((await app.jobs.list()).records)))
+        seen.append((ledger(path), len((await app.jobs.list()).records)))
+        return "done"
+
+    told = Told(app)
+    async with Worker(app):
+        job = await pay.enqueue()
+        assert await job.result(30) == "done"
+        assert ledger(path) == ["paid"]
+        await told.until("succeeded", 2)
+    assert seen == [([], 1)] * 2
+    assert told.names("succeeded", "lost", "failed") == ["succeeded", "succeeded"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_children_are_of_the_commit(app: App, path: Path, fails: bool) -> None:
+    """What the task returns is stored with its writes; refused, all of it is rolled back and the attempt failed."""
+
+    @app.task
+    async def child(number: int) -> int:
+        return number
+
+    @app.task
+    async def parent() -> Any:
+        async with current().transaction() as tx:
+            tx.execute(WRITE, ("paid",))
+        key = Key("held", conflict="raise")
+        return flow(child.options(key=key).job(1), child.job(2))
+
+    if fails:
+        await child.options(key="held", delay=99).enqueue(0)
+    async with Worker(app):
+        job = await parent.enqueue()
+        if fails:
+            with pytest.raises(JobFailed, match="held"):
+                await job.result(30)
+        else:
+            assert await job.workflow.result(30) == 2
+    assert ledger(path) == ([] if fails else ["paid"])
+    assert len((await app.jobs.list()).records) == (2 if fails else 3)
+
+
+async def test_in_a_thread(app: App, path: Path) -> None:
+    @app.task
+    def pay(fails: bool) -> str:
+        with current().transaction() as tx:
+            tx.execute(WRITE, (f"paid {fails}",))
+        if fails:
+            raise ZeroDivisionError
+        return threading.current_thread().name
+
+    async with Worker(app, concurrency=4):
+        assert await (await pay.enqueue(False)).result(30) != threading.current_thread().name
+        with pytest.raises(JobFailed, match="ZeroDivisionError"):
+            await (await pay.enqueue(True)).result(30)
+    assert ledger(path) == ["paid False"]
+
+
+@pytest.mark.parametrize("where", ["inside", "after"])
+async def test_what_raises_leaves_nothing(app: App, path: Path, where: str) -> None:
+    """Nor a job that was enqueued within; and the next attempt starts afresh."""
+
+    @app.task(retry=Retry(attempts=2, base=0))
+    async def pay() -> None:
+        async with current().transaction() as tx:
+            tx.execute(WRITE, (f"attempt {current().attempt}",))
+            await app.enqueue(pay.options(id=f"child-{current().attempt}", delay=99).job(), within=tx)
+            if where == "inside" and current().attempt == 1:
+                raise ZeroDivisionError
+        if current().attempt == 1:
+            raise ZeroDivisionError
+
+    async with Worker(app):
+        await (await pay.enqueue()).result(30)
+    assert ledger(path) == ["attempt 2"]
+    assert {row.id for row in (await app.jobs.list(state="ready")).records} == {"child-2"}
+
+
+async def test_an_exception_that_is_caught_outside_the_block(app: App, path: Path) -> None:
+    """It rolled the block back; the function may try another one."""
+
+    @app.task
+    async def pay() -> str:
+        try:
+            async with current().transaction() as tx:
+                tx.execute(WRITE, ("one",))
+                raise ZeroDivisionError
+        except ZeroDivisionError:
+            async with current().transaction() as tx:
+                tx.execute(WRITE, ("two",))
+        return "done"
+
+    async with Worker(app):
+        await (await pay.enqueue()).result(30)
+    assert ledger(path) == ["two"]
+
+
+async def test_a_job_that_was_taken_away_is_told_and_writes_nothing(app: App, path: Path) -> None:
+    """The lease was lost to somebody else before the block: its writes are refused there."""
+    told: list[BaseException] = []
+    went, taken = threading.Event(), threading.Event()
+
+    @app.task
+    def pay() -> None:
+        went.set()
+        taken.wait(30)
+        try:
+            with current().transaction() as tx:
+                tx.execute(WRITE, ("paid",))
+        except Stale as stale:
+            told.append(stale)
+            raise
+
+    async with Worker(app):
+        job = await pay.enqueue()
+        await asyncio.to_thread(went.wait, 10)
+        await app.jobs.cancel(job)
+        taken.set()
+    assert [type(each) for each in told] == [Stale]
+    assert ledger(path) == []
+    assert (await app.jobs.get(job)).state == "cancelled"
+
+
+async def test_a_refused_ending_is_a_failed_attempt(app: App, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    async def pay() -> None:
+        async with current().transaction() as tx:
+            tx.execute("PRAGMA foreign_keys")
+            tx.execute(WRITE, ("paid",))
+            tx.execute("COMMIT")
+
+    @app.task
+    async def commits() -> None:
+        async with current().transaction() as tx:
+            tx.commit()
+
+    async with Worker(app):
+        with pytest.raises(JobFailed, match=r"ended the transaction itself|commits by itself"):
+            await (await pay.enqueue()).result(30)
+        with pytest.raises(JobFailed, match="when the function returns"):
+            await (await commits.enqueue()).result(30)
+
+
+WAITS: dict[str, Callable[[App, Job[Any, Any]], Coroutine[Any, Any, Any]]] = {
+    "app.jobs.cancel": lambda app, job: app.jobs.cancel(job),
+    "app.jobs.delete": lambda app, job: app.jobs.delete(state="cancelled"),
+    "app.jobs.run_now": lambda app, job: app.jobs.run_now(job),
+    "app.jobs.signal": lambda app, job: app.jobs.signal(job, "go", 1),
+    "app.limits.set": lambda app, job: app.limits.set(Limit("api", slots=1)),
+    "app.limits.pause": lambda app, job: app.limits.pause("api"),
+    "app.queues.pause": lambda app, job: app.queues.pause("default"),
+    "app.schedules.pause": lambda app, job: app.schedules.pause("nightly"),
+    "waiting for job": lambda app, job: job.result(60),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize("thread", [False, True])
+async def test_what_would_wait_for_its_own_block_is_refused_by_name(
+    app: App, path: Path, name: str, thread: bool
+) -> None:
+    """At once, and the block goes on."""
+
+    @app.task(queue="nobody")
+    async def other() -> None: ...
+
+    job, call, found = await other.options(delay=3600).enqueue(), WAITS[name], list[str]()
+    await app.jobs.cancel(await other.options(delay=3600).enqueue())
+    await app.schedules.upsert("nightly", other.job(), cron="0 0 * * *")
+
+    @app.task
+    async def pay() -> None:
+        async with current().transaction(timeout=60) as tx:
+            tx.execute(WRITE, ("paid",))
+            with pytest.raises(NestedTransaction) as caught:
+                await call(app, job)
+            found.append(str(caught.value))
+
+    @app.task
+    def pay_in_thread() -> None:
+        with current().transaction(timeout=60) as tx:
+            tx.execute(WRITE, ("paid",))
+            with pytest.raises(NestedTransaction) as caught:
+                app.sync.call(call(app, job))
+            found.append(str(caught.value))
+
+    async with Worker(app, queues=["default"]):
+        await (await (pay_in_thread if thread else pay).enqueue()).result(30)
+    assert found[0].startswith(name)
+    assert ledger(path) == ["paid"]
+
+
+async def test_what_cannot_be_nested(app: App, path: Path) -> None:
+    """On a storage with one writer a call without the transaction would wait for itself: an error instead."""
+    found: list[BaseException] = []
+
+    @app.task
+    async def pay() -> None:
+        async with current().transaction() as tx:
+            with pytest.raises(NestedTransaction, match="within=tx"):
+                await app.enqueue(pay.job())
+            with pytest.raises(NestedTransaction, match="take steps, and sleep, before"):
+                await current().step("one", len, "one")
+            with pytest.raises(NestedTransaction, match="already"):
+                async with current().transaction():
+                    pass
+            with pytest.raises(NestedTransaction, match="async with"):
+                current().transaction().__enter__()
+            with pytest.raises(BadSession):
+                tx.close()
+            assert (await app.jobs.get(current().id)).state == "running"  # to look is allowed
+            tx.execute(WRITE, ("paid",))
+            found.append(NestedTransaction())
+
+    async with Worker(app):
+        await (await pay.enqueue()).result(30)
+    assert (len(found), ledger(path)) == (1, ["paid"])
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_block_that_takes_too_long(app: App, path: Path, kind: str) -> None:
+    """All is rolled back, the connection refuses, others go on; the function is told at the end of the block."""
+    told: list[BaseException] = []
+
+    async def in_coroutine() -> None:
+        try:
+            async with current().transaction(timeout=0.05) as tx:
+                try:
+                    while True:
+                        tx.execute("SELECT 1")
+                        await asyncio.sleep(0.005)
+                except sqlite3.Error as error:
+                    told.append(error)
+        except TimeoutError as error:
+            told.append(error)
+            raise
+
+    def in_thread() -> None:
+        try:
+            with current().transaction(timeout=0.05) as tx:
+                try:
+                    while True:
+                        tx.execute("INSERT INTO ledger VALUES ('paid')")
+                        current().wait(0.005)
+                except sqlite3.Error as error:
+                    told.append(error)
+        except TimeoutError as error:
+            told.append(error)
+            raise
+
+    task: Any = app.task(name="slow")(in_coroutine if kind == "async" else in_thread)
+    async with Worker(app):
+        with pytest.raises(JobFailed, match=r"open for more than 0\.05 s"):
+            await (await task.enqueue()).result(30)
+    assert isinstance(told[0], sqlite3.Error)
+    assert isinstance(told[1], TimeoutError)
+    assert ledger(path) == []
+
+
+async def test_a_function_that_takes_too_long_after_the_block(app: App, path: Path) -> None:
+    @app.task
+    async def slow() -> None:
+        async with current().transaction(timeout=0.05) as tx:
+            tx.execute(WRITE, ("paid",))
+        opened = current().open
+        assert opened is not None
+        async with asyncio.timeout(30):
+            while opened.over is None:  # noqa: ASYNC110 - what a slow function does
+                await asyncio.sleep(0.005)
+
+    async with Worker(app):
+        with pytest.raises(JobFailed, match=r"open for more than 0\.05 s"):
+            await (await slow.enqueue()).result(30)
+    assert ledger(path) == []
+
+
+async def test_a_run_that_is_cut_short_leaves_nothing(app: App, path: Path) -> None:
+    """By its timeout, in the block and after it."""
+
+    @app.task(timeout=0.05)
+    async def pay(inside: bool) -> None:
+        async with current().transaction() as tx:
+            tx.execute(WRITE, ("paid",))
+            if inside:
+                await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    async with Worker(app):
+        for inside in (True, False):
+            with pytest.raises(JobFailed, match="timeout"):
+                await (await pay.enqueue(inside)).result(30)
+    assert ledger(path) == []
+
+
+async def test_many_at_once_take_turns(app: App, path: Path) -> None:
+    @app.task
+    async def pay(number: int) -> int:
+        async with current().transaction() as tx:
+            [count] = tx.execute("SELECT count(*) FROM ledger").fetchone()
+            await asyncio.sleep(0)
+            tx.execute(WRITE, (str(count),))
+        return count
+
+    async with Worker(app), Worker(app):
+        jobs = await app.enqueue(pay.job(number) for number in range(30))
+        assert sorted([await job.result(30) for job in jobs]) == list(range(30))
+    assert len(ledger(path)) == 30
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_commit_whose_answer_is_lost(
+    app: App, path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """The row says what became of it: it is not done twice, nor said to be done when it is not."""
+    real, calls = OwnTransaction.commit, []
+
+    async def commit(self: OwnTransaction) -> None:
+        calls.append(applied)
+        if len(calls) > 1:
+            return await real(self)
+        if applied:
+            await real(self)
+        raise StorageUnavailable("pulled the plug")
+
+    monkeypatch.setattr(OwnTransaction, "commit", commit)
+    monkeypatch.setattr("treadle.worker.commit.AGAIN", 0.001)
+
+    @app.task
+    async def pay() -> str:
+        async with current().transaction() as tx:
+            tx.execute(WRITE, (f"lost {current().lost}, attempt {current().attempt}",))
+        return "done"
+
+    told = Told(app)
+    async with Worker(app):
+        assert await (await pay.enqueue()).result(30) == "done"
+        await told.until("succeeded")
+    assert ledger(path) == ["lost 0, attempt 1"]
+    assert len(calls) == (1 if applied else 2)
+
+
+async def test_where_there_are_no_transactions(path: Path) -> None:
+    memory = App("memory://", retry=ONCE)
+
+    @memory.task
+    async def pay() -> None:
+        async with current().transaction():
+            pass
+
+    async with memory, Worker(memory):
+        with pytest.raises(JobFailed, match="fencing token"):
+            await (await pay.enqueue()).result(30)
+
+
+PROGRAM = """
+import asyncio, os, sys
+from treadle import App, Worker, current, flow
+app = App(sys.argv[1])
+
+@app.task(name="pay")
+async def pay():
+    async with current().transaction(timeout=60) as tx:
+        tx.execute("INSERT INTO ledger VALUES ('paid')")
+        await app.enqueue(pay.options(id="child").job(), within=tx)
+        if sys.argv[2] == "inside":
+            print("now", flush=True)
+            await asyncio.sleep(60)
+    print("now", flush=True)
+    await asyncio.sleep(60)
+
+async def main():
+    async with Worker(app, lease=1):
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("where", ["inside", "after"])
+async def test_kill_9_leaves_nothing_and_another_worker_does_it(app: App, path: Path, where: str) -> None:
+    @app.task(name="pay")
+    async def pay() -> str:
+        async with current().transaction() as tx:
+            tx.execute(WRITE, ("again",))
+        return "done"
+
+    job = await pay.enqueue()
+    command = [sys.executable, "-c", PROGRAM, f"sqlite:///{path}", where]
+    child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert await child.stdout.readline() == b"now\n"
+    finally:
+        child.send_signal(signal.SIGKILL)
+        await child.communicate()
+    assert ledger(path) == []
+    assert len((await app.jobs.list()).records) == 1
+    async with Worker(app, poll=0.05):
+        assert await job.result(30) == "done"
+    assert ledger(path) == ["again"]
+    assert (await app.jobs.get(job)).lost == 1
+
+
+async def test_the_storage_alone_begins_and_lets_go(tmp_path: Path) -> None:
+    """Cancelled while it waits for the lock, it leaves nobody waiting behind it."""
+    storage = SqliteStorage(str(tmp_path / "x.db"), synchronous="off")
+    await storage.open()
+    first = await storage.begin(sync=False)
+    second = asyncio.create_task(storage.begin(sync=False))
+    other = SqliteStorage(str(tmp_path / "x.db"), synchronous="off")
+    third = asyncio.create_task(other.open())
+    await asyncio.wait([second, third], timeout=0.02)
+    second.cancel()
+    await asyncio.wait([second], timeout=30)
+    assert second.cancelled()
+    await first.close()
+    await third
+    fourth = await other.begin(sync=True)
+    await fourth.close()
+    assert (await storage.claim(Claim(worker="w#1"))).records == ()
+    await other.close()
+    await storage.close()

@@ -1,0 +1,512 @@
+"""Schedules: one tick per occurrence, whoever dies, whatever is edited, on every storage."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.kit import Spy, Told, work
+from treadle import App, BadOption, JobSpec, Record, Retry, UnknownSchedule
+from treadle.core.model import Claim, NewJob, Presence, State
+from treadle.policy.cron import stamp
+from treadle.storage.contract import Storage
+from treadle.testing import HandClock, drain
+
+
+async def ticks(app: App, name: str) -> list[Record]:
+    """The jobs of a schedule, oldest first."""
+    own = [row async for row in app.jobs.iterate(label=f"schedule={name}")]
+    return [row for row in own if row.job.queue != "treadle"]
+
+
+async def pass_time(app: App, clock: HandClock, seconds: float, step: float) -> None:
+    """Let time pass step by step, running what is due at each."""
+    await drain(app)
+    for _ in range(round(seconds / step)):
+        clock.advance(step)
+        await drain(app)
+
+
+def again(app: App, spy: Spy, clock: HandClock) -> App:
+    """Another process with other code, on the same storage."""
+    return App(storage=spy, clock=clock, random=lambda: 0.0)
+
+
+async def test_every_minute_is_every_minute(app: App, clock: HandClock) -> None:
+    ran = []
+
+    @app.every(60)
+    @app.task(name="beat", queue="beats")
+    async def beat() -> None:
+        ran.append(clock.moment)
+
+    began = clock.moment
+    await pass_time(app, clock, 300, 30)
+    assert [at - began for at in ran] == [60, 120, 180, 240, 300]
+    jobs = await ticks(app, "beat")
+    assert len({row.job.id for row in jobs}) == 5
+    assert all(row.job.id.startswith("cron:beat:") and row.job.queue == "beats" for row in jobs)
+    assert dict(jobs[0].job.headers)["treadle-schedule"] == "beat"
+    assert datetime.fromisoformat(dict(jobs[0].job.headers)["treadle-moment"]).timestamp() == began + 60
+
+
+async def test_a_cron_line_with_arguments_and_two_schedules_of_one_task(app: App, clock: HandClock) -> None:
+    seen = []
+
+    @app.cron("0 3 * * *", tz="Europe/Paris", args=["all"], name="nightly")
+    @app.cron("0 * * * *", kwargs={"which": "new"}, name="hourly")
+    @app.task
+    async def report(which: str) -> None:
+        seen.append((which, datetime.fromtimestamp(clock.moment, UTC).isoformat()))
+
+    clock.moment = datetime(2026, 7, 1, 0, 30, tzinfo=UTC).timestamp()
+    await pass_time(app, clock, 3600, 900)
+    assert seen == [("new", "2026-07-01T01:00:00+00:00"), ("all", "2026-07-01T01:00:00+00:00")] or sorted(seen) == [
+        ("all", "2026-07-01T01:00:00+00:00"), ("new", "2026-07-01T01:00:00+00:00"),
+    ]  # fmt: skip
+    [hourly, nightly] = await app.schedules.list()
+    assert (hourly.name, nightly.name) == ("hourly", "nightly")
+    assert nightly.timing == "0 3 * * * (Europe/Paris)"
+    assert nightly.next_at == datetime(2026, 7, 2, 1, tzinfo=UTC)
+
+
+async def test_a_function_becomes_a_task_and_says_when(app: App, clock: HandClock) -> None:
+    ran = []
+
+    @app.schedule(lambda now: now + timedelta(seconds=100) if len(ran) < 3 else None)
+    def sweep() -> None:
+        ran.append(clock.moment)
+
+    began = clock.moment
+    await pass_time(app, clock, 1000, 50)
+    assert [at - began for at in ran][:3] == [100, 200, 300]
+    assert len(ran) <= 4  # it is asked for the next one before the last has run
+    [found] = await app.schedules.list()
+    assert (found.timing, found.next_at, found.paused) == ("a function", None, False)
+    ran.clear()
+    await app.schedules.resume(found.name)  # it is asked once more
+    await pass_time(app, clock, 150, 50)
+    assert ran
+
+
+async def test_five_workers_make_one_tick_each_time(app: App, storage: Storage, clock: HandClock, told: Told) -> None:
+    ran = []
+
+    @app.every(10)
+    @app.task(name="beat")
+    async def beat() -> None:
+        ran.append(clock.moment)
+
+    workers = [work(app) for _ in range(5)]
+    for worker in workers:
+        await worker.start()
+    assert len(await app.schedules.list()) == 1
+    await told.until("deferred")  # it has gone to sleep until its first moment, by the clock as it stands
+    for n in range(1, 6):
+        clock.advance(10)
+        await told.until("succeeded", n)
+    for worker in workers:
+        await worker.stop()
+    assert len(ran) == 5
+    assert len(await ticks(app, "beat")) == 5
+
+
+async def test_a_worker_that_dies_while_it_ticks_loses_no_tick(app: App, storage: Storage, clock: HandClock) -> None:
+    ran = []
+
+    @app.every(60)
+    @app.task(name="beat")
+    async def beat() -> None:
+        ran.append(clock.moment)
+
+    await drain(app)
+    clock.advance(60)
+    own = "treadle.schedule:beat"
+    taken = await storage.claim(Claim(worker="dead#1", queues=(("treadle", 1),), tasks={own: (None, None)}))
+    assert [row.job.task for row in taken.records] == [own]
+    await drain(app)
+    assert ran == []  # the one who decides has not settled, and never will
+    clock.advance(6)
+    await drain(app)
+    assert len(ran) == 1
+    [job] = await ticks(app, "beat")
+    assert job.created_at == clock.moment
+    clock.advance(54)
+    await drain(app)
+    assert len(ran) == 2  # and the next one comes at its own moment
+
+
+@pytest.mark.parametrize(("catch_up", "many"), [("one", 1), ("all", 10), ("skip", 0)])
+async def test_what_was_missed(app: App, clock: HandClock, catch_up: str, many: int) -> None:
+    @app.every(3600, catch_up=catch_up)  # type: ignore[arg-type]
+    @app.task(name="beat")
+    async def beat() -> None: ...
+
+    await drain(app)
+    clock.advance(10.5 * 3600)
+    await drain(app)
+    assert len(await ticks(app, "beat")) == many
+    clock.advance(1800)
+    await drain(app)
+    assert len(await ticks(app, "beat")) == many + 1
+
+
+async def test_catching_up_a_week_of_seconds_is_bounded_in_each_settle(app: App, clock: HandClock, spy: Spy) -> None:
+    @app.cron("* * * * * *", catch_up="all")
+    @app.task(name="beat")
+    async def beat() -> None: ...
+
+    await drain(app)
+    clock.advance(1_700.2)
+    largest = 0
+    settle = spy.inner.settle
+
+    async def watched(outcomes):  # type: ignore[no-untyped-def]
+        nonlocal largest
+        largest = max([largest, *(len(out.then) for out in outcomes)])
+        return await settle(outcomes)
+
+    spy.inner.settle = watched  # type: ignore[method-assign]
+    await drain(app, concurrency=20)
+    made = len(await ticks(app, "beat"))
+    assert made in (1_700, 1_701)
+    assert largest == 500
+
+
+async def test_overlap_skip_waits_for_the_last_one_to_end(app: App, storage: Storage, clock: HandClock) -> None:
+    @app.every(60, overlap="skip")
+    @app.task(name="slow", queue="slow")
+    async def slow() -> None: ...
+
+    await pass_time(app, clock, 60, 60)
+    [first] = await ticks(app, "slow")
+    assert first.state is State.SUCCEEDED
+    clock.advance(60)
+    await drain(app, tasks=[])  # the ticks of all, the jobs of none
+    await drain(app, tasks=["slow"])
+    assert len(await ticks(app, "slow")) == 2
+
+    await app.queues.pause("slow")
+    for _ in range(3):
+        clock.advance(60)
+        await drain(app)
+    assert len(await ticks(app, "slow")) == 3  # the first of the three is held up, the others were not made
+    await app.queues.resume("slow")
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert [row.state for row in await ticks(app, "slow")] == [State.SUCCEEDED] * 4
+
+
+async def test_a_tick_that_another_caller_has_stored_is_told(
+    app: App, storage: Storage, clock: HandClock, told: Told
+) -> None:
+    """A row of another queue under the id of the next tick swallows it, but not without a word."""
+    ran = []
+
+    @app.every(60)
+    @app.task(name="beat", queue="beats")
+    async def beat() -> None:
+        ran.append(clock.moment)
+
+    await pass_time(app, clock, 60, 60)
+    [tick] = await ticks(app, "beat")
+    moment = datetime.fromisoformat(dict(tick.job.headers)["treadle-moment"]) + timedelta(seconds=60)
+    forged = NewJob(id=f"cron:beat:{stamp(moment.timestamp())}", task="another", queue="mine")
+    await storage.enqueue([forged])
+    await pass_time(app, clock, 120, 60)
+    assert len(ran) == 2  # the first, and the one after the forged one
+    assert forged.id in str(told.of("worker.error")[0].error)
+    assert (await storage.get([forged.id]))[0] is not None
+
+
+async def test_a_schedule_whose_body_raises_goes_on(app: App, clock: HandClock, told: Told) -> None:
+    ran, wrong = [], [True]
+
+    def options() -> dict[str, int]:
+        if wrong[0]:
+            raise RuntimeError("no options today")
+        return {}
+
+    @app.every(60)
+    @app.task(name="beat", options=options)  # type: ignore[arg-type]
+    async def beat() -> None:
+        ran.append(1)
+
+    await pass_time(app, clock, 120, 60)
+    assert ran == []
+    [found] = await app.schedules.list()
+    assert "no options today" in (found.error or "")
+    assert str(told.of("worker.error")[0].error) == "no options today"
+    wrong[0] = False
+    clock.advance(60)
+    await drain(app)
+    assert ran == [1]
+    assert (await app.schedules.get("beat")).error is None
+
+
+async def test_a_function_that_raises_is_asked_again(app: App, clock: HandClock) -> None:
+    ran, wrong = [], [True]
+
+    def ask(now: datetime) -> datetime:
+        if wrong[0]:
+            raise RuntimeError("not today")
+        return now + timedelta(seconds=10)
+
+    @app.schedule(ask)
+    @app.task(name="beat")
+    async def beat() -> None:
+        ran.append(1)
+
+    await pass_time(app, clock, 30, 10)
+    assert "not today" in ((await app.schedules.get("beat")).error or "")
+    wrong[0] = False
+    await pass_time(app, clock, 60, 10)
+    assert ran
+
+
+async def test_pause_resume_trigger(app: App, clock: HandClock) -> None:
+    ran = []
+
+    @app.every(60)
+    @app.task(name="beat")
+    async def beat() -> str:
+        ran.append(clock.moment)
+        return "done"
+
+    await drain(app)
+    await app.schedules.pause("beat")
+    assert (await app.schedules.get("beat")).paused
+    await pass_time(app, clock, 300, 60)
+    assert ran == []
+    job = await app.schedules.trigger("beat")
+    await drain(app)
+    assert await job.result(timeout=0) == "done"
+    await app.schedules.resume("beat")
+    await app.schedules.resume("beat")  # twice is once
+    assert not (await app.schedules.get("beat")).paused
+    await drain(app)
+    assert len(ran) == 1  # the pause is not made up for
+    await pass_time(app, clock, 60, 60)
+    assert len(ran) == 2
+    for act in (app.schedules.pause, app.schedules.resume, app.schedules.delete, app.schedules.trigger):
+        with pytest.raises(UnknownSchedule):
+            await act("nobody")
+
+
+async def test_a_schedule_made_and_changed_while_it_lives(app: App, clock: HandClock) -> None:
+    seen = []
+
+    @app.task(name="report")
+    async def report(tenant: int) -> None:
+        seen.append(tenant)
+
+    made = await app.schedules.upsert("tenant-1", report.options(priority=5).job(1), every=60)
+    assert (made.name, made.timing, made.task) == ("tenant-1", "every 60 s", "report")
+    await pass_time(app, clock, 120, 60)
+    assert seen == [1, 1]
+    assert all(row.job.priority == 5 for row in await ticks(app, "tenant-1"))
+    await app.schedules.upsert("tenant-1", report.job(2))  # the job is another, the moments stay
+    await pass_time(app, clock, 60, 60)
+    assert seen == [1, 1, 2]
+    changed = await app.schedules.upsert("tenant-1", every=10, overlap="skip")
+    assert (changed.timing, changed.overlap) == ("every 10 s", "skip")
+    await pass_time(app, clock, 30, 10)
+    assert seen == [1, 1, 2, 2, 2, 2]
+    await app.schedules.pause("tenant-1")
+    await app.schedules.upsert("tenant-1", every=5)
+    assert (await app.schedules.get("tenant-1")).paused  # an edit resumes nothing
+    await pass_time(app, clock, 30, 5)
+    assert len(seen) == 6
+    await app.schedules.delete("tenant-1")
+    assert await app.schedules.list() == []
+    await app.schedules.upsert("tenant-1", report.job(3), cron="@hourly")
+    await pass_time(app, clock, 3600, 600)
+    assert seen[6:] == [3]
+
+
+async def test_a_deploy_takes_over_what_code_says(app: App, spy: Spy, clock: HandClock) -> None:
+    @app.every(60)
+    @app.task(name="beat")
+    async def beat() -> None: ...
+
+    await drain(app)
+    await app.schedules.pause("beat")
+    next_code = again(app, spy, clock)
+
+    @next_code.every(10, overlap="skip")
+    @next_code.task(name="beat")
+    async def beat_too() -> None: ...
+
+    await drain(next_code)
+    [found] = await next_code.schedules.list()
+    assert (found.timing, found.overlap, found.paused) == ("every 10 s", "skip", True)  # a person paused it
+    await next_code.schedules.upsert("beat", every=30)
+    await drain(next_code)  # the same code starts again: the edit stands
+    assert (await next_code.schedules.get("beat")).timing == "every 30 s"
+    with pytest.raises(BadOption, match="declared in code"):
+        await next_code.schedules.upsert("beat", beat.job())
+    await next_code.close()
+
+
+async def test_a_schedule_that_code_took_over_from_a_person(app: App, spy: Spy, clock: HandClock) -> None:
+    @app.task(name="beat")
+    async def beat() -> None: ...
+
+    await app.schedules.upsert("beat", beat.job(), every=5)
+    next_code = again(app, spy, clock)
+    next_code.every(60)(
+        next_code.task(lambda: None, name="beat") if False else next_code.task(name="beat")(beat.function)
+    )
+    await drain(next_code)
+    [found] = await next_code.schedules.list()
+    assert found.timing == "every 60 s"
+    await next_code.close()
+
+
+async def test_what_code_no_longer_declares_rests_until_it_is_deleted(app: App, spy: Spy, clock: HandClock) -> None:
+    @app.every(60)
+    @app.task(name="gone")
+    async def gone() -> None: ...
+
+    await drain(app)
+    next_code = again(app, spy, clock)
+    await pass_time(next_code, clock, 600, 60)
+    assert await ticks(next_code, "gone") == []
+    [found] = await next_code.schedules.list()
+    assert "no worker" in await next_code.jobs.explain(found.id) or "none of the" in await next_code.jobs.explain(
+        found.id
+    )
+    with pytest.raises(BadOption, match="made by code"):
+        await next_code.schedules.trigger("gone")
+    await next_code.schedules.delete("gone")
+    assert await next_code.schedules.list() == []
+    await next_code.close()
+
+
+async def test_a_worker_of_other_tasks_leaves_a_schedule_alone(app: App, clock: HandClock) -> None:
+    @app.every(60)
+    @app.task(name="beat")
+    async def beat() -> None: ...
+
+    @app.task(name="other")
+    async def other() -> None: ...
+
+    await drain(app, tasks=["other"])
+    clock.advance(60)
+    await drain(app, tasks=["other"])
+    assert await ticks(app, "beat") == []
+    await drain(app)
+    assert len(await ticks(app, "beat")) == 1
+
+
+async def test_a_tick_whose_key_is_held_is_answered_by_the_holder(app: App, clock: HandClock) -> None:
+    from treadle import Key
+
+    @app.every(60)
+    @app.task(name="beat", queue="beats", key=Key("one", conflict="raise"))
+    async def beat() -> None: ...
+
+    await app.queues.pause("beats")
+    await pass_time(app, clock, 300, 60)
+    assert len(await ticks(app, "beat")) == 1
+    await app.queues.resume("beats")
+    await pass_time(app, clock, 60, 60)
+    assert len(await ticks(app, "beat")) == 2
+
+
+async def test_a_long_way_ahead_costs_nothing_now(app: App, clock: HandClock, spy: Spy) -> None:
+    @app.task(name="later")
+    async def later() -> None: ...
+
+    await app.enqueue([later.options(delay=86_400.0 * 365 * years).job() for years in range(1, 51)])
+    spy.calls.clear()
+    assert await drain(app) == 0
+    assert spy.calls["claim"] < 10
+    clock.advance(86_400.0 * 365 + 1)
+    assert await drain(app) == 1
+
+
+async def test_mistakes_are_told_where_they_are_written(app: App) -> None:
+    @app.task(name="f")
+    async def f(n: int) -> None: ...
+
+    @app.task(name="ünder")
+    async def under() -> None: ...
+
+    for wrong in (
+        lambda: app.cron("0 0 30 2 *"), lambda: app.cron("nonsense"), lambda: app.cron("@daily", tz="Mars/Olympus"),
+        lambda: app.every(0), lambda: app.schedule(3),  # type: ignore[arg-type]
+        lambda: app.every(5, args=[1], catch_up="some")(f),  # type: ignore[arg-type]
+        lambda: app.every(5, args=[1], overlap="never")(f),  # type: ignore[arg-type]
+        lambda: app.every(5)(under), lambda: app.every(5, args=[1], name="a b")(f),
+    ):  # fmt: skip
+        with pytest.raises(BadOption):
+            wrong()
+    with pytest.raises(TypeError, match="missing"):
+        app.every(5)(f)
+    app.every(5, args=[1])(f)
+    with pytest.raises(BadOption, match="already"):
+        app.every(6, args=[1])(f)
+    spec: JobSpec[None] = f.job(1)
+    for arguments in ({}, {"spec": spec}, {"every": 5}, {"spec": spec, "every": 5, "cron": "@daily"}):
+        with pytest.raises(BadOption):
+            await app.schedules.upsert("new", **arguments)  # type: ignore[arg-type]
+
+
+async def test_the_test_app_fires_them(clock: HandClock) -> None:
+    app = App("memory://")
+    ran = []
+
+    @app.cron("0 * * * *")
+    async def hourly() -> None:
+        ran.append(1)
+
+    async with app.testing() as t:
+        await t.drain()
+        await t.advance(3 * 3600)
+        assert len(ran) == 3
+        assert len(t.enqueued(hourly)) == 3
+
+
+async def test_a_worker_starts_when_it_is_told(app: App, spy: Spy) -> None:
+    @app.every(60)
+    @app.task(name="beat")
+    async def beat() -> None: ...
+
+    spy.away["enqueue"] = 2  # it waits until they can be stored
+    async with work(app, recovery=Retry(base=0.01)):
+        assert [each.name for each in await app.schedules.list()] == ["beat"]
+
+
+async def test_presence_names_the_queues_of_users_only(app: App, storage: Storage) -> None:
+    @app.task(name="f", queue="mine")
+    async def f() -> None: ...
+
+    async with work(app, name="w"):
+        while not (found := (await storage.stats()).workers):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert found[0].queues == ("mine",)
+
+
+async def test_a_schedule_goes_on_after_the_clock_was_ahead(app: App, spy: Spy, clock: HandClock) -> None:
+    """It ticked a day ahead; from the first heartbeat under the right clock on it ticks every minute again."""
+    ran = []
+
+    @app.every(60)
+    @app.task(name="beat")
+    async def beat() -> None:
+        ran.append(clock.moment)
+
+    await pass_time(app, clock, 60, 30)
+    await spy.heartbeat(Presence(worker="w"), [], 30.0)
+    clock.advance(86_400)
+    await spy.heartbeat(Presence(worker="w"), [], 30.0)
+    await pass_time(app, clock, 60, 30)
+    clock.moment -= 86_400
+    await spy.heartbeat(Presence(worker="w"), [], 30.0)
+    ran.clear()
+    await pass_time(app, clock, 300, 30)
+    assert len(ran) in (4, 5), ran

@@ -1,0 +1,115 @@
+"""What a token of one queue may not take from another queue: room of its limit, and the wake of a runner that waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.server.test_api import Client, session
+from tests.server.test_crossing import MINE, OTHER, TOKENS, Sites, new, sites
+from treadle import App
+from treadle.server import Serving, Settings, make_site
+
+__all__ = ["session", "sites"]
+
+SOON = 10.0  # s, far below the wait of a claim
+
+
+# --- room in limits
+
+
+@pytest.mark.parametrize("token", ["all", "admin"])
+async def test_no_job_takes_room_of_the_own_limit_of_a_queue(sites: Sites, token: str) -> None:
+    """A job that held such a slot would stop the queue. 422, and in `then` the outcome is refused alone."""
+    for name in (f"queue:{OTHER}", f"queue:{MINE}", "queue:", "queue"):
+        raw = new(limits=[[name, 1]])
+        for path, body in (
+            ("/v1/jobs", {"task": "t", "queue": MINE, "limits": [name]}), ("/v1/work/enqueue", {"jobs": [raw]}),
+            ("/v1/work/enqueue", {"jobs": [new(), raw]}),
+        ):  # fmt: skip
+            status, answer = await sites.native("POST", path, body, token)
+            assert (status, answer["details"]["option"]) == (422, "limits"), (path, answer)
+    await sites.native("POST", "/v1/jobs", {"task": "t", "queue": MINE, "id": "run"}, token)
+    claim = {"worker": "w#1", "queues": [[MINE, 1]], "limit": 1}
+    _, claimed = await sites.native("POST", "/v1/work/claim", claim, token)
+    [row] = claimed["records"]
+    outcome = {"id": "run", "version": row["version"], "state": "succeeded", "then": [raw]}
+    report = {"id": "run", "version": row["version"], "then": [{**raw, "id": ""}]}
+    for each in (outcome, report):
+        _, said = await sites.native("POST", "/v1/work/settle", {"outcomes": [each]}, token)
+        assert said["settled"][0]["status"] == "refused", said
+    page = await sites.admin("/v1/work/find", {"queue": MINE})
+    assert [each["job"]["id"] for each in page["records"]] == ["run"]
+
+
+# --- wakes
+
+
+class Waits:
+    """A server on which only hints wake those who wait."""
+
+    def __init__(self, url: str, site: Any, session: aiohttp.ClientSession) -> None:
+        self.call, self._site = Client(url, session), site
+
+    async def claim(self, token: str, worker: str, queue: str, **more: Any) -> list[str]:
+        ask = {"worker": worker, "queues": [[queue, 1]], "limit": 1, "wait": 30, **more}
+        status, answer = await self.call("POST", "/v1/work/claim", ask, token)
+        assert status == 200, answer
+        return [row["job"]["id"] for row in answer["records"]]
+
+    def _seats(self) -> int:
+        return sum(len(bench.seats) for bench in self._site.state.waiting._benches.values())
+
+    async def seated(self, count: int) -> None:
+        """Until so many claims have found nothing and wait."""
+        async with asyncio.timeout(SOON):
+            while self._seats() < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def waits(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession) -> AsyncIterator[Waits]:
+    monkeypatch.setattr("treadle.core.defaults.POLL", 3_600.0)
+    app = App("memory://")
+    async with app:
+        site = make_site(app, Settings(tokens=TOKENS, max_wait=30))
+        async with Serving(site, on_stop=site.state.waiting.send_home, grace=1) as serving:
+            yield Waits(serving.url, site, session)
+
+
+@pytest.mark.parametrize("more", [
+    {"token": "all", "queue": OTHER, "ids": ["nothing"]},  # of a token that has no right to the queue
+    {"token": "admin", "queue": OTHER, "ids": ["nothing"]},
+    {"token": "admin", "queue": OTHER, "tasks": {"another": [1, None]}},
+])  # fmt: skip
+async def test_who_asks_for_other_jobs_takes_no_wake(waits: Waits, more: dict[str, Any]) -> None:
+    """Each hint wakes one of those who wait for the same jobs; it was lost if that one asked for none of them."""
+    token, queue = more.pop("token"), more.pop("queue")
+    others = [asyncio.ensure_future(waits.claim(token, f"o{n}#1", queue, **more)) for n in range(3)]
+    await waits.seated(3)
+    mine = asyncio.ensure_future(waits.claim("admin", "w#1", OTHER))
+    await waits.seated(4)
+    status, job = await waits.call("POST", "/v1/jobs", {"task": "t", "queue": OTHER}, "admin")
+    assert status == 201
+    async with asyncio.timeout(SOON):
+        assert await mine == [job["id"]]
+    assert not any(each.done() for each in others)
+    for each in others:
+        each.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def test_one_of_those_who_ask_for_the_same_is_woken(waits: Waits) -> None:
+    """Whatever room they have for the tasks; and the next one by the next job."""
+    asked = [asyncio.ensure_future(waits.claim("admin", f"w{n}#1", OTHER, tasks={"t": [n + 1, None]})) for n in (0, 1)]
+    await waits.seated(2)
+    _, job = await waits.call("POST", "/v1/jobs", {"task": "t", "queue": OTHER}, "admin")
+    done, left = await asyncio.wait(asked, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+    assert [each.result() for each in done] == [[job["id"]]]
+    _, job = await waits.call("POST", "/v1/jobs", {"task": "t", "queue": OTHER}, "admin")
+    async with asyncio.timeout(SOON):
+        assert await left.pop() == [job["id"]]

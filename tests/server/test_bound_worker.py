@@ -1,0 +1,225 @@
+"""A worker over HTTP whose token is bound to its queue: what it runs there, and what is refused in words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.served import host
+from tests.server.test_crossing import token
+from treadle import App, BadOption, ForeignRow, KeyHeld, Limit, Redrive, Retry, Worker, flow
+from treadle.cli.root import run
+from treadle.core.model import NewJob, Outcome, State
+from treadle.execution.context import current
+from treadle.server import Settings
+from treadle.server.auth.tokens import SCOPES
+from treadle.storage.memory import MemoryStorage
+from treadle.workflow.signals import signal_id
+
+TOKENS = (token("mine", *SCOPES, queues=("mine",)), token("two", *SCOPES, queues=("mine", "mine too")),
+          token("runner", "work", "read", queues=("mine",)))  # fmt: skip
+
+
+@pytest.fixture
+async def behind() -> AsyncIterator[App]:
+    """The app of the server, on the storage itself."""
+    storage = MemoryStorage()
+    async with App(storage=storage) as app:
+        yield app
+
+
+@pytest.fixture
+def url(behind: App) -> str:
+    return host().add(App(storage=behind.storage), Settings(tokens=TOKENS, max_wait=5))
+
+
+async def run_all(app: App, *jobs: Any) -> list[Any]:
+    async with Worker(app, ["mine"], poll=0.05):
+        return [await job.result(timeout=20) for job in jobs]
+
+
+async def test_it_runs_flows_steps_signals_marks_and_children(url: str, behind: App) -> None:
+    async with App(url, token="mine") as app:
+
+        @app.task(queue="mine")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        @app.task(queue="mine")
+        async def parent(n: int) -> Any:
+            return double.job(n)
+
+        async def eight() -> int:
+            return 8
+
+        @app.task(queue="mine")
+        async def durable(order: str) -> str:
+            async with current().once(f"charge:{order}") as first:
+                said = await current().wait_for("approved")
+            found = await current().step("eight", eight)
+            return f"{said} {first} {found}"
+
+        @app.task(queue="mine", retry=Retry(attempts=3, base=0.01))
+        async def flaky() -> int:
+            if current().attempt < 2:
+                raise ValueError
+            return current().attempt
+
+        job = await durable.enqueue("7")
+        chained = await flow(double.job(3)).then(double.job(6)).enqueue()
+        sent = [await parent.enqueue(21), await flaky.enqueue(), chained]
+        async with Worker(app, ["mine"], poll=0.05):
+            await app.jobs.signal(job, "approved", "yes")
+            assert [await each.result(timeout=20) for each in sent] == [42, 2, 12]
+            assert await job.result(timeout=20) == "yes True 8"
+    workers = (await behind.storage.stats()).workers
+    assert all(each.worker.startswith("mine/") for each in workers)
+
+
+async def test_a_token_to_work_and_read_is_enough_for_marks(url: str, behind: App) -> None:
+    async with App(url, token="runner") as app:
+
+        @app.task(queue="mine")
+        async def charge(order: str) -> bool:
+            async with current().once(f"charge:{order}") as first:
+                return first
+
+        [sent] = await behind.storage.enqueue([NewJob(id="c", task=charge.name, queue="mine", payload='["7"]')])
+        assert await run_all(app, await app.jobs.handle(sent.id)) == [True]
+
+
+async def test_a_job_that_waited_for_jobs_of_another_queue_is_ended_by_the_server(url: str, behind: App) -> None:
+    """Its worker may not read their results; it would end the job without them."""
+    up = NewJob(id="up", task="t", queue="other", ran=True)
+    down = NewJob(id="down", task="treadle.flow", queue="mine", after=("up",), slack=None, ran=True)
+    await behind.storage.enqueue([up, down])
+    await behind.storage.settle([Outcome(id="up", version=0, state=State.SUCCEEDED, result="42")])
+    async with App(url, token="mine") as app:
+        assert await run_all(app, await app.jobs.handle("down")) == [42]
+
+
+async def test_what_it_may_not_do_is_said_when_it_starts(url: str) -> None:
+    async with App(url, token="mine") as app:
+        with pytest.raises(BadOption, match=r"the token is bound to mine, and this worker would claim from other"):
+            await Worker(app, ["mine", "other"]).start()
+        with pytest.raises(BadOption, match="a leader tends the jobs of every queue"):
+            await Worker(app, ["mine"], role="leader").start()
+
+
+async def test_declared_schedules_and_limits_are_left_to_others(
+    url: str, behind: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with App(url, token="mine") as app:
+        app.limits.declare(Limit("api", slots=1))
+
+        @app.task(queue="mine", limits=["api"])
+        async def work() -> int:
+            return 1
+
+        with caplog.at_level(logging.WARNING, "treadle"):
+            assert await run_all(app, await work.enqueue()) == [1]
+    [said] = [record.getMessage() for record in caplog.records if "bound to mine" in record.getMessage()]
+    assert "are not stored" in said
+    assert await behind.storage.limits(use=False) == ()
+
+
+async def test_a_mark_of_another_queue_is_an_error_and_not_a_lost_race(url: str, behind: App) -> None:
+    async with App(url, token="mine") as app, App(storage=behind.storage) as other:
+
+        @other.task(queue="other", retry=Retry(attempts=1))
+        async def theirs() -> bool:
+            async with current().once("charge:7") as first:
+                return first
+
+        @app.task(queue="mine", retry=Retry(attempts=1))
+        async def charge() -> bool:
+            async with current().once("charge:7") as first:
+                return first
+
+        assert await run_all(app, await charge.enqueue()) == [True]
+        job = await theirs.enqueue()
+        async with Worker(other, ["other"], poll=0.05):
+            row = await other.client.ended(job.id, 20)
+        assert row.state is State.FAILED
+        assert ForeignRow.__name__ in (row.error or "")
+
+
+async def test_a_mark_of_another_queue_does_not_show_to_a_bound_worker(url: str, behind: App) -> None:
+    mark = NewJob(id="treadle:once:1", task="", queue="other", key="treadle.once charge:7", payload='{"secret": 1}')
+    await behind.storage.enqueue([mark])
+    async with App(url, token="mine") as app:
+
+        @app.task(queue="mine", retry=Retry(attempts=1))
+        async def charge() -> bool:
+            async with current().once("charge:7") as first:
+                return first
+
+        job = await charge.enqueue()
+        async with Worker(app, ["mine"], poll=0.05):
+            row = await app.client.ended(job.id, 20)
+        assert row.state is State.FAILED
+        assert KeyHeld.__name__ in (row.error or "")
+
+
+async def test_a_forged_signal_is_refused_by_the_job_and_by_who_gives_it(behind: App) -> None:
+    """The row of a signal that is not in the job's queue and workflow is somebody else's."""
+
+    @behind.task(queue="secret", retry=Retry(attempts=1))
+    async def publish() -> Any:
+        return await current().wait_for("approved")
+
+    job = await publish.enqueue()
+    forged = NewJob(id=signal_id(job.id, "approved", 1), task="", queue="mine")
+    await behind.storage.enqueue([forged])
+    await behind.storage.settle([Outcome(id=forged.id, version=0, state=State.SUCCEEDED, result='"forged"')])
+    with pytest.raises(ForeignRow):
+        await behind.jobs.signal(job, "approved", "yes")
+    async with Worker(behind, ["secret"], poll=0.05):
+        row = await behind.client.ended(job.id, 20)
+    assert row.state is State.FAILED
+    assert ForeignRow.__name__ in (row.error or "")
+
+
+async def test_a_redrive_of_a_bound_worker_looks_into_its_queues(url: str) -> None:
+    async with App(url, token="two") as app:
+        tried, again = asyncio.Event(), asyncio.Event()
+
+        @app.task(queue="mine", retry=Retry(attempts=1))
+        async def flaky() -> None:
+            if not tried.is_set():
+                tried.set()
+                raise ValueError
+            again.set()
+
+        await flaky.enqueue()
+        rule = Redrive(every=0.05, backoff=0.01)
+        async with Worker(app, ["mine", "mine too"], poll=0.05, redrive=rule):
+            await asyncio.wait_for(again.wait(), 20)
+
+
+async def test_doctor_checks_what_the_token_may_see_and_says_what_it_may_not(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TREADLE_TOKEN", "mine")
+    assert await asyncio.to_thread(run, ["doctor", "--url", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["name"], each["verdict"]) for each in found] == [
+        ("storage", "ok"), ("token", "warn"), ("workers", "ok"),
+    ]  # fmt: skip
+    assert found[1]["text"].startswith("bound to mine: ")
+
+
+async def test_it_learns_why_a_job_in_line_is_not_running(url: str) -> None:
+    async with App(url, token="mine") as app:
+
+        @app.task(queue="mine")
+        async def idle() -> None: ...
+
+        first, second = await idle.enqueue(), await idle.enqueue()
+        assert [await app.jobs.position(each) for each in (first, second)] == [0, 1]
+        assert "in line" in await app.jobs.explain(second)

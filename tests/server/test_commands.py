@@ -1,0 +1,129 @@
+"""`treadle server`, `treadle up` and `treadle token` as one types them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.cli.tools import Command
+from treadle import App, Retry
+from treadle.cli.root import run as treadle
+
+APP = """
+from treadle import App
+
+app = App("sqlite:///jobs.db")
+
+@app.task
+async def double(n: int) -> int:
+    return 2 * n
+"""
+
+
+async def start(folder: Path, *words: str) -> tuple[asyncio.subprocess.Process, str]:
+    """The command as a process, once it says where it listens."""
+    command = [sys.executable, "-m", "treadle", *words, "--port", "0"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=folder, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    said = b""
+    while b"http://" not in said:
+        line = await asyncio.wait_for(process.stderr.readline(), 30)
+        assert line, said.decode()
+        said += line
+    return process, "http://" + said.decode().partition("http://")[2].split()[0]
+
+
+async def stop(process: asyncio.subprocess.Process) -> int:
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode is not None
+    return process.returncode
+
+
+async def test_up_serves_and_works(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    process, url = await start(tmp_path, "up", "shop:app")
+    try:
+        async with App(url) as app:
+            job = await app.stub("shop.double").enqueue(21)
+            assert await job.result(20) == 42
+    finally:
+        assert await stop(process) == 0
+
+
+async def test_up_logs_a_job_that_fails(tmp_path: Path) -> None:
+    tasks = """
+@app.task
+async def refuse() -> None:
+    raise ValueError("no such order")
+"""
+    (tmp_path / "shop.py").write_text(APP + tasks)
+    process, url = await start(tmp_path, "up", "shop:app")
+    logged = b""
+    try:
+        async with App(url) as app:
+            await app.stub("shop.refuse").options(retry=Retry(attempts=1)).enqueue()
+        assert process.stderr is not None
+        while b'raise ValueError("no such order")' not in logged:
+            line = await asyncio.wait_for(process.stderr.readline(), 30)
+            assert line, logged.decode()
+            logged += line
+    finally:
+        assert await stop(process) == 0
+    assert b"ERROR treadle.jobs: shop.refuse failed: ValueError: no such order\nTraceback" in logged
+
+
+async def test_a_server_with_tokens_from_a_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "treadle", "token", "web", "--scope", "enqueue"]
+    made = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
+    secret = (await made.communicate())[0].decode().strip()
+    assert secret not in (tmp_path / "tokens.toml").read_text()
+    assert (tmp_path / "tokens.toml").stat().st_mode & 0o077 == 0
+    process, url = await start(tmp_path, "server", "--tokens", "tokens.toml")
+    try:
+        async with aiohttp.ClientSession() as session:
+            for token, expected in (("", 401), (secret, 201)):
+                headers = {"Authorization": f"Bearer {token}"} if token else {}
+                async with session.post(f"{url}/v1/jobs", json={"task": "t"}, headers=headers) as answer:
+                    assert answer.status == expected
+    finally:
+        assert await stop(process) == 0
+
+
+def test_it_does_not_open_itself_to_other_machines_unasked(capsys: object) -> None:
+    assert treadle(["server", "--host", "0.0.0.0", "--url", "memory://"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "greeting"),
+    [
+        ((), "http://127.0.0.1:{port} (no tokens: open to everybody on this machine)"),
+        (("--host", "0.0.0.0"), "(no tokens: open to everybody who can reach 0.0.0.0 port {port})"),
+        (("--tokens", "tokens.toml"), "http://0.0.0.0:{port} (tokens: web "),
+    ],
+    ids=["as it is", "a host", "tokens"],
+)
+def test_a_face_says_to_whom_it_is_open(tmp_path: Path, words: tuple[str, ...], greeting: str) -> None:
+    with Command("token", "web", cwd=tmp_path) as made:
+        assert made.ended() == 0
+    given = ("server", "--face", "delayed", "--url", "memory://", "--port", "0", *words)
+    with Command(*given, cwd=tmp_path) as server:
+        line = server.wait_for("http://")
+        port = line.partition("http://")[2].split()[0].rpartition(":")[2]
+        assert greeting.format(port=port) in line
+        server.ctrl_c()
+        assert server.ended() == 0
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert treadle(["server", "--url", "memory://", "--port", str(taken.getsockname()[1])]) == 2

@@ -1,0 +1,141 @@
+"""A runner that goes away while it waits for work takes no job with it, whatever it had pipelined."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from tests.server.raw import Answer, ask, head
+from tests.server.test_port_bounds import JOB, gone
+from treadle import App
+from treadle.compat.queuey.app import queue_face
+from treadle.compat.queuey.jobs import Rules
+from treadle.core.model import Claim, Claimed, NewJob
+from treadle.server import Serving, Settings, make_site
+
+
+def body(number: int) -> bytes:
+    return json.dumps({"worker": f"r#{number}", "wait": 20, "lease": 300}).encode()
+
+
+def claims(number: int) -> bytes:
+    """So many, one behind the other."""
+    bodies = [body(each) for each in range(number)]
+    return b"".join(head("POST", "/v1/work/claim", {**JOB, "Content-Length": str(len(each))}) + each for each in bodies)
+
+
+class Gone:
+    """A server, and a runner that sent so many claims on one connection."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.app = App("memory://")
+        self.site = make_site(self.app, Settings(), faces=[queue_face(Rules())])
+        self.serving = Serving(self.site, on_stop=self.site.state.waiting.send_home)
+
+    def hold_claims(self) -> tuple[asyncio.Event, asyncio.Semaphore]:
+        """The event is set by each claim that reaches the storage; the semaphore lets claims in."""
+        claim, begun, go = self.app.storage.claim, asyncio.Event(), asyncio.Semaphore(0)
+
+        async def held(asked: Claim) -> Claimed:
+            begun.set()
+            await go.acquire()
+            return await claim(asked)
+
+        self._patch.setattr(self.app.storage, "claim", held)
+        return begun, go
+
+    async def rests(self) -> None:
+        """Until a claim has found nothing and waits for a hint."""
+        async with asyncio.timeout(30):
+            while not any(bench.seats for bench in self.site.state.waiting._benches.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def next_one(self) -> list[Any]:
+        """What a runner that is there is given."""
+        answer: Answer = await asyncio.to_thread(
+            ask, self.serving.url, "POST", "/v1/work/claim", body(99), content_type="application/json"
+        )
+        assert answer.status == 200, json.dumps(answer.body)
+        return [(row["job"]["id"], row["attempt"]) for row in answer.body["records"]]
+
+
+def open_all(go: asyncio.Semaphore) -> None:
+    for _ in range(100):
+        go.release()
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+async def test_a_job_found_for_a_runner_that_left_goes_to_the_next(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Gone(monkeypatch)
+    async with case.serving as serving:
+        await case.app.storage.enqueue([NewJob(id="j", task="t")])
+        begun, go = case.hold_claims()
+        with socket.create_connection((serving.host, serving.port)) as runner:
+            runner.sendall(claims(number))
+            await begun.wait()
+        await gone(serving)
+        open_all(go)
+        assert await case.next_one() == [("j", 0)]
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+async def test_a_runner_that_left_while_it_waited_is_given_nothing(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Gone(monkeypatch)
+    async with case.serving as serving:
+        with socket.create_connection((serving.host, serving.port)) as runner:
+            runner.sendall(claims(number))
+            await case.rests()
+        await gone(serving)
+        await case.app.storage.enqueue([NewJob(id="j", task="t")])
+        assert await case.next_one() == [("j", 0)]
+
+
+async def test_a_claim_behind_one_that_was_answered_takes_nothing_for_a_runner_that_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first has its job, and the one behind it begins as the connection ends."""
+    case = Gone(monkeypatch)
+    async with case.serving as serving:
+        with socket.create_connection((serving.host, serving.port)) as runner:
+            runner.sendall(claims(2))
+            await case.rests()
+            begun, go = case.hold_claims()
+            await case.app.storage.enqueue([NewJob(id="first", task="t")])
+            await begun.wait()
+            begun.clear()
+            go.release()
+            await begun.wait()  # the second
+        await gone(serving)
+        await case.app.storage.enqueue([NewJob(id="j", task="t")])
+        open_all(go)
+        assert await case.next_one() == [("j", 0)]
+
+
+async def test_a_job_found_for_a_runner_of_the_queue_protocol_goes_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Gone(monkeypatch)
+    runner_id = b'{"runner_id": "0f0e0d0c-0b0a-4908-8706-050403020100"}'
+    async with case.serving as serving:
+        made = json.dumps({"binary_addr": "abc"}).encode()
+        job = await asyncio.to_thread(ask, serving.url, "POST", "/jobs/create", made, content_type="application/json")
+        begun, go = case.hold_claims()
+        with socket.create_connection((serving.host, serving.port)) as runner:
+            sent = {**JOB, "Content-Length": str(len(runner_id))}
+            runner.sendall(head("POST", "/jobs/claim?wait=20", sent) + runner_id)
+            await begun.wait()
+        await gone(serving)
+        open_all(go)
+        found = await asyncio.to_thread(
+            ask, serving.url, "POST", "/jobs/claim?wait=20", runner_id, content_type="application/json"
+        )
+        assert (found.status, found.body["job_id"]) == (200, job.body["job_id"])

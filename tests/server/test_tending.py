@@ -1,0 +1,45 @@
+"""What a server does by itself, where no worker in Python is about."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.discovery.test_discovery import LOOPBACK, PATIENCE, free_port, started
+from tests.server.test_api import Client
+from treadle import App, flow
+from treadle.discovery import Place
+
+OUT = Place((LOOPBACK, free_port()))
+
+
+async def ended(call: Client, id: str) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            _, job = await call("GET", f"/v1/jobs/{id}/wait?timeout=20")
+            if job["state"] in ("succeeded", "failed", "cancelled"):
+                return job
+
+
+async def test_schedules_tick_and_compositions_end_with_runners_of_another_language_only(tmp_path: Path) -> None:
+    words = ("server", "--url", f"sqlite:///{tmp_path / 'jobs.db'}", "--port", "0", "--quiet")
+    async with started(tmp_path, OUT, *words) as server, aiohttp.ClientSession() as session:
+        call = Client((await server.says(r"(http://\S+)")).group(1), session)
+        schedule = {"job": {"task": "tick", "queue": "ticks"}, "every": 0.2}
+        assert (await call("PUT", "/v1/schedules/often", schedule))[0] == 200
+        ask = {"worker": "r#{}", "queues": [["ticks", 1]], "wait": 20, "max_lost": 3}
+        for number in range(2):
+            status, found = await call("POST", "/v1/work/claim", {**ask, "worker": f"r#{number}"})
+            assert (status, [row["job"]["task"] for row in found["records"]]) == (200, ["tick"])
+        async with App(call.url) as app:
+            whole = await flow(app.stub("part").job(n) for n in range(3)).enqueue()
+            for number in range(3):
+                claim = {**ask, "worker": f"p#{number}", "queues": [["default", 1]], "tasks": {"part": [1, 30]}}
+                _, found = await call("POST", "/v1/work/claim", claim)
+                [row] = found["records"]
+                report = {"id": row["job"]["id"], "version": row["version"], "succeed": 7}
+                await call("POST", "/v1/work/settle", {"outcomes": [report]})
+            assert (await ended(call, whole.id))["state"] == "succeeded"

@@ -1,0 +1,128 @@
+"""The file of tokens: a slip in it gives no right, a token may end, and what each may do is said in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+
+from tests.served import memory_url
+from tests.server.test_api import Client, session
+from treadle.cli.tokens import token as command
+from treadle.core.clock import wall
+from treadle.server import Settings, Token
+from treadle.server.auth.token_file import BadTokens, as_toml, exposed, read
+from treadle.server.auth.tokens import digest, end, in_short, rights
+
+__all__ = ["session"]
+
+GOOD = f'[[token]]\nname = "web"\ndigest = "{digest("s")}"\nscopes = ["read"]\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('scope = ["read"]', "there is no word 'scope'; did you mean 'scopes'?"),
+        ('queue = ["a"]', "there is no word 'queue'; did you mean 'queues'?"),
+        ('Queues = ["a"]', "there is no word 'Queues'; did you mean 'queues'?"),
+        ("expire = 2030-01-01", "there is no word 'expire'; did you mean 'expires'?"),
+        ("queues = []", "queues = [] names none"),
+        ('queues = "a"', "queues: expected a list"),
+        ("queues = [1]", "queues: expected a list"),
+        ('queues = [" a"]', "expected a name"),
+        ('queues = ["treadle"]', "is Treadle's own queue"),
+        ('expires = "2030-01-01"', "expires: expected a day or a moment"),
+        ("expires = 5", "expires: expected a day or a moment"),
+    ],
+)
+def test_a_word_or_value_that_is_not_known_is_an_error(line: str, said: str) -> None:
+    with pytest.raises(BadTokens) as caught:
+        read(GOOD + line + "\n")
+    assert said in str(caught.value)
+    assert "web" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("scopes = ", "# "), "`scopes` is missing"),
+        (GOOD.replace("name = ", "# "), "token number 1: `name` is missing"),
+        (GOOD.replace('["read"]', '["raed"]'), "there is no scope 'raed'; did you mean 'read'?"),
+        (GOOD.replace('["read"]', '"read"'), "scopes: expected a list"),
+        (GOOD.replace(digest("s"), digest("s").upper()), "64 of 0-9 a-f in lower case"),
+        (GOOD.replace(digest("s"), "\u00e9" * 64), "64 of 0-9 a-f in lower case"),
+        (GOOD.replace(digest("s"), "0" * 63), "64 of 0-9 a-f in lower case"),
+        (GOOD.replace('"web"', '"a/b"'), "name: expected 1-64"),
+        (GOOD + GOOD.replace(digest("s"), digest("t")), "two tokens named 'web'"),
+        (GOOD + GOOD.replace('"web"', '"other"'), "'web' and 'other' have the same digest"),
+        (GOOD.replace("[[token]]", "[[tokens]]"), "there is no word 'tokens'; did you mean 'token'?"),
+        (GOOD.replace("[[token]]", "[token]"), "expected tables headed [[token]]"),
+        (GOOD.replace("= [", "= "), ""),
+    ],
+)
+def test_a_slip_gives_no_right(text: str, said: str) -> None:
+    with pytest.raises(BadTokens) as caught:
+        read(text)
+    assert said in str(caught.value)
+
+
+def test_what_is_written_is_read_again() -> None:
+    made = Token(name="web", digest=digest("s"), scopes=("read", "work"), queues=("a", 'b"c'), expires=1_900_000_000.0)
+    assert read(as_toml(made) + as_toml(Token(name="other", digest=digest("t"), scopes=()))) == (
+        made, Token(name="other", digest=digest("t"), scopes=()),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["2030-01-31", "2030-01-31T00:00:00", "2030-01-31T01:00:00+01:00"])
+def test_a_day_begins_at_midnight_and_what_has_no_zone_is_in_utc(value: str) -> None:
+    [found] = read(f"{GOOD}expires = {value}\n")
+    assert found.expires == 1_896_048_000.0
+    assert not found.ended(1_896_047_999.9)
+    assert found.ended(1_896_048_000.0)
+    assert end(found, 0.0) == "2030-01-31 00:00 UTC"
+
+
+async def test_a_token_ends_and_its_holder_is_told_when(session: aiohttp.ClientSession) -> None:
+    tokens = (
+        Token(name="old", digest=digest("old"), scopes=("read",), expires=1_577_836_800.0),
+        Token(name="new", digest=digest("new"), scopes=("read",), expires=wall() + 3_600),
+    )
+    call = Client(memory_url(None, Settings(tokens=tokens)), session)
+    status, problem = await call("GET", "/v1/jobs", token="old")
+    assert (status, problem["error"]) == (401, "expired")
+    assert "'old' expired on 2020-01-01 00:00 UTC" in problem["message"]
+    assert (await call("GET", "/v1/jobs", token="new"))[0] == 200
+    assert (await call("GET", "/v1/jobs", token="guess"))[1]["error"] == "unauthorized"
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(command, list(words), standalone_mode=False)
+
+
+def test_what_each_token_may_do_is_listed_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "tokens.toml")
+    for words in (("web", "--scope", "enqueue", "--scope", "read", "--queue", "mail"), ("all",),
+                  ("old", "--scope", "operate", "--expires", "2020-01-01")):  # fmt: skip
+        assert run(*words, "--file", file).exit_code == 0
+    found = run("--file", file).output
+    assert "send jobs; look at jobs" in found
+    assert "every queue" in found
+    assert "ended 2020-01-01" in found
+    [web, _, old] = read(Path(file).read_text())
+    assert (web.scopes, web.queues, old.expires) == (("enqueue", "read"), ("mail",), 1_577_836_800.0)
+    assert in_short(web) == "web may enqueue, read in mail"
+    assert rights(old) == "cancel, retry, signal and pause"
+
+
+@pytest.mark.parametrize(("mode", "said"), [(0o600, None), (0o644, "can be read by others"), (0o660, "can be written")])
+def test_a_file_that_others_can_read_or_write_is_named(tmp_path: Path, mode: int, said: str | None) -> None:
+    file = tmp_path / "tokens.toml"
+    file.write_text(GOOD)
+    file.chmod(mode)
+    found = exposed(file)
+    assert found is None if said is None else said in (found or "")
+    output = run("--file", str(file)).output
+    assert ("chmod 600" in output) is (said is not None)

@@ -1,0 +1,35 @@
+"""`treadle up` with the queue of modules: the queue, its blobs and a runner, with one command."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from tests.server.fleet_kit import CLEAN, command
+from tests.wasi.modules import module
+
+
+async def test_a_queue_of_modules_with_its_runner(tmp_path: Path) -> None:
+    (tmp_path / "echo.wasm").write_bytes(module("echo"))
+    (tmp_path / "in.txt").write_bytes(b"there and back")
+    words = ("up", "--face", "queuey", "--no-discovery", "--host", "127.0.0.1", "--port", "0")
+    async with command(tmp_path, *words) as up:
+        url = await up.url()
+        await up.says("runner")
+        run = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "treadle", "wasi", "run", "--server", url, "echo.wasm", "in.txt", "out.bin",
+            cwd=tmp_path, env=CLEAN,
+        )  # fmt: skip
+        assert await asyncio.wait_for(run.wait(), 60) == 0
+        assert (tmp_path / "out.bin").read_bytes() == b"there and back"
+        assert await up.stop() == 0
+
+
+async def test_both_faces_with_all_that_works_for_them(tmp_path: Path) -> None:
+    words = ("up", "--face", "queuey", "--face", "delayed", "--no-discovery", "--host", "127.0.0.1", "--port", "0")
+    async with command(tmp_path, *words) as up:
+        await up.url()
+        await up.says("runner")
+        assert "a worker of 1 slots for delayed" in up.said
+        assert await up.stop() == 0

@@ -1,0 +1,202 @@
+"""A worker with little to do: how often it asks, what it hears meanwhile, and what a job leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.kit import Spy, Told
+from treadle import App, Worker
+from treadle.core import defaults
+from treadle.core.model import Claim, Claimed, NewJob, Record
+from treadle.storage.contract import Post, Storage
+
+
+class Holding(Spy):
+    """A storage that keeps back the answer to one claim."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.next = False  # the next one
+        self.held, self.let, self.heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        told = await super().watch(topics, timeout)
+        if any(topic.startswith("queue:") for topic in told):
+            self.heard.set()  # whoever waits for it comes after the worker, which goes on in this very step
+        return told
+
+    async def claim(self, ask: Claim) -> Claimed:
+        answer = await super().claim(ask)
+        if self.next:
+            self.next = False
+            self.held.set()
+            await self.let.wait()
+        return answer
+
+    def post(self, take: Callable[[str, Record], None]) -> Post | None:
+        return None  # what is told here is of hints
+
+    async def hold_one(self, app: App) -> None:
+        """Until a claim that found nothing is under way."""
+        self.next = True
+        await app.stub("nobody's").enqueue()
+        async with asyncio.timeout(30):
+            await self.held.wait()
+
+
+class Dear(Spy):
+    """A storage on which trips are dear: how many brought jobs while another was under way."""
+
+    one_trip_up_to = 8
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.under_way = self.most = 0
+
+    async def claim(self, ask: Claim) -> Claimed:
+        self.under_way += 1
+        try:
+            answer = await super().claim(ask)
+            for _ in range(5):
+                await asyncio.sleep(0)  # whoever else would ask has begun to
+            if answer.records:
+                self.most = max(self.most, self.under_way)
+            return answer
+        finally:
+            self.under_way -= 1
+
+    def post(self, take: Callable[[str, Record], None]) -> Post | None:
+        return None
+
+
+async def test_one_new_job_is_asked_for_twice(app: App, spy: Spy) -> None:
+    """Once when it was heard of, and once when it has ended; not by each pump, nor for each kind of queue."""
+
+    @app.task
+    async def t() -> None: ...
+
+    async with Worker(app, poll=3600):
+        await (await t.enqueue()).result(timeout=30)
+        before = spy.calls["claim"]
+        for _ in range(20):
+            await (await t.enqueue()).result(timeout=30)
+        assert spy.calls["claim"] - before <= 2 * 20 + 6
+
+
+async def test_what_is_heard_of_while_a_claim_is_under_way_is_claimed_at_once(storage: Storage) -> None:
+    """That claim will find nothing, and it may be long until it says so."""
+    holding = Holding(storage)
+    async with App(storage=holding) as app:
+
+        @app.task
+        async def t() -> int:
+            return 1
+
+        async with Worker(app, concurrency=10, poll=3600):
+            await (await t.enqueue()).result(timeout=30)
+            await holding.hold_one(app)
+            for _ in range(3):
+                assert await (await t.enqueue()).result(timeout=30) == 1
+            holding.let.set()
+            assert await (await t.enqueue()).result(timeout=30) == 1
+
+
+@pytest.mark.parametrize(("concurrency", "trips"), [(8, 1), (9, 2)])
+async def test_a_worker_of_few_slots_makes_one_trip_at_a_time_where_they_are_dear(
+    storage: Storage, concurrency: int, trips: int
+) -> None:
+    dear = Dear(storage)
+    async with App(storage=dear) as app:
+
+        @app.task
+        async def t() -> None: ...
+
+        jobs = await app.enqueue([t.job() for _ in range(60)])
+        async with Worker(app, concurrency=concurrency, poll=3600):
+            for job in jobs:
+                await job.result(timeout=30)
+        assert dear.most == trips
+
+
+async def test_what_is_heard_of_while_the_only_claim_is_under_way_is_claimed_after_it(storage: Storage) -> None:
+    """Where nobody else may ask, that claim still finds nothing, and then there is no reason to wait."""
+    holding = Holding(storage)
+    async with App(storage=holding) as app:
+
+        @app.task
+        async def t() -> int:
+            return 1
+
+        async with Worker(app, concurrency=1, poll=3600):
+            await (await t.enqueue()).result(timeout=30)
+            await holding.hold_one(app)
+            async with asyncio.timeout(30):
+                holding.heard.clear()
+                job = await t.enqueue()
+                await holding.heard.wait()
+            holding.let.set()
+            assert await job.result(timeout=30) == 1
+
+
+async def test_what_ends_while_a_claim_is_under_way_is_settled_at_once(storage: Storage) -> None:
+    holding = Holding(storage)
+    async with App(storage=holding) as app:
+        began, go = asyncio.Event(), asyncio.Event()
+
+        @app.task
+        async def t() -> int:
+            began.set()
+            await go.wait()
+            return 1
+
+        async with Worker(app, concurrency=10, poll=3600):
+            job = await t.enqueue()
+            await began.wait()
+            await holding.hold_one(app)
+            go.set()
+            assert await job.result(timeout=30) == 1
+            holding.let.set()
+
+
+async def test_a_job_leaves_nothing_to_the_garbage_collector(app: App, told: Told) -> None:
+    """What only the collector can find is found some day by a full collection, which holds the loop."""
+
+    @app.task(keep=0)
+    async def t(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    async with Worker(app):
+        await app.enqueue([t.job(0)])
+        await told.until("succeeded")
+        gc.collect()
+        gc.disable()
+        try:
+            await app.enqueue([t.job(n) for n in range(300)])
+            await told.until("succeeded", 301)
+            assert gc.collect() < 300
+        finally:
+            gc.enable()
+
+
+async def test_treadles_own_jobs_are_looked_for_as_soon_as_there_is_nothing_else(
+    app: App, spy: Spy, told: Told
+) -> None:
+    """While jobs flow, not each claim asks for them: who then finds nothing has not looked for all there is."""
+    spy.deaf = True
+
+    @app.task
+    async def own() -> None: ...
+
+    @app.task
+    async def t(n: int) -> None:
+        if not n:
+            await app.storage.enqueue([NewJob(id="own", task=own.name, queue=defaults.OWN_QUEUE)])
+
+    await app.enqueue(t.job(n) for n in (3, 2, 1, 0))
+    async with Worker(app, ["default"], concurrency=1, poll=3600):
+        await told.until("succeeded", 5)

@@ -1,0 +1,274 @@
+"""Roles: one worker of a fleet prunes, redrives and ticks schedules, and another one when that has fallen silent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.kit import Told, work
+from treadle import App, BadOption, Record, UnknownName, Worker
+from treadle.cli.doctor.common import checks
+from treadle.core.model import NewJob, Outcome, Presence, State
+from treadle.storage.contract import Storage
+from treadle.testing import HandClock
+from treadle.worker.leader import ID, Lead, Role, Tended, leader_of
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock moved by hand does not wake a follower."""
+    monkeypatch.setattr("treadle.core.defaults.POLL", 0.02)
+
+
+class Candidate(Lead):
+    """One who would lead, without the rest of a worker."""
+
+    def __init__(self, storage: Storage, name: str, role: Role, tended: Tended = Tended()) -> None:  # noqa: B008
+        self.name = name
+        super().__init__(role, f"{name}#1", storage, lambda: Presence(worker=name), lambda: tended, lambda: None)
+
+
+async def looked(*candidates: Candidate) -> list[bool]:
+    for each in candidates:
+        await each.look()
+    return [each.tends() for each in candidates]
+
+
+async def leading(storage: Storage) -> str | None:
+    [row] = await storage.get([ID])
+    return leader_of(row)
+
+
+async def test_a_follower_takes_over_after_five_seconds_of_silence(app: App, clock: HandClock) -> None:
+    one, two = Candidate(app.storage, "one", "leader"), Candidate(app.storage, "two", "follower")
+    assert await looked(one, two) == [True, False]
+    for _ in range(4):
+        clock.advance(4)
+        assert await looked(one, two) == [True, False]  # heard of in time, each time
+    clock.advance(5)
+    assert await looked(two) == [False]  # exactly five seconds are not over yet
+    clock.advance(0.01)
+    assert await looked(two) == [True]
+    assert await leading(app.storage) == "two"
+
+
+async def test_who_follows_gives_a_leader_time_to_start(app: App, clock: HandClock) -> None:
+    early, late = Candidate(app.storage, "early", "follower"), Candidate(app.storage, "late", "leader")
+    assert await looked(early) == [False]
+    clock.advance(4.9)
+    assert await looked(early, late, early) == [False, True, False]
+    assert await leading(app.storage) == "late"
+
+
+async def test_followers_alone_tend_too(app: App, clock: HandClock) -> None:
+    one, two = Candidate(app.storage, "one", "follower"), Candidate(app.storage, "two", "follower")
+    assert await looked(one, two) == [False, False]
+    clock.advance(5.01)
+    assert await looked(one, two) == [True, False]
+
+
+async def test_a_leader_that_comes_back_leads_again(app: App, clock: HandClock) -> None:
+    for role in ("follower", "auto"):
+        stand_in = Candidate(app.storage, "stand-in", role)
+        await looked(stand_in)
+        clock.advance(5.01)
+        assert await looked(stand_in) == [True]
+        back = Candidate(app.storage, f"back-{role}", "leader")
+        assert await looked(back, stand_in) == [True, False]
+        assert await leading(app.storage) == f"back-{role}"
+        clock.advance(5.01)
+
+
+async def test_a_leader_that_stalled_finds_out_and_takes_nothing_back(app: App, clock: HandClock) -> None:
+    one, two = Candidate(app.storage, "one", "auto"), Candidate(app.storage, "two", "auto")
+    assert await looked(one, two) == [True, False]
+    clock.advance(60)
+    assert await looked(two) == [True]
+    assert one.tends()  # it does not know yet; whatever it does is fenced
+    assert await looked(one) == [False]
+    assert await leading(app.storage) == "two"
+
+
+async def test_a_stall_nobody_noticed_ends_nothing(app: App, clock: HandClock) -> None:
+    one = Candidate(app.storage, "one", "auto")
+    assert await looked(one) == [True]
+    clock.advance(60)
+    assert await looked(one) == [True]
+
+
+async def test_who_leaves_keeps_nobody_waiting_for_its_lease(app: App, clock: HandClock) -> None:
+    one, two = Candidate(app.storage, "one", "auto"), Candidate(app.storage, "two", "follower")
+    three = Candidate(app.storage, "three", "auto")
+    assert await looked(one, two, three) == [True, False, False]
+    await one.leave()
+    assert [row.state async for row in app.jobs.iterate()] == [State.SUCCEEDED]  # nothing stands in line for nobody
+    assert await looked(three) == [True]
+    await three.leave()
+    assert await looked(two) == [False]
+    clock.advance(5.01)
+    assert await looked(two) == [True]
+
+
+async def test_two_leaders_both_tend_and_one_of_them_is_the_one(app: App, clock: HandClock) -> None:
+    one, two = Candidate(app.storage, "one", "leader"), Candidate(app.storage, "two", "leader")
+    assert await looked(one, two, one) == [True, True, True]
+    assert await leading(app.storage) == "one"
+    clock.advance(5.01)
+    await looked(two)
+    assert await leading(app.storage) == "two"
+
+
+@pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED, State.SUCCEEDED])
+async def test_no_operator_ends_the_lead_for_good(app: App, clock: HandClock, state: State) -> None:
+    one, two = Candidate(app.storage, "one", "auto"), Candidate(app.storage, "two", "follower")
+    assert await looked(one, two) == [True, False]
+    [row] = await app.storage.get([ID])
+    assert row is not None
+    await app.storage.settle([Outcome(id=ID, version=row.version, state=state)])
+    assert await looked(two, one) == [False, True]  # whoever follows leaves it five seconds for others
+
+
+async def test_a_pause_of_every_queue_keeps_no_fleet_from_being_tended(app: App, clock: HandClock) -> None:
+    with pytest.warns(UnknownName):
+        await app.queues.pause("treadle")
+    follower = Candidate(app.storage, "two", "follower")
+    assert await looked(follower) == [False]
+    clock.advance(5.01)
+    assert await looked(follower) == [True]
+    await follower.leave()
+    assert await looked(Candidate(app.storage, "one", "auto")) == [True]
+    assert await leading(app.storage) == "one"
+
+
+async def test_what_the_leader_does_not_know_followers_tend(app: App) -> None:
+    one = Candidate(app.storage, "one", "leader", Tended(("treadle.schedule:a",), ("a",)))
+    two = Candidate(app.storage, "two", "follower", Tended(("treadle.schedule:a", "treadle.schedule:b")))
+    assert not two.ticks("treadle.schedule:b")  # nothing is known of any leader yet
+    assert await looked(one, two) == [True, False]
+    assert [two.ticks(f"treadle.schedule:{name}") for name in "ab"] == [False, True]
+    assert two.redrives(["a", "b"]) == ["b"]
+
+
+async def test_a_lost_answer_costs_no_lead(app: App, spy: Any) -> None:
+    one = Candidate(spy, "one", "auto")
+    inner = spy.inner.claim
+
+    async def deaf(ask: Any) -> Any:
+        await inner(ask)
+        spy.inner.claim = inner
+        raise ConnectionError("the answer was lost")
+
+    await one._open_way()
+    spy.inner.claim = deaf
+    with pytest.raises(ConnectionError):
+        await one.look()
+    assert await looked(one) == [True]
+
+
+# --- in workers
+
+
+async def ticking(app: App) -> None:
+    """Until the leader has looked at the schedule, and knows when it is due."""
+    async with asyncio.timeout(30):
+        while not any(row.version and row.due_at for row in await rows(app)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def rows(app: App) -> list[Record]:
+    return [row async for row in app.jobs.iterate(queue="treadle") if row.job.id != ID and row.state is State.READY]
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_schedules_are_ticked_by_the_leader_and_then_by_a_follower(
+    app: App, clock: HandClock, told: Told
+) -> None:
+    @app.every(60, name="minutely")
+    @app.task(name="job")
+    async def job() -> None: ...
+
+    leader, follower = work(app, role="leader"), work(app, role="follower")
+    async with leader, follower:
+        await ticking(app)
+        clock.advance(60)
+        assert (await told.until("succeeded")).task == "job"  # run by either
+        await leader.stop()
+        async with asyncio.timeout(60):
+            while len(told.of("succeeded")) < 2:
+                clock.advance(1)  # the follower gives other leaders five seconds from when it has noticed
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> None:
+    @app.every(60)
+    @app.task(name="job")
+    async def job() -> None: ...
+
+    other = Candidate(app.storage, "other", "leader", Tended(("treadle.schedule", "treadle.schedule:job")))
+    assert await looked(other) == [True]
+    async with work(app, role="follower") as follower:
+        state = follower._state
+        assert state is not None
+        async with asyncio.timeout(30):
+            while state.lead._leaders is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not [name for name in state.tasks() if name.startswith("treadle.schedule")]
+        assert "job" in state.tasks()
+        clock.advance(5.01)  # the other one has fallen silent
+        async with asyncio.timeout(30):
+            while not state.lead.tends():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert "treadle.schedule:job" in state.tasks()
+    assert await leading(app.storage) is None  # it has left
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.core.defaults.PRUNE_EVERY", 0.01)
+    [row] = await app.storage.enqueue([NewJob(id="old", keep=0)])
+    await app.storage.settle([Outcome(id="old", version=row.version, state=State.SUCCEEDED)])
+    clock.advance(61)
+    other = Candidate(app.storage, "other", "leader")
+    await looked(other)
+    async with work(app, role="follower") as follower:
+        state = follower._state
+        assert state is not None
+        pruned: list[int] = []
+        inner = state.keeper._storage.prune
+
+        async def prune(limit: int) -> int:
+            pruned.append(limit)
+            return await inner(limit)
+
+        monkeypatch.setattr(state.keeper._storage, "prune", prune)
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert not pruned
+        clock.advance(5.01)
+        async with asyncio.timeout(30):
+            while await app.storage.get(["old"]) != [None]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+def test_a_role_that_is_none() -> None:
+    with pytest.raises(BadOption, match="role"):
+        Worker(App("memory://"), role="boss")  # type: ignore[arg-type]
+
+
+async def test_the_doctor_misses_no_worker_for_what_every_worker_serves(app: App, clock: HandClock) -> None:
+    async def missed() -> list[str]:
+        return [check.text async for check in checks(app, has_tasks=False) if check.name == "queues"]
+
+    await looked(Candidate(app.storage, "one", "auto"))
+    clock.advance(100)  # its whole fleet was killed, and is forgotten
+    assert not await missed()
+    await app.schedules.upsert("s", app.stub("job", queue="jobs").job(), every=60)
+    assert await missed() == ["1 job in queue 'treadle', and no worker serves it"]
+    async with work(app, queues=["jobs"]):
+        async with asyncio.timeout(30):
+            while not (await app.storage.stats()).workers:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not await missed()

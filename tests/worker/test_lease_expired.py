@@ -1,0 +1,72 @@
+"""A job is taken back from a dead worker: followers and the worker that claims it next tell the name of that one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.kit import Spy, Told, work
+from treadle import App, Event
+from treadle.core.model import Claim
+from treadle.testing import HandClock
+
+
+async def test_the_worker_that_takes_a_job_back_names_the_dead_one(app: App, told: Told, clock: HandClock) -> None:
+    """Once for each lease that ran out, and not again when the job is retried."""
+
+    @app.task(name="f")
+    async def f() -> str:
+        return "done"
+
+    job = await f.enqueue()
+    for name in ("dead", "dead-too"):
+        [_] = (await app.storage.claim(Claim(worker=f"{name}#1", lease=10))).records
+        clock.advance(11)
+    async with work(app):
+        await told.until("succeeded")
+    assert [(event.worker, event.id, event.task, event.attempt) for event in told.of("lease.expired")] == [
+        ("dead-too", job.id, "f", 1)
+    ]
+    assert told.names("lease.expired", "started", "succeeded") == ["lease.expired", "started", "succeeded"]
+
+
+async def test_a_job_that_came_back_otherwise_had_no_dead_worker(app: App, told: Told, clock: HandClock) -> None:
+    """A failed try settles the job: what was lost before that is over."""
+
+    @app.task(name="f")
+    async def f() -> None:
+        raise ValueError("no")
+
+    await f.enqueue()
+    await app.storage.claim(Claim(worker="dead#1", lease=10))
+    clock.advance(11)
+    async with work(app):
+        await told.until("retrying")
+        clock.advance(3_600)
+        await told.until("retrying", 2)
+    assert len(told.of("lease.expired")) == 1
+
+
+async def test_everybody_hears_of_it_before_another_worker_has_the_job(app: App, spy: Spy, clock: HandClock) -> None:
+    @app.task(name="f")
+    async def f() -> str:
+        return "done"
+
+    job = await f.enqueue()
+    events = App(storage=spy, clock=clock).events(everywhere=True)
+    found: list[Event] = []
+    async with asyncio.timeout(30):
+        first = asyncio.ensure_future(anext(events))
+        while spy.calls["watch"] == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await app.storage.claim(Claim(worker="dead#1", lease=10))
+        found.append(await first)
+        clock.advance(11)
+        await app.storage.claim(Claim(worker="other#1", tasks={}))
+        found.append(await anext(events))
+        async with work(app):
+            while found[-1].name != "succeeded":
+                found.append(await anext(events))
+    assert [(event.name, event.worker) for event in found[:2]] == [("started", "dead"), ("lease.expired", "dead")]
+    assert {event.id for event in found} == {job.id}
+    assert [event.name for event in found].count("lease.expired") == 1
+    await events.aclose()  # type: ignore[attr-defined]

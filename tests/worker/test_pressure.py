@@ -1,0 +1,140 @@
+"""What a worker does under pressure: slow down, say so; and a workflow nobody waits for is told of."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.kit import Spy, Told, work
+from treadle import AIMD, App, Backlog, Event, Retry, flow
+from treadle.core.model import Query
+from treadle.testing import HandClock
+from treadle.worker.backlog import Alarm
+
+
+async def test_failures_slow_a_worker_down(app: App, told: Told) -> None:
+    broken = [True]
+
+    @app.task(name="f", retry=Retry(attempts=1))
+    async def f() -> None:
+        if broken[0]:
+            raise RuntimeError("down")
+
+    throttle = AIMD(base=0.05, max=0.05)
+    await app.enqueue([f.job() for _ in range(3)])
+    async with work(app, throttle=throttle, concurrency=1):
+        await told.until("failed", 3)
+        async with asyncio.timeout(30):
+            while not throttle.delay:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        broken[0] = False
+        while throttle.delay:
+            job = await f.enqueue()
+            await job.result(timeout=30)
+
+
+async def test_a_backlog_is_told_once_an_episode(app: App) -> None:
+    told: list[Backlog] = []
+    heard, go = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="slow")
+    async def slow() -> None:
+        await go.wait()
+
+    async def on_backlog(backlog: Backlog) -> None:
+        told.append(backlog)
+        heard.set()
+        raise RuntimeError("a listener that fails harms nobody")
+
+    jobs = await app.enqueue([slow.job() for _ in range(5)])
+    async with work(app, concurrency=2, on_backlog=on_backlog, backlog_after=0.05, name="w"):
+        async with asyncio.timeout(30):
+            await heard.wait()
+        [backlog] = told
+        assert backlog.worker == "w"
+        assert (backlog.running, backlog.in_line) in {(2, 3), (2, 4), (1, 4)}  # the second was on its way, perhaps
+        assert backlog.seconds >= 0.05
+        go.set()
+        for job in jobs:
+            await job.result(timeout=30)
+    assert len(told) == 1
+
+
+async def test_busy_is_not_behind(app: App, told: Told) -> None:
+    said: list[Backlog] = []
+    go = asyncio.Event()
+
+    @app.task(name="slow")
+    async def slow() -> None:
+        await go.wait()
+
+    await app.enqueue([slow.job() for _ in range(2)])
+    async with work(app, concurrency=2) as worker:
+        await told.until("started", 2)
+        assert worker._state is not None
+        slots = worker._state.slots
+        alarm = Alarm(said.append, 60.0, None, slots, app.storage, ["default"])
+        assert slots.behind_since is not None  # it took as much as it could
+        await alarm.look(slots.behind_since + 61)
+        assert slots.behind_since is None  # and nothing stands in line
+        go.set()
+    assert said == []
+
+
+def two_steps(app: App) -> tuple[list[Event], asyncio.Event]:
+    orphans: list[Event] = []
+    heard = asyncio.Event()
+
+    @app.task(name="leaf")
+    async def leaf(n: int) -> int:
+        return n
+
+    @app.task(name="root")
+    async def root() -> object:
+        return flow(leaf.job(1), leaf.job(2))
+
+    @app.on("workflow.orphaned")
+    def orphaned(event: Event) -> None:
+        orphans.append(event)
+        heard.set()
+
+    return orphans, heard
+
+
+async def test_a_workflow_nobody_waits_for_is_told_of_once(app: App, told: Told) -> None:
+    orphans, heard = two_steps(app)
+    job = await app.tasks["root"].enqueue()
+    async with work(app), work(app), asyncio.timeout(30):
+        await heard.wait()
+        await told.until("workflow.ended")
+    [event] = orphans
+    assert (event.id, event.task, event.states) == (job.id, "root", {"succeeded": 3})
+    assert event.record is not None
+    assert event.record.value == "2" or event.record.value == "1"  # the last result, as stored
+
+
+async def test_one_that_somebody_waited_for_is_not(app: App, told: Told) -> None:
+    orphans, _ = two_steps(app)
+    waited = await app.tasks["root"].enqueue()
+    waiting = asyncio.create_task(waited.result(timeout=30))
+    async with asyncio.timeout(30):
+        while not (await app.storage.find(Query(root=waited.id))).records[1:]:  # noqa: ASYNC110  # beside it: the mark
+            await asyncio.sleep(0.01)
+    waiting.cancel()  # gave up; but did wait
+    alone = await app.tasks["root"].enqueue()
+    async with work(app), asyncio.timeout(30):
+        await told.until("workflow.orphaned")
+        await told.until("workflow.ended", 2)
+    assert [event.id for event in orphans] == [alone.id]
+
+
+async def test_the_same_event_in_two_processes_is_told_by_one(app: App, spy: Spy, clock: HandClock) -> None:
+    orphans, heard = two_steps(app)
+    other = App(storage=spy, clock=clock)
+    other_orphans, _ = two_steps(other)
+    job = await app.tasks["leaf"].enqueue(1)
+    async with work(app), asyncio.timeout(30):
+        await heard.wait()
+        assert other._orphans.listening
+        await other._orphans._ended(orphans[0])  # as if it had ended there as well
+    assert (len(orphans), len(other_orphans)) == (1, 0)
+    assert orphans[0].id == job.id

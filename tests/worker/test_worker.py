@@ -1,0 +1,978 @@
+"""Workers: what they claim, how they stop, what they do when a job is taken from them or the storage is away."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit import Spy, Told, nothing_left, work
+from treadle import (
+    App,
+    BadOption,
+    Event,
+    Job,
+    JobCancelled,
+    JobFailed,
+    Limit,
+    Middleware,
+    Record,
+    Retry,
+    State,
+    StorageUnavailable,
+    UnknownTask,
+    Worker,
+    current,
+)  # fmt: skip
+from treadle.core.model import Claim
+from treadle.storage.contract import Storage
+from treadle.testing import HandClock
+
+
+class Gate:
+    """A task that says when it has begun, and ends when it is let."""
+
+    def __init__(self, app: App, name: str = "gate", **options: Any) -> None:
+        self.began: asyncio.Queue[str] = asyncio.Queue()
+        self.go = asyncio.Event()
+        self.cancelled: list[str] = []
+
+        @app.task(name=name, **options)
+        async def gate(n: int = 0) -> int:
+            here = current()
+            self.began.put_nowait(here.id)
+            try:
+                await self.go.wait()
+            except asyncio.CancelledError:
+                self.cancelled.append(here.id)
+                raise
+            return n
+
+        self.task = gate
+
+
+async def test_it_claims_only_what_it_has_slots_for(app: App) -> None:
+    gate = Gate(app)
+    jobs = [await gate.task.enqueue(n) for n in range(5)]
+    async with work(app, concurrency=2) as worker:
+        for _ in range(2):
+            await gate.began.get()
+        states = [(await app.jobs.get(job)).state for job in jobs]
+        assert states == [State.RUNNING] * 2 + [State.READY] * 3
+        assert {row.job.id for row in worker.running} == {job.id for job in jobs[:2]}  # by two claims at once, perhaps
+        gate.go.set()
+        assert await asyncio.gather(*(job.result(timeout=30) for job in jobs)) == [0, 1, 2, 3, 4]
+
+
+async def test_what_was_asked_before_it_started_runs_in_order(app: App) -> None:
+    ran: list[int] = []
+
+    @app.task
+    async def t(n: int) -> None:
+        ran.append(n)
+
+    jobs = await app.enqueue([t.options(priority=n // 5).job(n) for n in range(10)])
+    async with work(app, concurrency=1):
+        await asyncio.gather(*(job.result(timeout=30) for job in jobs))
+    assert ran == [5, 6, 7, 8, 9, 0, 1, 2, 3, 4]
+
+
+async def test_a_task_nobody_knows_is_left_in_line(app: App, told: Told) -> None:
+    @app.task
+    async def t() -> None: ...
+
+    stranger = await app.stub("of.another.program").enqueue(1)
+    async with work(app):
+        await (await t.enqueue()).result(timeout=30)
+    row = await app.jobs.get(stranger)
+    assert (row.state, row.version, row.attempt) == (State.READY, 0, 0)
+
+
+async def test_tasks_and_queues_bound_it(app: App) -> None:
+    ran: list[str] = []
+
+    @app.task(queue="a")
+    async def one() -> None:
+        ran.append("one")
+
+    @app.task(queue="a")
+    async def two() -> None:
+        ran.append("two")
+
+    @app.task(queue="b")
+    async def three() -> None:
+        ran.append("three")
+
+    jobs = [await one.enqueue(), await two.enqueue(), await three.enqueue()]
+    async with work(app, ["a"], tasks=[one]):
+        await jobs[0].result(timeout=30)
+    async with work(app, {"b": 3}):
+        await jobs[2].result(timeout=30)
+    assert ran == ["one", "three"]
+
+
+async def test_queues_share_claims_by_weight(app: App, spy: Spy) -> None:
+    asks: list[Claim] = []
+    inner = spy.inner.claim
+
+    async def claim(ask: Claim) -> Any:
+        asks.append(ask)
+        return await inner(ask)
+
+    spy.inner.claim = claim  # type: ignore[method-assign]
+    async with work(app, {"mail": 3, "bulk": 1}, concurrency=8):
+        while len(asks) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    own = [[each for each in ask.queues if each[0] != "treadle"] for ask in asks[:2]]  # without Treadle's own queue
+    assert [dict(queues) for queues in own] == [{"mail": 3, "bulk": 1}] * 2
+    assert own[0][0] != own[1][0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0}, {"concurrency": True}, {"concurrency": 1.5}, {"queues": "mail"}, {"queues": {"a": 0}},
+        {"queues": [""]}, {"grace": -1}, {"lease": 0}, {"poll": 0}, {"name": " "},
+    ],
+)  # fmt: skip
+async def test_wrong_settings_are_refused(app: App, options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption):
+        Worker(app, **options)
+
+
+async def test_a_task_it_should_run_must_be_there(app: App) -> None:
+    with pytest.raises(UnknownTask, match="nope"):
+        await Worker(app, tasks=["nope"]).start()
+
+
+# --- stopping
+
+
+async def test_stop_tells_waits_cancels_and_hands_back_uncounted(app: App, told: Told) -> None:
+    gate = Gate(app)
+    job = await gate.task.enqueue(7)
+    worker = work(app, name="first")
+    await worker.start()
+    await gate.began.get()
+    await worker.stop(grace=0.01)
+    assert gate.cancelled == [job.id]
+    row = await app.jobs.get(job)
+    assert (row.state, row.attempt, row.lost) == (State.READY, 0, 0)
+    gate.go.set()
+    async with work(app, name="second"):
+        assert await job.result(timeout=30) == 7
+    assert told.names("worker.started", "worker.stopping", "worker.stopped") == [
+        "worker.started", "worker.stopping", "worker.stopped",
+    ] * 2  # fmt: skip
+
+
+async def test_what_ends_within_the_grace_counts(app: App) -> None:
+    told_in_time = asyncio.Event()
+
+    @app.task
+    async def t() -> str:
+        told_in_time.set()
+        while not current().cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return "in time"
+
+    job = await t.enqueue()
+    worker = work(app)
+    await worker.start()
+    await told_in_time.wait()
+    await worker.stop()
+    assert await job.result(timeout=0) == "in time"
+
+
+async def test_a_thread_is_told_and_its_result_is_taken(app: App) -> None:
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @app.task
+    def t() -> str:
+        loop.call_soon_threadsafe(began.set)
+        assert current().wait(30)
+        return "stopped early"
+
+    job = await t.enqueue()
+    worker = work(app)
+    await worker.start()
+    await began.wait()
+    await worker.stop()
+    assert await job.result(timeout=0) == "stopped early"
+
+
+async def test_a_thread_that_raises_because_it_was_told_is_handed_back(app: App) -> None:
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @app.task
+    def t() -> None:
+        loop.call_soon_threadsafe(began.set)
+        if current().wait(30):
+            raise RuntimeError("told to stop")
+
+    job = await t.enqueue()
+    worker = work(app)
+    await worker.start()
+    await began.wait()
+    await worker.stop()
+    row = await app.jobs.get(job)
+    assert (row.state, row.attempt) == (State.READY, 0)
+
+
+async def test_a_thread_that_never_ends_keeps_its_lease_and_nobody_else_waits(app: App) -> None:
+    began, end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    @app.task
+    def t() -> None:
+        loop.call_soon_threadsafe(began.set)
+        end.wait(30)
+
+    job = await t.enqueue()
+    worker = work(app)
+    await worker.start()
+    await began.wait()
+    await worker.stop(grace=0)
+    assert (await app.jobs.get(job)).state is State.RUNNING
+    end.set()
+
+
+async def test_stop_twice_at_once_is_once(app: App, told: Told) -> None:
+    gate = Gate(app)
+    await gate.task.enqueue()
+    worker = work(app)
+    await worker.start()
+    await gate.began.get()
+    await asyncio.gather(worker.stop(grace=0.01), worker.stop(grace=0.01))
+    await worker.stop()
+    assert told.names("worker.stopped") == ["worker.stopped"]
+    assert (await app.storage.stats()).workers == ()
+
+
+async def test_it_opens_what_is_not_open_and_closes_only_that(storage: Storage, clock: HandClock) -> None:
+    spy = Spy(storage)
+    app = App(storage=spy, clock=clock)
+
+    @app.task
+    async def t() -> None: ...
+
+    async with work(app):
+        assert spy.calls["open"] == 1
+        async with app:
+            await t.enqueue()
+        assert spy.calls["close"] == 0
+    assert spy.calls["close"] == 1
+    async with app:
+        async with work(app):
+            pass
+        assert (spy.calls["open"], spy.calls["close"]) == (2, 1)
+    assert spy.calls["close"] == 2
+
+
+async def test_nothing_runs_on_when_it_has_stopped(app: App) -> None:
+    @app.task
+    async def t() -> None: ...
+
+    before = asyncio.all_tasks()
+    async with work(app):
+        await (await t.enqueue()).result(timeout=30)
+    await nothing_left(before)
+
+
+alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@dataclass(eq=False)
+class Parcel:
+    """An argument that is counted for as long as anybody keeps it."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        alive.add(self)
+
+
+@pytest.mark.shows("A-32 each job ever seen")
+async def test_a_worker_keeps_nothing_of_the_jobs_that_have_ended(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there were: their arguments are gone, but for a bounded number that does not grow."""
+    monkeypatch.setattr(logging.getLogger("treadle.jobs"), "disabled", True)  # pytest keeps what is logged, with frames
+    alive.clear()
+    async with App(storage=storage) as app:
+
+        @app.task(retry=Retry(attempts=2, base=0))
+        async def open_it(parcel: Parcel) -> int:
+            if parcel.n % 10 == 0 and current().attempt == 1:
+                raise ValueError("again")
+            return parcel.n
+
+        async with work(app, concurrency=20) as worker:
+            kept = []
+            for _ in range(3):
+                jobs = await app.enqueue(open_it.job(Parcel(n)) for n in range(400))
+                await asyncio.gather(*(job.ended(timeout=60) for job in jobs))
+                del jobs
+                gc.collect()
+                kept.append(len(alive))
+                assert len(worker.running) == 0
+            assert max(kept) < 300, kept  # timers of the last 128 at each pump, and what still ends
+            assert kept[2] - kept[1] < 40, kept  # a tenth of what ran since: a leak of one in ten would show
+
+
+PROGRAM = """
+import asyncio, sys
+from treadle import App, Worker, current
+
+app = App("sqlite:///" + sys.argv[1])
+
+@app.task(name="t")
+async def t(n: int) -> int:
+    print("began", flush=True)
+    if n:
+        await asyncio.Event().wait()
+    return n
+
+@app.task(name="hung")
+def hung() -> None:
+    print("began", flush=True)
+    import time
+    time.sleep(60)
+
+asyncio.run(Worker(app, grace=60 if sys.argv[2] == "long" else 0.05).run())
+print("ended", flush=True)
+"""
+
+
+async def _program(path: Path, grace: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, str(path), grace, stdout=pipe)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_hands_back_and_exits_with_0(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "jobs.db"
+    async with App(f"sqlite:///{path}") as app:
+        job = await app.stub("t").enqueue(1)
+        child = await _program(path, "short")
+        assert child.stdout is not None
+        assert await child.stdout.readline() == b"began\n"
+        child.send_signal(number)
+        assert await child.stdout.readline() == b"ended\n"
+        assert await child.wait() == 0
+        row = await app.jobs.get(job)
+        assert (row.state, row.attempt) == (State.READY, 0)
+
+
+@pytest.mark.parametrize("task", ["t", "hung"])
+async def test_a_second_signal_is_at_once(tmp_path: Path, task: str) -> None:
+    path = tmp_path / "jobs.db"
+    async with App(f"sqlite:///{path}") as app:
+        await app.stub(task).enqueue(*([1] if task == "t" else []))
+        child = await _program(path, "long")
+        assert child.stdout is not None
+        assert await child.stdout.readline() == b"began\n"
+        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            assert await child.stdout.readline() == b"ended\n"
+            assert await child.wait() == 0
+
+
+# --- quiet
+
+
+async def test_with_all_slots_busy_the_storage_is_left_alone(app: App, spy: Spy) -> None:
+    gate = Gate(app)
+    jobs = await app.enqueue([gate.task.job(n) for n in range(4)])
+    async with work(app, concurrency=2):
+        for _ in range(2):
+            await gate.began.get()
+        before = spy.calls["claim"] + spy.calls["settle"]
+        more = await app.enqueue([gate.task.job(n) for n in range(50)])
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert spy.calls["claim"] + spy.calls["settle"] == before
+        gate.go.set()
+        await asyncio.gather(*(job.result(timeout=30) for job in (*jobs, *more)))
+
+
+async def test_an_idle_worker_hears_of_new_work_at_once(app: App, spy: Spy, told: Told) -> None:
+    @app.task
+    async def t() -> None: ...
+
+    async with work(app, poll=3600):
+        while not (spy.calls["claim"] and spy.calls["watch"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await (await t.enqueue()).result(timeout=30)
+        before = spy.calls["claim"]
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert spy.calls["claim"] - before <= 3
+
+
+async def test_without_hints_the_poll_finds_it(app: App, spy: Spy, told: Told) -> None:
+    spy.deaf = True
+
+    @app.task
+    async def t() -> None: ...
+
+    async with work(app, poll=0.01):
+        await told.until("worker.started")
+        await t.enqueue()
+        await told.until("succeeded")
+
+
+async def test_a_job_that_is_due_later_is_not_polled_for(tmp_path: Path) -> None:
+    async with App("memory://") as app:
+        told = Told(app)
+
+        @app.task
+        async def t() -> None: ...
+
+        async with Worker(app, poll=3600):
+            await t.options(delay=0.05).enqueue()
+            await told.until("succeeded")
+
+
+async def test_a_retry_that_comes_due_while_its_worker_is_busy_runs_elsewhere(
+    app: App, told: Told, clock: HandClock
+) -> None:
+    gate = Gate(app, queue="q")
+
+    @app.task(queue="q", retry=Retry(base=10))
+    async def flaky() -> str:
+        if current().attempt == 1:
+            raise ValueError
+        return current().worker
+
+    async with work(app, concurrency=1, name="busy"):
+        job = await flaky.enqueue()
+        await told.until("retrying")
+        await gate.task.enqueue()
+        await gate.began.get()
+        async with work(app, concurrency=1, name="idle"):
+            clock.advance(10)
+            assert await job.result(timeout=30) == "idle"
+        gate.go.set()
+
+
+# --- taken away
+
+
+async def test_a_running_job_cancelled_from_outside_is_cancelled_at_once(app: App, told: Told) -> None:
+    gate = Gate(app)
+    async with work(app, lease=3600):
+        job = await gate.task.enqueue()
+        await gate.began.get()
+        assert await app.jobs.cancel(job) == 1
+        await told.until("cancelled")
+        with pytest.raises(JobCancelled):
+            await job.result(timeout=30)
+    assert gate.cancelled == [job.id]
+    assert told.names("cancelled", "lost", "failed", "retrying", "succeeded") == ["cancelled"]
+
+
+async def test_a_stalled_worker_past_its_lease_writes_nothing(app: App, told: Told, clock: HandClock) -> None:
+    gate = Gate(app)
+    stalled = work(app, name="stalled", lease=3600, concurrency=1)  # no room: it must not claim the job again
+    await stalled.start()
+    job = await gate.task.enqueue(1)
+    await gate.began.get()
+    clock.advance(3601)
+    async with work(app, name="healthy"):
+        await gate.began.get()
+        row = await app.jobs.get(job)
+        assert (row.lost, (row.worker or "").startswith("healthy#")) == (1, True)
+        gate.go.set()
+        assert await job.result(timeout=30) == 1
+        await told.until("lost")
+        [event] = told.of("lost")
+        assert event.worker == "stalled"
+        await told.until("succeeded")
+    assert len(told.of("succeeded")) == 1
+    await stalled.stop()
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED
+
+
+async def test_a_lost_lease_cancels_the_function_and_is_no_failure(app: App, told: Told, clock: HandClock) -> None:
+    gate = Gate(app)
+    async with work(app, name="stalled", lease=0.3):
+        job = await gate.task.enqueue()
+        await gate.began.get()
+        other = Claim(worker="other#1", queues=(("default", 1),), limit=1, lease=3600)
+        while True:
+            clock.advance(1)
+            if (await app.storage.claim(other)).records:
+                break
+            await asyncio.sleep(0)
+        await told.until("lost")
+    assert gate.cancelled == [job.id]
+    assert told.names("failed", "retrying") == []
+
+
+async def test_a_poison_pill_is_not_run_again(app: App, clock: HandClock, told: Told) -> None:
+    @app.task(max_lost=2)
+    async def poison() -> None:
+        raise AssertionError("it ran")
+
+    job = await poison.enqueue()
+    for n in range(2):
+        ask = Claim(worker=f"dies#{n}", queues=(("default", 1),), limit=1, lease=1)
+        assert len((await app.storage.claim(ask)).records) == 1
+        clock.advance(2)
+    async with work(app):
+        with pytest.raises(JobFailed, match="2 workers were lost") as caught:
+            await job.result(timeout=30)
+    assert caught.value.reason == "lost"
+    assert told.names("started", "failed") == ["failed"]
+
+
+async def test_a_worker_of_the_same_name_does_not_take_up_what_the_one_before_still_runs(app: App) -> None:
+    gate = Gate(app)
+    job = await gate.task.enqueue()
+    first = work(app, name="same", concurrency=1)
+    await first.start()
+    await gate.began.get()
+    async with work(app, name="same", concurrency=1):
+        other = await gate.task.enqueue()
+        assert await gate.began.get() == other.id
+        gate.go.set()
+        await asyncio.gather(job.result(timeout=30), other.result(timeout=30))
+        assert gate.began.empty()
+    await first.stop()
+
+
+async def test_progress_reaches_the_row_also_from_a_thread(app: App) -> None:
+    done = threading.Event()
+
+    @app.task
+    async def calm() -> None:
+        await current().progress(0.5, "half")
+        await asyncio.Event().wait()
+
+    @app.task
+    def thread() -> None:
+        current().report(0.25, "a quarter")
+        done.wait(30)
+
+    async with work(app, lease=3600) as worker:
+        jobs: list[Job[Any, Any]] = [await calm.enqueue(), await thread.enqueue()]
+        notes: list[str | None] = [None, None]
+        async with asyncio.timeout(30):
+            while None in notes:
+                notes = [(await app.jobs.get(job)).note for job in jobs]
+                await asyncio.sleep(0.01)
+        done.set()
+        await worker.stop(grace=0.05)
+    assert notes == ['{"progress":0.5,"text":"half"}', '{"progress":0.25,"text":"a quarter"}']
+
+
+async def test_a_stale_hold_cannot_write_a_note(app: App, clock: HandClock) -> None:
+    from treadle.core.model import Hold, Presence
+
+    @app.task
+    async def t() -> None: ...
+
+    job = await t.enqueue()
+    [row] = (await app.storage.claim(Claim(worker="a#1", lease=1))).records
+    clock.advance(2)
+    [again] = (await app.storage.claim(Claim(worker="b#1", lease=10))).records
+    hold = Hold(job.id, row.version, note="from the grave")
+    assert (await app.storage.heartbeat(Presence(worker="a"), [hold], 10)).lost == {job.id}
+    assert (await app.jobs.get(job)).note is None
+    assert again.version > row.version
+
+
+# --- the storage is away
+
+
+@pytest.mark.parametrize("verb", ["claim", "settle", "heartbeat", "watch"])
+async def test_a_storage_that_is_away_for_a_while_ends_nothing(
+    app: App, spy: Spy, told: Told, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.core.defaults.RESULT_POLL", 0.01)  # hints fail too
+    gate = Gate(app)
+    retry = Retry(base=0.001, max=0.002)
+    async with work(app, recovery=retry, lease=3600) as worker:
+        first = await gate.task.enqueue(1)
+        await gate.began.get()
+        spy.away[verb] = 5
+        if verb == "heartbeat":
+            assert worker._state is not None
+            worker._state.slots.beat_now.set()
+        gate.go.set()
+        assert await first.result(timeout=30) == 1
+        second = await gate.task.enqueue(2)
+        assert await second.result(timeout=30) == 2
+    assert gate.cancelled == []
+    assert told.names("failed", "retrying", "lost") == []
+    if verb in ("claim", "settle"):
+        assert told.of("worker.error")
+
+
+async def test_an_outcome_is_settled_when_the_storage_is_back(app: App, spy: Spy, told: Told) -> None:
+    @app.task
+    async def t() -> int:
+        spy.away["settle"] = 3
+        return 5
+
+    async with work(app, recovery=Retry(base=0.001)):
+        assert await (await t.enqueue()).result(timeout=30) == 5
+    assert told.names("succeeded") == ["succeeded"]
+
+
+async def test_a_loop_that_fails_is_started_again(app: App, spy: Spy, told: Told) -> None:
+    inner, failed = spy.inner.claim, False
+
+    async def claim(ask: Claim) -> Any:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise RuntimeError("a bug of ours")
+        return await inner(ask)
+
+    spy.inner.claim = claim  # type: ignore[method-assign]
+
+    @app.task
+    async def t() -> int:
+        return 1
+
+    async with work(app, recovery=Retry(base=0.001)):
+        assert await (await t.enqueue()).result(timeout=30) == 1
+    assert str((await told.until("worker.error")).error) == "a bug of ours"
+
+
+# --- middleware, accept, throttle
+
+
+async def test_middleware_goes_around_enqueue_and_run_in_order(app: App) -> None:
+    notes: list[str] = []
+
+    class Layer(Middleware):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def enqueue(self, specs: Any, proceed: Any) -> Any:
+            notes.append(f"{self.name} enqueue")
+            return await proceed([spec.changed(labels=(*spec.new.labels, self.name)) for spec in specs])
+
+        async def run(self, context: Any, proceed: Any) -> Any:
+            notes.append(f"{self.name} {context.attempt} {'+'.join(context.labels)}")
+            answer = await proceed()
+            notes.append(f"{self.name} after")
+            return answer + 1
+
+    app.middleware(Layer("a"))
+    app.middleware(Layer("b"))
+
+    @app.task
+    def t() -> int:
+        notes.append("inside")
+        return 0
+
+    async with work(app):
+        job = await t.enqueue()
+        assert await job.result(timeout=30) == 2
+    assert notes == ["a enqueue", "b enqueue", "a 1 a+b", "b 1 a+b", "inside", "b after", "a after"]
+    assert [row.job.id for row in (await app.jobs.list(label="b")).records] == [job.id]
+
+
+async def test_middleware_that_raises_in_run_is_a_failed_attempt(app: App, told: Told, clock: HandClock) -> None:
+    calls: list[int] = []
+
+    @app.middleware
+    class Broken(Middleware):
+        async def run(self, context: Any, proceed: Any) -> Any:
+            calls.append(context.attempt)
+            raise RuntimeError("broken layer")
+
+    @app.task(retry=Retry(attempts=2))
+    async def t() -> None:
+        raise AssertionError("it ran")
+
+    async with work(app):
+        job = await t.enqueue()
+        assert (await told.until("retrying")).delay == 1.0
+        clock.advance(1)
+        with pytest.raises(JobFailed, match="broken layer"):
+            await job.result(timeout=30)
+    assert calls == [1, 2]
+
+
+async def test_middleware_that_raises_in_enqueue_stores_nothing(app: App, spy: Spy) -> None:
+    @app.middleware
+    class No(Middleware):
+        async def enqueue(self, specs: Any, proceed: Any) -> Any:
+            raise PermissionError("not you")
+
+    @app.task
+    async def t() -> None: ...
+
+    with pytest.raises(PermissionError):
+        await t.enqueue()
+    assert spy.calls["enqueue"] == 0
+
+
+@pytest.mark.parametrize("answer", ["no", "async no", "raises"])
+async def test_accept_declines_uncounted(app: App, told: Told, clock: HandClock, answer: str) -> None:
+    asked: list[Record] = []
+
+    def accept(row: Record) -> Any:
+        asked.append(row)
+        if len(asked) > 1:
+            return True
+        if answer == "raises":
+            raise RuntimeError("accept is broken")
+        return asyncio.sleep(0, False) if answer == "async no" else False
+
+    @app.task
+    async def t() -> int:
+        return current().attempt
+
+    async with work(app, accept=accept):
+        job = await t.enqueue()
+        await told.until("deferred")
+        clock.advance(1)
+        assert await job.result(timeout=30) == 1
+    assert (await app.jobs.get(job)).lost == 0
+    assert len(asked) == 2
+
+
+async def test_a_throttle_pauses_claims_until_it_says_so(app: App, spy: Spy, told: Told) -> None:
+    asked, paused = asyncio.Queue[None](), True
+
+    async def throttle() -> float:
+        asked.put_nowait(None)
+        await asyncio.sleep(0)
+        return 0.01 if paused else 0
+
+    @app.task
+    async def t() -> int:
+        return 1
+
+    job = await t.enqueue()
+    async with work(app, throttle=throttle):
+        for _ in range(3):
+            await asked.get()
+        assert spy.calls["claim"] == 0
+        paused = False
+        assert await job.result(timeout=30) == 1
+
+
+async def test_a_throttle_that_is_broken_throttles_nothing(app: App) -> None:
+    async def throttle() -> float:
+        raise RuntimeError("no idea")
+
+    @app.task
+    async def t() -> int:
+        return 1
+
+    async with work(app, throttle=throttle):
+        assert await (await t.enqueue()).result(timeout=30) == 1
+
+
+# --- inline
+
+
+async def test_inline_runs_in_this_process_at_once(app: App, clock: HandClock) -> None:
+    @app.task(queue="far", inline=True, timeout=5)
+    async def t(n: int) -> int:
+        return n * 2
+
+    assert await (await t.enqueue(4)).result(timeout=30) == 8
+    jobs = await app.enqueue(t.job(n) for n in range(5))
+    assert await asyncio.gather(*(job.result(timeout=30) for job in jobs)) == [0, 2, 4, 6, 8]
+    many = await asyncio.gather(*(t.enqueue(n) for n in range(5)))
+    assert await asyncio.gather(*(job.result(timeout=30) for job in many)) == [0, 2, 4, 6, 8]
+
+
+async def test_inline_yields_to_delay_and_limits(app: App, clock: HandClock) -> None:
+    @app.task(inline=True)
+    async def t() -> None: ...
+
+    await app.limits.set(Limit("shut", slots=0))
+    later, shut = await t.options(delay=5).enqueue(), await t.options(limits=["shut"]).enqueue()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert [(await app.jobs.get(job)).state for job in (later, shut)] == [State.READY] * 2
+    await app.limits.set(Limit("shut"))
+    clock.advance(5)
+    async with work(app):
+        await asyncio.gather(later.result(timeout=30), shut.result(timeout=30))
+
+
+async def test_inline_is_stored_even_if_it_cannot_be_claimed_now(app: App, spy: Spy) -> None:
+    @app.task(inline=True)
+    async def t() -> int:
+        return 1
+
+    spy.away["claim"] = 1
+    job = await t.enqueue()
+    assert (await app.jobs.get(job)).state is State.READY
+    async with work(app):
+        assert await job.result(timeout=30) == 1
+
+
+async def test_an_inline_job_cancelled_from_outside_is_told(app: App) -> None:
+    gate = Gate(app, inline=True)
+    job = await gate.task.enqueue()
+    await gate.began.get()
+    assert await app.jobs.cancel(job) == 1
+    async with asyncio.timeout(30):
+        while gate.cancelled != [job.id]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+# --- events
+
+
+async def test_listeners_hear_what_happens_and_cannot_harm_it(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[str] = []
+
+    @app.on("started", "succeeded")
+    async def later(event: Event) -> None:
+        await asyncio.sleep(0)
+        heard.append(f"{event.name} {event.task} {event.attempt}")
+
+    @app.on("*")
+    def broken(event: Event) -> None:
+        raise ValueError("a broken listener")
+
+    @app.task(name="t")
+    async def t() -> int:
+        return 1
+
+    async with work(app):
+        assert await (await t.enqueue()).result(timeout=30) == 1
+    assert heard == ["started t 1", "succeeded t 1"]
+    assert "a broken listener" in caplog.text
+
+
+async def test_events_as_a_stream(app: App) -> None:
+    @app.task
+    async def t() -> None: ...
+
+    stream = app.events()
+    await t.enqueue()
+    assert (await anext(stream)).name == "enqueued"
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+def test_storage_unavailable_is_a_connection_error() -> None:
+    assert issubclass(StorageUnavailable, ConnectionError)
+
+
+async def test_a_free_slot_is_polled_for_while_the_others_are_busy(app: App, spy: Spy) -> None:
+    gate, inner, calls, answer = Gate(app), spy.inner.claim, 0, asyncio.Event()
+    spy.deaf = True  # no hint helps
+
+    async def claim(ask: Claim) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the second pump's: its slot is reserved while the first one looks for one
+            await answer.wait()
+        return await inner(ask)
+
+    spy.inner.claim = claim  # type: ignore[method-assign]
+    await app.enqueue(gate.task.job(n) for n in range(2))
+    async with work(app, concurrency=3):
+        for _ in range(2):
+            await gate.began.get()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        answer.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        late = await gate.task.enqueue(7)
+        async with asyncio.timeout(30):
+            assert await gate.began.get() == late.id
+        gate.go.set()
+
+
+async def test_what_was_claimed_and_not_started_when_it_stops_is_handed_back_unrun(app: App) -> None:
+    """Many claimed in one trip are started some at a time, and a stop may come in between."""
+    begun, first, go = 0, asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def t() -> None:
+        nonlocal begun
+        begun += 1
+        first.set()
+        await go.wait()
+
+    await app.enqueue(t.job() for _ in range(256))
+    worker = Worker(app, concurrency=512, poll=3600)
+    await worker.start()
+    async with asyncio.timeout(30):
+        await first.wait()
+    stopping = asyncio.create_task(worker.stop(60))
+    await asyncio.sleep(0)
+    go.set()
+    await stopping
+    back = (await app.jobs.list(state="ready", limit=256)).records
+    assert [(row.attempt, row.lost, row.worker) for row in back] == [(0, 0, None)] * (256 - begun)
+    assert back
+
+
+async def test_progress_takes_a_text_that_is_no_text(app: App) -> None:
+    """The name of a file may hold bytes that are no characters; noting it must not fail the job."""
+
+    @app.task
+    async def t() -> None:
+        await current().progress(0.5, "caf\udce9.txt")
+
+    job = await t.enqueue()
+    async with work(app):
+        assert await job.result(timeout=30) is None
+
+
+POISONOUS = """
+import asyncio, os, sys
+from treadle import App
+from treadle.storage.sqlite import SqliteStorage
+from treadle.testing import HandClock, drain
+
+clock = HandClock()
+clock.advance(float(sys.argv[2]))
+app = App(storage=SqliteStorage(sys.argv[1], now=clock), clock=clock)
+
+@app.task(name="poison", max_lost=2)
+async def poison() -> None:
+    print("ran", flush=True)
+    os._exit(9)
+
+async def main() -> None:
+    async with app:
+        if float(sys.argv[2]) == 0:
+            await poison.options(id="poison").enqueue()
+        await drain(app)
+        [row] = await app.storage.get(["poison"])
+        print(row.state, row.reason, row.lost)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.shows("A-9 a job that kills its worker")
+def test_a_job_that_kills_its_process_is_run_so_often_and_no_more(tmp_path: Path) -> None:
+    """Each process is a later one by its clock, so that the lease of the one before has run out."""
+    said = []
+    for hours in range(4):
+        args = [sys.executable, "-c", POISONOUS, str(tmp_path / "jobs.db"), str(hours * 3600)]
+        done = subprocess.run(args, capture_output=True, text=True, timeout=60, check=False)
+        said.append((done.returncode, done.stdout.strip()))
+    assert said[:2] == [(9, "ran")] * 2, said
+    assert said[2:] == [(0, "failed lost 2")] * 2, said

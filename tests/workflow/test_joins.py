@@ -1,0 +1,108 @@
+"""Joins under races and faults: none is stranded, none starts twice, each workflow ends once and after its last job."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from tests.kit import Told, work
+from tests.worker.test_flaky import Flaky
+from treadle import App, Flow, Retry, State, flow, gather
+from treadle.core.model import Claim
+from treadle.policy import judge
+from treadle.storage.memory import MemoryStorage
+from treadle.testing import HandClock
+
+
+async def joins(app: App, many: int) -> None:
+    """So many joins of two upstreams each, on two workers of eight slots."""
+    ran: Counter[int] = Counter()
+
+    @app.task(name="side")
+    async def side(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    @app.task(name="join")
+    async def join(sides: list[int]) -> int:
+        ran[sides[0]] += 1
+        return sum(sides)
+
+    async with work(app, concurrency=8), work(app, concurrency=8):
+        flows = [gather(side.job(n), side.job(n)).into(join) for n in range(many)]
+        jobs = await app.enqueue(flows)
+        assert [await job.result(timeout=60) for job in jobs] == [2 * n for n in range(many)]
+    assert ran == Counter(range(many))
+    assert (await app.jobs.list(state=("waiting", "ready", "running"), limit=1)).records == ()
+
+
+@pytest.mark.parametrize("round_", range(2))
+async def test_no_join_is_stranded(app: App, round_: int) -> None:
+    await joins(app, 30)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("round_", range(20))
+async def test_no_join_of_three_hundred_is_stranded(app: App, round_: int) -> None:
+    await joins(app, 300)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_workflow_ends_once_whatever_the_storage_does(seed: int) -> None:
+    storage = Flaky(MemoryStorage(), random.Random(seed))
+    async with App(storage=storage, random=lambda: 0.0) as app:
+        told = Told(app)
+        tries: Counter[int] = Counter()
+
+        @app.task(name="child", retry=Retry(attempts=3, base=0.001))
+        async def child(n: int) -> int:
+            tries[n] += 1
+            if n % 3 == 0 and tries[n] % 2:
+                raise ValueError("again")
+            return n
+
+        @app.task(name="parent", reduce="sum")
+        async def parent(n: int) -> Flow[int]:
+            return flow(child.job(10 * n + each) for each in range(4))
+
+        jobs = [await parent.enqueue(n) for n in range(8)]
+        storage.well = False
+        recovery = Retry(base=0.001, max=0.005, attempts=None)
+        async with work(app, concurrency=3, recovery=recovery), work(app, concurrency=3, recovery=recovery):
+            for job in jobs:
+                async with asyncio.timeout(30):
+                    while not (await app.jobs.get(job)).state.final:  # noqa: ASYNC110  # its event may be told by now
+                        await asyncio.sleep(0.005)
+            storage.well = True
+        rows = [await app.jobs.get(job) for job in jobs]
+    assert [row.value for row in rows] == [str(40 * n + 6) for n in range(8)]
+    ends = Counter(event.id for event in told.of("workflow.ended"))
+    assert set(ends) <= {job.id for job in jobs}
+    assert set(ends.values()) == {1}
+
+
+async def test_who_dies_over_an_ending_is_followed_by_another() -> None:
+    clock = HandClock()
+    async with App(storage=MemoryStorage(clock), clock=clock) as app:
+
+        @app.task(name="child")
+        async def child() -> int:
+            return 7
+
+        job = await flow(child.job()).enqueue()
+        [claimed] = (await app.storage.claim(Claim(worker="w#1"))).records
+        await app.storage.settle([judge.succeeded(claimed, "7")])
+        [root] = (await app.storage.claim(Claim(worker="dies#1"))).records
+        assert (root.job.task, root.ran) == ("treadle.flow", True)
+        clock.advance(60)
+        told = Told(app)
+        async with work(app):
+            assert await job.result(timeout=30) == 7
+        [late] = await app.storage.settle([judge.succeeded(root, "8")])
+        assert late.status == "stale"
+        assert len(told.of("workflow.ended")) == 1
+        assert (await app.jobs.get(job)).state is State.SUCCEEDED
