@@ -19,12 +19,26 @@ import importlib
 import sys
 
 SMALLER = {
-    "engine": "engine", "claim-cost": "claim_cost", "backlog": "backlog", "blocked": "blocked", "roads": "roads",
-    "http": "over_http", "lateness": "lateness", "plans": "plans", "churn": "churn", "fleet-limits": "fleet_limits",
-    "acts": "acts", "starts": "starts", "bulk": "bulk", "singles": "singles", "readers": "readers",
-    "fleet-lines": "fleet_lines", "server-hostile": "hostile", "waits": "waits",
+    "engine": "engine",
+    "claim-cost": "claim_cost",
+    "backlog": "backlog",
+    "blocked": "blocked",
+    "roads": "roads",
+    "http": "over_http",
+    "lateness": "lateness",
+    "plans": "plans",
+    "churn": "churn",
+    "fleet-limits": "fleet_limits",
+    "acts": "acts",
+    "starts": "starts",
+    "bulk": "bulk",
+    "singles": "singles",
+    "readers": "readers",
+    "fleet-lines": "fleet_lines",
+    "server-hostile": "hostile",
+    "waits": "waits",
     "fleet": "fleet.run",
-}  # fmt: skip
+}
 
 
 def main(words: list[str]) -> int:

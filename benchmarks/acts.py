@@ -39,10 +39,12 @@ async def prepare(app: App, state: str, count: int) -> None:
     for turn in range(0, count, CALL):
         ask = Claim(worker=f"w#{turn}", queues=(("q", CALL),), limit=CALL, lease=LEASE)
         rows = (await storage.claim(ask)).records
-        await storage.settle([
-            Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, reason="error", error="boom")
-            for row in rows
-        ])  # fmt: skip
+        await storage.settle(
+            [
+                Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, reason="error", error="boom")
+                for row in rows
+            ]
+        )
 
 
 async def measure(url: str, name: str, count: int) -> float:

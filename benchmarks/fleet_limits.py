@@ -64,21 +64,20 @@ def _tenant(chance: random.Random) -> int:
 CASES: dict[str, tuple[tuple[Limit, ...], Make]] = {
     "tenants": ((Limit("tenant", slots=2),), lambda n, chance: _job(n, f"tenant:{_tenant(chance)}")),
     "rates": ((Limit("user", rate=1_000, per=1.0),), lambda n, chance: _job(n, f"user:{chance.randrange(5_000)}")),
-    "strict": (
-        (Limit("account", slots=1, hold="ended"),), lambda n, chance: _job(n, f"account:{_tenant(chance)}")
-    ),
+    "strict": ((Limit("account", slots=1, hold="ended"),), lambda n, chance: _job(n, f"account:{_tenant(chance)}")),
     "queues": ((Limit("queue", slots=1_000),), lambda n, chance: _job(n, queue=QUEUES[n % len(QUEUES)])),
     "two": (
         (Limit("smtp", slots=1_000), Limit("tenant", slots=20)),
         lambda n, chance: _job(n, "smtp", f"tenant:{_tenant(chance)}"),
     ),
     "children": ((), _keyed),
-}  # fmt: skip
+}
 
 
 PLAIN: dict[str, tuple[str, Make]] = {  # what a case is held against; others: plain jobs of one queue
-    "children": ("family", _family), "queues": ("six queues", lambda n, _: _job(n, queue=QUEUES[n % len(QUEUES)])),
-}  # fmt: skip
+    "children": ("family", _family),
+    "queues": ("six queues", lambda n, _: _job(n, queue=QUEUES[n % len(QUEUES)])),
+}
 
 
 @asynccontextmanager

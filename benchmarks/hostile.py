@@ -59,12 +59,22 @@ def _deep() -> tuple[bytes, bytes]:
 
 
 KINDS: dict[str, Callable[[], tuple[bytes, bytes]]] = {
-    "heads without end": _endless_head, "half bodies": _half, "silence": _silence, "30 MB of arguments": _large,
-    "30 MB of jobs": _large_batch, "deep JSON": _deep,
-}  # fmt: skip
+    "heads without end": _endless_head,
+    "half bodies": _half,
+    "silence": _silence,
+    "30 MB of arguments": _large,
+    "30 MB of jobs": _large_batch,
+    "deep JSON": _deep,
+}
 AGAIN = 1.0  # s until a connection that was ended is made again
-SHARE = {"heads without end": 20, "half bodies": 20, "silence": 30, "30 MB of arguments": 5, "30 MB of jobs": 5,
-         "deep JSON": 20}  # fmt: skip
+SHARE = {
+    "heads without end": 20,
+    "half bodies": 20,
+    "silence": 30,
+    "30 MB of arguments": 5,
+    "30 MB of jobs": 5,
+    "deep JSON": 20,
+}
 
 
 async def _attack(port: int, kind: str, told: Any) -> None:

@@ -40,9 +40,12 @@ def storage(kind: str, folder: Path) -> Iterator[str]:
 def measure(url: str, folder: Path, port: int, jobs: int, seconds: float) -> dict[str, float]:
     words = [*TREADLE, "up", "--face", "delayed", "--roles", ROLES, "--url", url, "--host", "127.0.0.1"]
     up = subprocess.Popen(
-        [*words, "--port", str(port), "--quiet"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        [*words, "--port", str(port), "--quiet"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     try:
         assert up.stderr is not None
         ready = 0

@@ -37,19 +37,21 @@ async def measure(log: int, jobs: int, read: bool) -> float:
                     reader.execute("SELECT count(*) FROM job").fetchone()
                     turn = 0
                     while os.stat(f"{path}-wal").st_size < log * 2**20:
-                        await storage.enqueue([
-                            NewJob(id=f"big{turn}-{n}", task="t", queue="large", payload=f'["{LARGE}"]')
-                            for n in range(CALL)
-                        ])  # fmt: skip
+                        await storage.enqueue(
+                            [
+                                NewJob(id=f"big{turn}-{n}", task="t", queue="large", payload=f'["{LARGE}"]')
+                                for n in range(CALL)
+                            ]
+                        )
                         turn += 1
                 begun = time.perf_counter()
                 for at in range(0, jobs, CALL):
                     await storage.enqueue([NewJob(id=f"j{at + n:06}", task="t") for n in range(CALL)])
                     ask = Claim(worker=f"w#{at}", queues=(("default", CALL),), limit=CALL, lease=1e5)
                     rows = (await storage.claim(ask)).records
-                    await storage.settle([
-                        Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in rows
-                    ])  # fmt: skip
+                    await storage.settle(
+                        [Outcome(id=row.id, version=row.version, state=State.SUCCEEDED) for row in rows]
+                    )
                 return jobs / (time.perf_counter() - begun)
         finally:
             await storage.close()

@@ -126,9 +126,9 @@ class Load:
         chance = self.chance
         tenant = f"tenant:{min(chance.randrange(60), chance.randrange(60))}"  # some are far busier than others
         account, user = f"account:{chance.randrange(40)}", chance.randrange(500)
-        names = chance.choice([
-            (), ("all",), (tenant,), (account,), (f"user:{user}",), (f"bucket:{user}", tenant), ("all", account)
-        ])  # fmt: skip
+        names = chance.choice(
+            [(), ("all",), (tenant,), (account,), (f"user:{user}",), (f"bucket:{user}", tenant), ("all", account)]
+        )
         limits = tuple((name, 1) for name in names)
         lane = chance.choice([None, None, "a", "b", "c"])
         return NewJob(id=f"{prefix}{number:05}", task="t", queue=chance.choice(QUEUES), limits=limits, lane=lane)
@@ -136,8 +136,16 @@ class Load:
     def joined(self, number: int, ups: list[NewJob]) -> NewJob:
         """Waits for some of these, under a key."""
         after = tuple(sorted({up.id for up in self.chance.sample(ups, 4)}))
-        return NewJob(id=f"join{number:04}", task="t", queue="one", after=after, slack=None, key=f"k{number % 25}",
-                      key_conflict="keep", wait_timeout=60.0)  # fmt: skip
+        return NewJob(
+            id=f"join{number:04}",
+            task="t",
+            queue="one",
+            after=after,
+            slack=None,
+            key=f"k{number % 25}",
+            key_conflict="keep",
+            wait_timeout=60.0,
+        )
 
     def outcome(self, row: Record) -> Outcome:
         ended = Outcome(id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=row.attempt + 1)
@@ -184,15 +192,17 @@ class Load:
     async def _operate(self, storage: PostgresStorage) -> None:
         await storage.set_limits([Limit("tenant", slots=self.chance.choice([1, 2, 3])), Limit("all", slots=40)])
         if self.more:
-            new = [replace(self.new(f"m{self.more}-", number), key=f"r{self.chance.randrange(9)}",
-                           key_conflict="replace") for number in range(5)]  # fmt: skip
+            new = [
+                replace(self.new(f"m{self.more}-", number), key=f"r{self.chance.randrange(9)}", key_conflict="replace")
+                for number in range(5)
+            ]
             await storage.enqueue(new)
             self.more -= 1
         rows = (await storage.find(Query(state=(State.READY, State.WAITING), limit=200))).records
         some = self.chance.sample(list(rows), min(4, len(rows)))
-        await storage.settle([
-            Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason="asked") for row in some
-        ])  # fmt: skip
+        await storage.settle(
+            [Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, reason="asked") for row in some]
+        )
         await storage.prune(100)
 
 

@@ -35,9 +35,13 @@ def classify(error: BaseException, info: object) -> Abort | None:
 
 
 @app.task(
-    queue="mail", limits=["smtp"], retry=Retry(attempts=8, base=0.2, max=60), on_error=classify, timeout=30,
+    queue="mail",
+    limits=["smtp"],
+    retry=Retry(attempts=8, base=0.2, max=60),
+    on_error=classify,
+    timeout=30,
     options=lambda issue, address: {"id": f"mail:{issue}:{address}", "labels": [f"issue-{issue}"]},
-)  # fmt: skip
+)
 async def send(issue: int, address: str) -> str:
     # The job's id is the same at every try: with it a server can drop what it has taken already.
     await smtp_send(address, message_id=f"<{current().id}>")

@@ -49,9 +49,12 @@ async def producer() -> AsyncIterator[Producer]:
 
 async def work() -> None:
     await Worker(
-        [noop], redis_settings=SETTINGS, max_jobs=ASK.concurrency or 100, poll_delay=0.01,
+        [noop],
+        redis_settings=SETTINGS,
+        max_jobs=ASK.concurrency or 100,
+        poll_delay=0.01,
         keep_result=300 if ASK.results else 0,
-    ).main()  # fmt: skip
+    ).main()
 
 
 def worker() -> None:

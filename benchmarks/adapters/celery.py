@@ -25,9 +25,13 @@ ABOUT = About(
 URL = ASK.url or "redis://localhost"
 app: Any = Celery("peer", broker=URL, backend=URL if ASK.results else None)
 app.conf.update(
-    task_ignore_result=not ASK.results, worker_prefetch_multiplier=64, worker_send_task_events=False,
-    broker_connection_retry_on_startup=True, worker_hijack_root_logger=False, result_expires=300,
-)  # fmt: skip
+    task_ignore_result=not ASK.results,
+    worker_prefetch_multiplier=64,
+    worker_send_task_events=False,
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=False,
+    result_expires=300,
+)
 
 
 @app.task(name="noop", rate_limit="10000000/s" if ASK.feature == "limits" else None)
@@ -61,9 +65,21 @@ async def producer() -> AsyncIterator[Producer]:
 def worker() -> None:
     pool, size = ("threads", ASK.concurrency) if ASK.concurrency else ("prefork", 2)
     app.worker_main(
-        ["worker", "-P", pool, "-c", str(size), "-l", "ERROR", "--without-gossip", "--without-mingle",
-         "--without-heartbeat", "-n", f"w{os.getpid()}@here"]
-    )  # fmt: skip
+        [
+            "worker",
+            "-P",
+            pool,
+            "-c",
+            str(size),
+            "-l",
+            "ERROR",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+            "-n",
+            f"w{os.getpid()}@here",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -37,10 +37,13 @@ ABOUT = About(
 )
 DBOS(
     config={
-        "name": "peer", "system_database_url": ASK.url, "log_level": "ERROR", "run_admin_server": False,
+        "name": "peer",
+        "system_database_url": ASK.url,
+        "log_level": "ERROR",
+        "run_admin_server": False,
         "sys_db_pool_size": 20,
     }
-)  # fmt: skip
+)
 LANES = ASK.feature == "lanes"
 
 

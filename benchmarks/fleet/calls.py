@@ -153,10 +153,14 @@ async def _looks(url: str, rows: int) -> Rows:
 
 async def _stored(app: App, first: int, last: int) -> None:
     for start in range(first, last, CALL):
-        await app.storage.enqueue([
-            NewJob(id=_id(number), task="plain", payload="[0]", labels=("all",) if number % RARE else ("all", "rare"))
-            for number in range(start, min(start + CALL, last))
-        ])  # fmt: skip
+        await app.storage.enqueue(
+            [
+                NewJob(
+                    id=_id(number), task="plain", payload="[0]", labels=("all",) if number % RARE else ("all", "rare")
+                )
+                for number in range(start, min(start + CALL, last))
+            ]
+        )
 
 
 async def _look(app: App, name: str) -> float:

@@ -111,27 +111,34 @@ FEATURES: Final[dict[str, Feature]] = {
     "slots": Feature(_plain(limits=["wide"]), "one limit that never blocks", rules=(Limit("wide", slots=WIDE),)),
     "rate": Feature(_plain(limits=["pace"]), "one rate that never blocks", rules=(Limit("pace", rate=WIDE, per=60.0),)),
     "bucket": Feature(
-        _plain(limits=["pace"]), "one token bucket that never blocks",
+        _plain(limits=["pace"]),
+        "one token bucket that never blocks",
         rules=(Limit("pace", rate=WIDE, per=60.0, how="bucket", burst=WIDE),),
     ),
     "tenants": Feature(
-        _each(lambda _, chance: {"limits": [f"tenant:{tenant(chance)}"]}), "300 partitions of two slots",
+        _each(lambda _, chance: {"limits": [f"tenant:{tenant(chance)}"]}),
+        "300 partitions of two slots",
         rules=(Limit("tenant", slots=2),),
     ),
     "rates": Feature(
-        _each(lambda _, chance: {"limits": [f"user:{chance.randrange(5_000)}"]}), "5,000 partitions of a rate",
+        _each(lambda _, chance: {"limits": [f"user:{chance.randrange(5_000)}"]}),
+        "5,000 partitions of a rate",
         rules=(Limit("user", rate=1_000, per=1.0),),
     ),
     "strict": Feature(
-        _each(lambda _, chance: {"limits": [f"account:{tenant(chance)}"]}), "300 accounts, each in strict order",
+        _each(lambda _, chance: {"limits": [f"account:{tenant(chance)}"]}),
+        "300 accounts, each in strict order",
         rules=(Limit("account", slots=1, hold="ended"),),
     ),
     "queue-rules": Feature(
-        _each(lambda number, _: {"queue": QUEUES[number % len(QUEUES)]}), "six queues with a rule",
-        against="queues", rules=(Limit("queue", slots=1_000),),
+        _each(lambda number, _: {"queue": QUEUES[number % len(QUEUES)]}),
+        "six queues with a rule",
+        against="queues",
+        rules=(Limit("queue", slots=1_000),),
     ),
     "two-limits": Feature(
-        _each(lambda _, chance: {"limits": ["wide", f"twenty:{tenant(chance)}"]}), "a shared limit and a partition",
+        _each(lambda _, chance: {"limits": ["wide", f"twenty:{tenant(chance)}"]}),
+        "a shared limit and a partition",
         rules=(Limit("wide", slots=1_000), Limit("twenty", slots=20)),
     ),
     # --- jobs that wait for jobs
@@ -141,12 +148,15 @@ FEATURES: Final[dict[str, Feature]] = {
     "flows": Feature(_flow, "two jobs and a third, stored as one flow", weight=3, ends=3),
     "children": Feature(_task("parent"), f"a job that returns {FAMILY} and sums up", weight=FAMILY + 1, ends=FAMILY),
     "keyed-children": Feature(
-        lambda kit, number, _: [kit.job("keyed_parent", number)], "the same, with a key for each child",
-        weight=FAMILY + 1, ends=FAMILY, against="children",
+        lambda kit, number, _: [kit.job("keyed_parent", number)],
+        "the same, with a key for each child",
+        weight=FAMILY + 1,
+        ends=FAMILY,
+        against="children",
     ),
     # --- durable code
     "steps": Feature(_task("steps"), f"{STEPS} steps", weight=STEPS + 1),
     "sleeps": Feature(_task("sleeper"), "a durable sleep of 10 ms", weight=2),
     "signals": Feature(_signals, "a job that waits for a signal, and one that sends it", weight=3, ends=2),
     "once": Feature(lambda kit, number, _: [kit.job("once", f"o{number}")], "a mark of its own in the whole fleet"),
-}  # fmt: skip
+}

@@ -76,9 +76,12 @@ class Known:
     def covers(self, cell: Cell, mark: str) -> bool:
         """Whether it is about this mark of this cell."""
         fields = (
-            (self.storages, cell.storage), (self.rows, cell.row), (self.kinds, cell.kind),
-            (self.workers, cell.workers), (self.concurrency, cell.concurrency),
-        )  # fmt: skip
+            (self.storages, cell.storage),
+            (self.rows, cell.row),
+            (self.kinds, cell.kind),
+            (self.workers, cell.workers),
+            (self.concurrency, cell.concurrency),
+        )
         return mark == self.mark and all(not some or value in some for some, value in fields)
 
 

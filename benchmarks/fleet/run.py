@@ -241,8 +241,10 @@ def measured(args: argparse.Namespace, results: Results, known: Sequence[Known])
     steps, effort = plan(args), EFFORTS[args.size]
     effort = replace(effort, noops=args.jobs or effort.noops, rows=args.rows or effort.rows)
     results.machine |= machine(args.size, platform.python_version()) | {
-        "treadle": treadle.__version__, "date": f"{datetime.now(UTC):%d %B %Y}", "effort": asdict(effort),
-    }  # fmt: skip
+        "treadle": treadle.__version__,
+        "date": f"{datetime.now(UTC):%d %B %Y}",
+        "effort": asdict(effort),
+    }
     if not args.resume:
         for step in steps:  # what is measured anew has no rounds of before
             for turn in range(1, 100):

@@ -19,8 +19,10 @@ CPU_LEGEND: Final = (
     "A busy machine changes it less than the speed."
 )
 TITLES: Final = {
-    "noop": "jobs that do nothing", "nap": "jobs of 50 ms", "calls": "calls, by worker or producer processes",
-}  # fmt: skip
+    "noop": "jobs that do nothing",
+    "nap": "jobs of 50 ms",
+    "calls": "calls, by worker or producer processes",
+}
 
 
 def page(figures: Figures, verdicts: Sequence[Verdict]) -> str:
@@ -99,10 +101,11 @@ def _marks(verdicts: Sequence[Verdict]) -> list[str]:
             reasons.setdefault(each.known, []).append(each)
     if reasons:
         lines = [
-            textwrap.fill(f"* {SIGNS[known.mark]} {len(cells)} of {_of(cells)}: {known.reason}", WIDTH,
-                          subsequent_indent="  ")
+            textwrap.fill(
+                f"* {SIGNS[known.mark]} {len(cells)} of {_of(cells)}: {known.reason}", WIDTH, subsequent_indent="  "
+            )
             for known, cells in reasons.items()
-        ]  # fmt: skip
+        ]
         parts.append("**Known**\n\n" + "\n".join(lines))
     return parts
 

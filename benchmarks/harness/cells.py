@@ -275,8 +275,12 @@ def hold(work: Work) -> Figures:
         url += f"?synchronous={work.system.storage.removeprefix('sqlite-')}"
     ran = subprocess.run(
         [work.python, "-m", "benchmarks", "engine", "--child", "hold", url, str(work.jobs())],
-        capture_output=True, text=True, cwd=ROOT, timeout=work.size.limit, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=work.size.limit,
+        check=False,
+    )
     if ran.returncode:
         raise CellFailed(ran.stderr.strip()[-300:])
     found: Figures = json.loads(ran.stdout.splitlines()[-1])

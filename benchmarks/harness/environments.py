@@ -185,10 +185,20 @@ def pin(names: list[str], more: list[str]) -> None:
             raise Unavailable(f"there is no {name} among {', '.join(peers())}")
         oldest = ".".join(map(str, needs(name)))
         _uv(
-            "pip", "compile", "--quiet", "--universal", "--python-version", oldest, "--generate-hashes",
-            "--no-emit-index-url", "--no-header", *more, "--output-file", f"benchmarks/peers/{name}.txt",
+            "pip",
+            "compile",
+            "--quiet",
+            "--universal",
+            "--python-version",
+            oldest,
+            "--generate-hashes",
+            "--no-emit-index-url",
+            "--no-header",
+            *more,
+            "--output-file",
+            f"benchmarks/peers/{name}.txt",
             f"benchmarks/peers/{name}.in",
-        )  # fmt: skip
+        )
         print(f"benchmarks/peers/{name}.txt", flush=True)
 
 

@@ -18,9 +18,11 @@ from benchmarks.harness.systems import SYSTEMS, System
 
 GOALS: Final = ("<!-- goals: written by `dev.py bench` -->\n", "<!-- /goals -->")
 TITLES: Final = {
-    "postgres": "PostgreSQL", "redis": "Redis, nothing written to disk", "redis-aof": "Redis, appendfsync everysec",
+    "postgres": "PostgreSQL",
+    "redis": "Redis, nothing written to disk",
+    "redis-aof": "Redis, appendfsync everysec",
     "sqlite": "SQLite",
-}  # fmt: skip
+}
 PICTURES: Final = (  # file, figure, title, unit, whether less is better
     ("drain", goals.DRAIN, "Drain of no-op jobs", "jobs/s, counted to the last one settled; longer is better", False),
     ("backlog", goals.DEEP, "Drain of 100,000 no-op jobs", "jobs/s; longer is better; who is slow is left out", False),

@@ -234,9 +234,14 @@ def measured(places: Places, storages: Sequence[str], size: str, python: str) ->
             urls[storage] = place.url
     words = {"urls": urls, "sqlite": any(it.startswith("sqlite") for it in storages), "count": COUNTS[size]}
     ran = subprocess.run(
-        [python, "-m", "benchmarks.harness.probes"], capture_output=True, text=True, cwd=ROOT, timeout=600,
-        env={**os.environ, "PROBE": json.dumps(words)}, check=False,
-    )  # fmt: skip
+        [python, "-m", "benchmarks.harness.probes"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=600,
+        env={**os.environ, "PROBE": json.dumps(words)},
+        check=False,
+    )
     if ran.returncode:
         return {"failed": {" ".join(ran.stderr.split())[-300:]: 0.0}}
     found: dict[str, Rates] = json.loads(ran.stdout.splitlines()[-1])

@@ -61,9 +61,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="size", action="store_const", const="quick", default="full", help="core measures")
     size.add_argument(
-        "--goals", dest="size", action="store_const", const="goals",
+        "--goals",
+        dest="size",
+        action="store_const",
+        const="goals",
         help="what the goals ask for, of whom they are held against; also the backlogs of a million and a churn",
-    )  # fmt: skip
+    )
     size.add_argument(
         "--tiny", dest="size", action="store_const", const="tiny", help="a rehearsal; its figures mean nothing"
     )
@@ -131,8 +134,10 @@ class Progress:
         left = f"{rest / 60:.0f} min" if rest > 90 else f"{rest:.0f} s"
         print(
             f"[{at + 1}/{len(self.steps)}, about {left} left] round {turn}: {cell.name} of {system.name}",
-            end=" ", file=sys.stderr, flush=True,
-        )  # fmt: skip
+            end=" ",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def commit() -> str:
@@ -151,10 +156,14 @@ def machine(size: str, python: str) -> dict[str, Any]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return {
-        "cores": os.cpu_count(), "model": model, "system": f"{platform.system()} {platform.release()}",
-        "architecture": platform.machine(), "python": python, "size": size,
+        "cores": os.cpu_count(),
+        "model": model,
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "python": python,
+        "size": size,
         "disk": places.filesystem(),
-    }  # fmt: skip
+    }
 
 
 @dataclass

@@ -71,15 +71,22 @@ class Session:
             Path(tempfile.mkdtemp(prefix="treadle-marks-", dir=memory if os.access(memory, os.W_OK) else None))
         )
         words = {
-            "url": place.url, "storage": system.storage, "variant": system.variant, "marks": str(self.marks.folder),
-            "capacity": expected + SLACK, **ask,
-        }  # fmt: skip
+            "url": place.url,
+            "storage": system.storage,
+            "variant": system.variant,
+            "marks": str(self.marks.folder),
+            "capacity": expected + SLACK,
+            **ask,
+        }
         self.processes = int(words.get("processes", 1))
         self.environment = {
-            **os.environ, "BENCH": json.dumps(words), "BENCH_PARENT": str(os.getpid()),
-            "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1",
+            **os.environ,
+            "BENCH": json.dumps(words),
+            "BENCH_PARENT": str(os.getpid()),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
             "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        }  # fmt: skip
+        }
         self._producer: subprocess.Popen[bytes] | None = None
         self._said = b""
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -92,9 +99,13 @@ class Session:
         with (self.folder / f"{command}.log").open("ab") as log:
             how.setdefault("stdout", log)
             return subprocess.Popen(
-                [self.python, "-m", f"benchmarks.adapters.{self.system.adapter}", command], env=self.environment,
-                cwd=self.folder, stderr=log, start_new_session=True, **how,
-            )  # fmt: skip
+                [self.python, "-m", f"benchmarks.adapters.{self.system.adapter}", command],
+                env=self.environment,
+                cwd=self.folder,
+                stderr=log,
+                start_new_session=True,
+                **how,
+            )
 
     def log(self, command: str) -> str:
         try:
@@ -205,9 +216,13 @@ class Session:
         costs = rest > max(0, jobs // 3) and procs.known()  # else too few were left after the first look
         self._seen = before + jobs, ran[-1][0]
         return Drained(
-            jobs, ran[0][0], settled, (worker - first[1]) / rest if costs else None,
-            (server - first[2]) / rest if costs else None, ran,
-        )  # fmt: skip
+            jobs,
+            ran[0][0],
+            settled,
+            (worker - first[1]) / rest if costs else None,
+            (server - first[2]) / rest if costs else None,
+            ran,
+        )
 
     def _settled(self, last: float) -> float:
         """The moment nothing was left."""
@@ -274,10 +289,14 @@ def about(system: System, python: str, url: str) -> dict[str, Any]:
     """What the adapter says of itself. Raises CellFailed."""
     words = {"url": url, "storage": system.storage, "variant": system.variant}
     ran = subprocess.run(
-        [python, "-m", f"benchmarks.adapters.{system.adapter}", "about"], capture_output=True, text=True, timeout=60,
+        [python, "-m", f"benchmarks.adapters.{system.adapter}", "about"],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={**os.environ, "BENCH": json.dumps(words), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        cwd=tempfile.gettempdir(), check=False,
-    )  # fmt: skip
+        cwd=tempfile.gettempdir(),
+        check=False,
+    )
     for line in ran.stdout.splitlines():
         if line.startswith("BENCH "):
             found: dict[str, Any] = json.loads(line[6:])

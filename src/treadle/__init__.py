@@ -53,7 +53,7 @@ from treadle.errors import (
     UnknownUpstream,
     Unsupported,
     WorkflowFailed,
-)  # fmt: skip
+)
 from treadle.execution.context import JobFilter, current, current_batch
 from treadle.execution.middleware import Middleware
 from treadle.pipeline import Pipeline, Step
@@ -138,4 +138,4 @@ __all__ = [
     "current_batch",
     "flow",
     "gather",
-]  # fmt: skip
+]

@@ -92,11 +92,21 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
     """
 
     def __init__(
-        self, url: str | None = None, *, storage: Storage | None = None, retry: Retry | None = None,
-        on_error: judge.OnError | None = None, codec: codecs.Codec | None = None, sizes: Sizes | None = None,
-        clock: clocks.Clock | None = None, ids: IdFactory | None = None, random: Callable[[], float] | None = None,
-        token: str | None = None, ports: Any = None, namespace: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        url: str | None = None,
+        *,
+        storage: Storage | None = None,
+        retry: Retry | None = None,
+        on_error: judge.OnError | None = None,
+        codec: codecs.Codec | None = None,
+        sizes: Sizes | None = None,
+        clock: clocks.Clock | None = None,
+        ids: IdFactory | None = None,
+        random: Callable[[], float] | None = None,
+        token: str | None = None,
+        ports: Any = None,
+        namespace: str | None = None,
+    ) -> None:
         if sum(given is not None for given in (url, storage, ports)) > 1:
             raise BadOption("storage", "give one of a url, a storage and ports")
         self._ports, self._namespace = (None if ports is None else three(ports)), name_of_space(namespace, ports)
@@ -164,28 +174,57 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
     def task(self, function: Callable[P, R | JobSpec[R, R]], /) -> Task[P, R, R | JobSpec[R, R]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]  # a name in quotes is one of these, or any
-        self, *, name: str | None = None, kind: Kind | None = None, on_error: judge.OnError | None = None,
-        options: Computed | None = None, codec: codecs.Codec | None = None,
-        reduce: Literal["last", "first", "sum"] | None = None, concurrency: int | None = None,
+        self,
+        *,
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        reduce: Literal["last", "first", "sum"] | None = None,
+        concurrency: int | None = None,
         **constants: Unpack[Options],
-    ) -> Decorator: ...  # fmt: skip
+    ) -> Decorator: ...
     @overload
     def task(  # type: ignore[overload-overlap]
-        self, *, reduce: Literal["list"], name: str | None = None, kind: Kind | None = None,
-        on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
-        concurrency: int | None = None, **constants: Unpack[Options],
-    ) -> ListDecorator: ...  # fmt: skip
+        self,
+        *,
+        reduce: Literal["list"],
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        concurrency: int | None = None,
+        **constants: Unpack[Options],
+    ) -> ListDecorator: ...
     @overload
     def task(
-        self, *, reduce: str, name: str | None = None, kind: Kind | None = None,
-        on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
-        concurrency: int | None = None, **constants: Unpack[Options],
-    ) -> AnyDecorator: ...  # fmt: skip
+        self,
+        *,
+        reduce: str,
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        concurrency: int | None = None,
+        **constants: Unpack[Options],
+    ) -> AnyDecorator: ...
     def task(  # type: ignore[misc]  # mypy does not see that Any takes what Options names
-        self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, kind: Kind | None = None,
-        on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
-        reduce: str | None = None, concurrency: int | None = None, **constants: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        reduce: str | None = None,
+        concurrency: int | None = None,
+        **constants: Any,
+    ) -> Any:
         """Make a function a task: `@app.task` or `@app.task(queue="mail", retry=Retry(attempts=3))`.
 
         name      default: module.function (`__main__` is left out)
@@ -220,9 +259,16 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
 
     @spelled_call
     def cron(
-        self, line: str, *, tz: str = "UTC", name: str | None = None, args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
-    ) -> Scheduled:  # fmt: skip
+        self,
+        line: str,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "allow",
+    ) -> Scheduled:
         """Run a task (or a function, which becomes one) by a cron line: `@app.cron("0 3 * * *", tz="Europe/Paris")`.
 
         line      5 fields, 6 with seconds first, or @daily and the like; days and months by name, L for the last
@@ -237,17 +283,29 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
 
     @spelled_call
     def every(
-        self, interval: Seconds, *, name: str | None = None, args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
-    ) -> Scheduled:  # fmt: skip
+        self,
+        interval: Seconds,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "allow",
+    ) -> Scheduled:
         """Run a task each `interval` seconds (0.1 or more), first one interval after it was stored. See `cron`."""
         return self._scheduled(crons.every(interval), None, name, args, kwargs, catch_up, overlap)
 
     @spelled_call
     def schedule(
-        self, ask: crons.Next, *, name: str | None = None, args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None, catch_up: CatchUp = "one", overlap: Overlap = "allow",
-    ) -> Scheduled:  # fmt: skip
+        self,
+        ask: crons.Next,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "allow",
+    ) -> Scheduled:
         """Run a task at the moments a function says: given an aware moment it answers the next one after it, or None
         for never again. One that raises is reported, and asked again a minute later. See `cron`."""
         found: object = ask
@@ -282,11 +340,18 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         return found
 
     def batch(
-        self, *, size: int = defaults.BATCH_SIZE, max_wait: Seconds = defaults.BATCH_WAIT,
-        by: Callable[[Any], Hashable] | None = None, name: str | None = None, kind: Kind | None = None,
-        on_error: judge.OnError | None = None, options: Computed | None = None, codec: codecs.Codec | None = None,
+        self,
+        *,
+        size: int = defaults.BATCH_SIZE,
+        max_wait: Seconds = defaults.BATCH_WAIT,
+        by: Callable[[Any], Hashable] | None = None,
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
         **constants: Unpack[Options],
-    ) -> BatchDecorator:  # fmt: skip
+    ) -> BatchDecorator:
         """Make a function of many items a task of one: `@app.batch(size=50)` on `async def embed(texts: list[str]) ->
         list[Vector]`; `await embed.enqueue("hi")` is a job for one item. Calls are made for up to `size` jobs together.
 
@@ -300,9 +365,18 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
             found = self._free_name(function, name)
             own = self._codec_of(codec)
             task: BatchTask[Any, Any] = BatchTask(
-                self._maker, found, function, kind, constants, options, on_error, own, size=size, max_wait=max_wait,
+                self._maker,
+                found,
+                function,
+                kind,
+                constants,
+                options,
+                on_error,
+                own,
+                size=size,
+                max_wait=max_wait,
                 by=by,
-            )  # fmt: skip
+            )
             self.tasks[found] = task
             return task
 
@@ -368,26 +442,45 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
 
     @overload
     def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
-        self, spec: Continuation[T, W], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> Coroutine[Any, Any, Job[T, W]]: ...  # fmt: skip
-    @overload
-    def enqueue(
-        self, specs: Iterable[Continuation[T, W]], /, *, after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> Coroutine[Any, Any, list[Job[T, W]]]: ...  # fmt: skip
-    @overload
-    def enqueue(
-        self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+        self,
+        spec: Continuation[T, W],
+        /,
+        *,
         after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None,
-    ) -> Coroutine[Any, Any, list[Job[Any, Any]]]: ...  # fmt: skip
+        when: When | None = None,
+        wait_timeout: Seconds | None = None,
+        within: Any = None,
+    ) -> Coroutine[Any, Any, Job[T, W]]: ...
+    @overload
+    def enqueue(
+        self,
+        specs: Iterable[Continuation[T, W]],
+        /,
+        *,
+        after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None,
+        wait_timeout: Seconds | None = None,
+        within: Any = None,
+    ) -> Coroutine[Any, Any, list[Job[T, W]]]: ...
+    @overload
+    def enqueue(
+        self,
+        *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+        after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None,
+        wait_timeout: Seconds | None = None,
+        within: Any = None,
+    ) -> Coroutine[Any, Any, list[Job[Any, Any]]]: ...
     @answers_coroutine
     def enqueue(
-        self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+        self,
+        *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
         after: HasId | str | Iterable[HasId | str] | None = None,
-        when: When | None = None, wait_timeout: Seconds | None = None, within: Any = None, **unknown: Any,
-    ) -> Coroutine[Any, Any, Any]:  # fmt: skip
+        when: When | None = None,
+        wait_timeout: Seconds | None = None,
+        within: Any = None,
+        **unknown: Any,
+    ) -> Coroutine[Any, Any, Any]:
         """Store specs and flows, all or none, in one trip; durable when it returns. One answers one Job, else a list.
         A flow is answered by the job that ends when all of it has.
 
@@ -403,18 +496,24 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         return self._enqueue(specs, after, when, wait_timeout, within)
 
     async def _enqueue(
-        self, specs: Sequence[Any], after: HasId | str | Iterable[HasId | str] | None, when: When | None,
-        wait_timeout: Seconds | None, within: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        specs: Sequence[Any],
+        after: HasId | str | Iterable[HasId | str] | None,
+        when: When | None,
+        wait_timeout: Seconds | None,
+        within: Any,
+    ) -> Any:
         flat, single = self.flatten(specs, after, when, wait_timeout)
         jobs = await self.client.send(flat, within) if flat else []
         return jobs[0] if single else jobs
 
     def flatten(
-        self, specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]],
-        after: HasId | str | Iterable[HasId | str] | None = None, when: When | None = None,
+        self,
+        specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]],
+        after: HasId | str | Iterable[HasId | str] | None = None,
+        when: When | None = None,
         wait_timeout: Seconds | None = None,
-    ) -> tuple[list[JobSpec[Any, Any]], bool]:  # fmt: skip
+    ) -> tuple[list[JobSpec[Any, Any]], bool]:
         """The arguments of `enqueue` as one list of specs, and whether that was one spec or flow by itself."""
         flat = flatten(specs, self._maker)
         if after is not None or when is not None or wait_timeout is not None:
@@ -447,9 +546,12 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
 
     @spelled_call
     def testing(
-        self, clock: HandClock | None = None, *, storage: Given = "memory://",
+        self,
+        clock: HandClock | None = None,
+        *,
+        storage: Given = "memory://",
         within: Literal["commit", "at_once"] = "commit",
-    ) -> Testing:  # fmt: skip
+    ) -> Testing:
         """`async with app.testing() as t:` puts jobs into a fresh storage in memory, under a clock moved by hand.
 
         Tasks, middleware and listeners stay; afterwards the app is what it was. Jobs of `within=session` are stored
@@ -477,8 +579,9 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         if only and self._declares():
             log.warning(
                 "the token is bound to %s: the schedules and limits that code declares are not stored; a worker with a "
-                "token of every queue, or one on the storage itself, stores them", ", ".join(only),
-            )  # fmt: skip
+                "token of every queue, or one on the storage itself, stores them",
+                ", ".join(only),
+            )
         if only:
             return
         if self._declares():
@@ -528,9 +631,13 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
     def _new_life(self, storage: Storage | None) -> Lifecycle:
         alone = storage is not None or (self.url or "").startswith("memory:")  # its jobs are nowhere else
         return Lifecycle(
-            storage or self._connect(), None if alone else self._connect, self.url is not None, self._stop_inline,
-            self._say_where, self._forget,
-        )  # fmt: skip
+            storage or self._connect(),
+            None if alone else self._connect,
+            self.url is not None,
+            self._stop_inline,
+            self._say_where,
+            self._forget,
+        )
 
     def _say_where(self) -> None:
         self._moved.forget()

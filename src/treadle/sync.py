@@ -86,9 +86,12 @@ class Portal:
         return jobs[0] if single else jobs
 
     def testing(
-        self, clock: HandClock | None = None, *, storage: Given = "memory://",
+        self,
+        clock: HandClock | None = None,
+        *,
+        storage: Given = "memory://",
         within: Literal["commit", "at_once"] = "commit",
-    ) -> SyncTesting:  # fmt: skip
+    ) -> SyncTesting:
         """`with app.sync.testing() as t:` is `app.testing()` for synchronous code: `t.drain()` runs plain functions in
         the calling thread."""
         from treadle.testing.sync_app import SyncTesting

@@ -25,7 +25,7 @@ from treadle import (
     all_done,
     at_least,
     current,
-)  # fmt: skip
+)
 from treadle.core.clock import moment
 from treadle.core.model import Claim
 from treadle.testing import HandClock, drain
@@ -80,9 +80,14 @@ async def test_pages_show_each_row_once(app: App) -> None:
 @pytest.mark.parametrize(
     "filters",
     [
-        {"colour": "red"}, {"state": "dead"}, {"before": 5}, {"limit": -1}, {"limit": 10_001}, {"cursor": "nonsense"},
+        {"colour": "red"},
+        {"state": "dead"},
+        {"before": 5},
+        {"limit": -1},
+        {"limit": 10_001},
+        {"cursor": "nonsense"},
     ],
-)  # fmt: skip
+)
 async def test_a_filter_that_means_nothing_is_refused(app: App, filters: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         await app.jobs.list(**filters)
@@ -419,8 +424,21 @@ async def test_what_a_task_can_read_of_its_own_job(app: App) -> None:
     @app.task(name="t", labels=["x"], headers={"trace": "7"})
     async def t() -> None:
         here = current()
-        seen.append((here.id, here.task, here.attempt, here.lost, here.version, here.workflow, here.parent, here.after,
-                     here.deadline, dict(here.headers), here.labels))  # fmt: skip
+        seen.append(
+            (
+                here.id,
+                here.task,
+                here.attempt,
+                here.lost,
+                here.version,
+                here.workflow,
+                here.parent,
+                here.after,
+                here.deadline,
+                dict(here.headers),
+                here.labels,
+            )
+        )
 
     async with work(app):
         up = await t.enqueue()

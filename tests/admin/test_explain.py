@@ -243,13 +243,17 @@ async def test_a_slot_of_a_limit_that_the_parent_of_a_job_holds(app: App, key: s
     [
         (Limit("api", slots=0), "The limit 'api' is paused (0 slots): `treadle limits resume api` opens it."),
         (Limit("queue:q", slots=0), "Its queue 'q' is paused (0 slots): `treadle queues resume q` opens it."),
-        (Limit("api", rate=0), "The limit 'api' lets no job start, as its rate is 0: `treadle limits set api` gives it "
-         "another one."),
-        (Limit("queue:q", rate=0), "Its queue 'q' lets no job start, as its rate is 0: `treadle limits set queue:q` "
-         "gives it another one."),
+        (
+            Limit("api", rate=0),
+            "The limit 'api' lets no job start, as its rate is 0: `treadle limits set api` gives it another one.",
+        ),
+        (
+            Limit("queue:q", rate=0),
+            "Its queue 'q' lets no job start, as its rate is 0: `treadle limits set queue:q` gives it another one.",
+        ),
     ],
     ids=lambda found: f"{found.name} {found.slots}" if isinstance(found, Limit) else "",
-)  # fmt: skip
+)
 async def test_a_rule_of_nothing(app: App, rule: Limit, sentence: str) -> None:
     @app.task(name="t", queue="q", limits=["api"])
     async def t() -> None: ...

@@ -25,19 +25,22 @@ async def shop(app: App) -> App:
 
 WRONG: dict[str, tuple[Callable[[App], Awaitable[object]], str]] = {
     "queues.pause": (
-        lambda app: app.queues.pause("fecth"), "nothing uses the queue 'fecth' yet; did you mean 'fetch'?"
+        lambda app: app.queues.pause("fecth"),
+        "nothing uses the queue 'fecth' yet; did you mean 'fetch'?",
     ),
     "queues.resume": (lambda app: app.queues.resume("mial"), "the queue 'mial' is not paused; did you mean 'mail'?"),
     "limits.pause": (lambda app: app.limits.pause("stmp"), "nothing uses the limit 'stmp' yet; did you mean 'smtp'?"),
     "limits.resume": (lambda app: app.limits.resume("stie"), "the limit 'stie' is not paused"),
     "limits.set": (lambda app: app.limits.set(Limit("stie")), "there is no limit 'stie'; did you mean 'site'?"),
     "cancel queue": (
-        lambda app: app.jobs.cancel(queue="fecth"), "nothing uses the queue 'fecth' yet; did you mean 'fetch'?"
+        lambda app: app.jobs.cancel(queue="fecth"),
+        "nothing uses the queue 'fecth' yet; did you mean 'fetch'?",
     ),
     "retry task": (
-        lambda app: app.jobs.retry(task="fetch.pgae"), "nothing knows the task 'fetch.pgae'; did you mean 'fetch.page'?"
+        lambda app: app.jobs.retry(task="fetch.pgae"),
+        "nothing knows the task 'fetch.pgae'; did you mean 'fetch.page'?",
     ),
-}  # fmt: skip
+}
 
 RIGHT: dict[str, Callable[[App], Awaitable[object]]] = {
     "a queue with jobs": lambda app: app.queues.pause("fetch"),

@@ -282,13 +282,24 @@ async def test_lanes_that_are_none(app: App, lane: Any) -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        Limit("x", rate=0, per=0), Limit("x", rate=5, per=0), Limit("x", slots=-1), Limit("x", rate=-1),
-        Limit("x", slots=1, how="strict"), Limit("x", slots=1, hold="never"), Limit("", slots=1),  # type: ignore[arg-type]
-        Limit("x", rate=1, per=float("nan")), Limit("x", rate=1, burst=2), Limit("treadle.rule:x", slots=1),
-        Limit("x", slots=10**9 + 1), Limit("x", rate=2**31), Limit("x", rate=1, how="bucket", burst=2**64),
-        Limit("x", slots=1.5), Limit("x" * 300, slots=1), "x",  # type: ignore[arg-type]
+        Limit("x", rate=0, per=0),
+        Limit("x", rate=5, per=0),
+        Limit("x", slots=-1),
+        Limit("x", rate=-1),
+        Limit("x", slots=1, how="strict"),
+        Limit("x", slots=1, hold="never"),
+        Limit("", slots=1),  # type: ignore[arg-type]
+        Limit("x", rate=1, per=float("nan")),
+        Limit("x", rate=1, burst=2),
+        Limit("treadle.rule:x", slots=1),
+        Limit("x", slots=10**9 + 1),
+        Limit("x", rate=2**31),
+        Limit("x", rate=1, how="bucket", burst=2**64),
+        Limit("x", slots=1.5),
+        Limit("x" * 300, slots=1),
+        "x",  # type: ignore[arg-type]
     ],
-)  # fmt: skip
+)
 async def test_rules_that_mean_nothing(app: App, rule: Any) -> None:
     with pytest.raises(BadOption):
         await app.limits.set(rule)

@@ -28,16 +28,50 @@ HALF = '{"$t":"str","v":[55296]}'
 DEEP = "[" * 20_000 + "]" * 20_000  # no Python reads that
 NESTED = (90, 150, 400, 3_000, 9_000)  # some are read; between, a caller may read less than the server wrote
 PAYLOADS = {
-    "huge": f"[{HUGE}]", "half": f"[{HALF}]", "garbage": "nonsense {", "number": "5", "text": '"abc"', "null": "null",
-    "args": '{"args":5}', "kwargs": '{"kwargs":[1]}', "name": '{"kwargs":{"$t":"dict","v":[[1,2]]}}',
-    "bytes": '{"kwargs":{"$t":"dict","v":[[{"$t":"bytes","v":"AA=="},2]]}}', "value": f'{{"kwargs":{{"a":{HALF}}}}}',
-    "unknown": '[{"$t":"nope","v":1}]', "deep": DEEP, "good": "[1]",
-}  # fmt: skip
+    "huge": f"[{HUGE}]",
+    "half": f"[{HALF}]",
+    "garbage": "nonsense {",
+    "number": "5",
+    "text": '"abc"',
+    "null": "null",
+    "args": '{"args":5}',
+    "kwargs": '{"kwargs":[1]}',
+    "name": '{"kwargs":{"$t":"dict","v":[[1,2]]}}',
+    "bytes": '{"kwargs":{"$t":"dict","v":[[{"$t":"bytes","v":"AA=="},2]]}}',
+    "value": f'{{"kwargs":{{"a":{HALF}}}}}',
+    "unknown": '[{"$t":"nope","v":1}]',
+    "deep": DEEP,
+    "good": "[1]",
+}
 RESULTS = ("nonsense", HALF, HUGE, '[{"$t":"int","v":"zz"}]', '{"$t":"datetime","v":"x"}', DEEP, "5")
-NOTES = ("x", "[]", "5", "null", '"progress"', '{"progress":"a","text":1}', '{"progress":1e400}', '{"progress":null}',
-         '{"progress":' + "9" * 400 + ',"text":"x"}', DEEP, '{"text":' + DEEP + "}")  # fmt: skip
-MEMOS = ("1", "1.5", "null", "[]", '"text"', "garbage {", '{"until":1e300}', '{"until":"soon"}', '{"after":1}',
-         '{"more":' + DEEP + "}", '{"value":1}', '{"until":4000000000.0}', '{"gave_up":true}')  # fmt: skip
+NOTES = (
+    "x",
+    "[]",
+    "5",
+    "null",
+    '"progress"',
+    '{"progress":"a","text":1}',
+    '{"progress":1e400}',
+    '{"progress":null}',
+    '{"progress":' + "9" * 400 + ',"text":"x"}',
+    DEEP,
+    '{"text":' + DEEP + "}",
+)
+MEMOS = (
+    "1",
+    "1.5",
+    "null",
+    "[]",
+    '"text"',
+    "garbage {",
+    '{"until":1e300}',
+    '{"until":"soon"}',
+    '{"after":1}',
+    '{"more":' + DEEP + "}",
+    '{"value":1}',
+    '{"until":4000000000.0}',
+    '{"gave_up":true}',
+)
 SIGNALS = ("garbage", "5", "{}", '{"job":5,"signal":7}', '{"job":"w0","signal":"yes","more":' + DEEP + "}")
 
 
@@ -77,15 +111,24 @@ async def fill(app: App) -> None:
 def own_rows() -> list[NewJob]:
     """Rows that only say that they are Treadle's own."""
     texts = ("[]", "garbage", '{"name":"n","more":' + DEEP + "}")
-    return [NewJob(id=f"own{number}", task="treadle.schedule", queue="treadle", payload=text, delay=600.0)
-            for number, text in enumerate(texts)]  # fmt: skip
+    return [
+        NewJob(id=f"own{number}", task="treadle.schedule", queue="treadle", payload=text, delay=600.0)
+        for number, text in enumerate(texts)
+    ]
 
 
 def endings(rows: dict[str, Record]) -> Iterator[Outcome]:
     for number in range(max(len(RESULTS), len(NOTES))):
         row, text = rows[f"end{number}"], RESULTS[number % len(RESULTS)]
-        yield Outcome(id=row.id, version=row.version, state=State.SUCCEEDED, attempt=1, result=text, value=text,
-                      note=NOTES[number % len(NOTES)])  # fmt: skip
+        yield Outcome(
+            id=row.id,
+            version=row.version,
+            state=State.SUCCEEDED,
+            attempt=1,
+            result=text,
+            value=text,
+            note=NOTES[number % len(NOTES)],
+        )
     for number, error in enumerate(("", "\n\n"), max(len(RESULTS), len(NOTES))):
         row = rows[f"end{number}"]
         yield Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, error=error, reason="error")
@@ -169,8 +212,10 @@ def test_the_command_line_shows_every_row(place: Place) -> None:
     steps = listed["runs"]["steps"]
     assert [steps[f"step {number}"] for number in range(6)] == list(MEMOS[:6])
     assert (steps["step 6"], steps["step 10"], steps["step 11"]) == (
-        "sleeps until 1e+300 s after 1970", "done", "sleeps until 2096-10-02 07:06:40 UTC"
-    )  # fmt: skip
+        "sleeps until 1e+300 s after 1970",
+        "done",
+        "sleeps until 2096-10-02 07:06:40 UTC",
+    )
     [schedule] = [job for id, job in listed.items() if id.startswith("treadle:schedule:")]
     assert float(schedule["steps"]["cursor"] or 0) >= 0
     assert schedule["steps"]["last"].startswith("cron:nightly:")

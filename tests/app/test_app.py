@@ -122,9 +122,10 @@ async def test_a_wrong_call_is_refused_where_it_is_made(bare: App) -> None:
 
     wrong: Any = t
     for call, parameter in (
-        (lambda: wrong.job("five"), "n"), (lambda: wrong.job(1, text=2), "text"),
+        (lambda: wrong.job("five"), "n"),
+        (lambda: wrong.job(1, text=2), "text"),
         (lambda: wrong.job(1, colour="red"), "colour"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(BadArgument) as caught:
             call()
         assert caught.value.parameter == parameter

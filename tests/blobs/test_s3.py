@@ -65,9 +65,11 @@ class Store:
 
     def _plain(self, method: str, path: str, content: bytes = b"") -> bytes:
         request = urllib.request.Request(
-            f"{self.place.endpoint}/{self.place.bucket}{path}", method=method, data=content or None,
+            f"{self.place.endpoint}/{self.place.bucket}{path}",
+            method=method,
+            data=content or None,
             headers={"Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request"},
-        )  # fmt: skip
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             found: bytes = answer.read()
             return found

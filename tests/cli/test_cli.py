@@ -249,9 +249,29 @@ def test_arguments_are_json_or_text(cli: Run) -> None:
 
 def test_options_reach_the_row(cli: Run) -> None:
     code, out, err = cli(
-        "enqueue", "t", "--id", "one", "--delay", "2h", "--priority", "7", "--queue", "q", "--key", "k", "--label",
-        "user=1", "--header", "trace=x", "--limit", "smtp", "--lane", "l", "--expires", "3h",
-    )  # fmt: skip
+        "enqueue",
+        "t",
+        "--id",
+        "one",
+        "--delay",
+        "2h",
+        "--priority",
+        "7",
+        "--queue",
+        "q",
+        "--key",
+        "k",
+        "--label",
+        "user=1",
+        "--header",
+        "trace=x",
+        "--limit",
+        "smtp",
+        "--lane",
+        "l",
+        "--expires",
+        "3h",
+    )
     assert (code, out) == (0, "one\n"), err
     code, out, _ = cli("jobs", "show", "one", "--json")
     row = json.loads(out)

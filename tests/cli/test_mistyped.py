@@ -39,19 +39,27 @@ LIMIT = "nothing uses the limit 'stmp' yet; did you mean 'smtp'?"
 
 CASES: dict[str, Case] = {
     "list queue": Case(
-        QUEUE, lambda app: app.jobs.list(queue="fecth"), ["jobs", "list", "--queue", "fecth"],
+        QUEUE,
+        lambda app: app.jobs.list(queue="fecth"),
+        ["jobs", "list", "--queue", "fecth"],
         ("GET", "/v1/jobs?queue=fecth", None),
     ),
     "list task": Case(
-        TASK, lambda app: app.jobs.list(task="mail.sned"), ["jobs", "list", "--task", "mail.sned"],
+        TASK,
+        lambda app: app.jobs.list(task="mail.sned"),
+        ["jobs", "list", "--task", "mail.sned"],
         ("GET", "/v1/jobs?task=mail.sned", None),
     ),
     "list label": Case(
-        LABEL, lambda app: app.jobs.list(label="tenant=acne"), ["jobs", "list", "--label", "tenant=acne"],
+        LABEL,
+        lambda app: app.jobs.list(label="tenant=acne"),
+        ["jobs", "list", "--label", "tenant=acne"],
         ("GET", "/v1/jobs?label=" + urllib.parse.quote("tenant=acne"), None),
     ),
     "count queue": Case(
-        QUEUE, lambda app: app.jobs.list(queue="fecth", limit=0, count=True), ["jobs", "list", "--queue", "fecth"],
+        QUEUE,
+        lambda app: app.jobs.list(queue="fecth", limit=0, count=True),
+        ["jobs", "list", "--queue", "fecth"],
         ("GET", "/v1/jobs?queue=fecth&limit=0&count=true", None),
     ),
     "cancel queue": Case(
@@ -67,45 +75,61 @@ CASES: dict[str, Case] = {
         QUEUE, lambda app: app.dead.retry(queue="fecth"), ["jobs", "retry", "--queue", "fecth", "--yes"]
     ),
     "enqueue queue": Case(
-        QUEUE, lambda app: app.stub("mail.send", queue="fecth").enqueue(),
-        ["enqueue", "mail.send", "--queue", "fecth"], ("POST", "/v1/jobs", {"task": "mail.send", "queue": "fecth"}),
+        QUEUE,
+        lambda app: app.stub("mail.send", queue="fecth").enqueue(),
+        ["enqueue", "mail.send", "--queue", "fecth"],
+        ("POST", "/v1/jobs", {"task": "mail.send", "queue": "fecth"}),
     ),
     "enqueue task": Case(
-        TASK, lambda app: app.stub("mail.sned", queue="fetch").enqueue(),
-        ["enqueue", "mail.sned", "--queue", "fetch"], ("POST", "/v1/jobs", {"task": "mail.sned", "queue": "fetch"}),
+        TASK,
+        lambda app: app.stub("mail.sned", queue="fetch").enqueue(),
+        ["enqueue", "mail.sned", "--queue", "fetch"],
+        ("POST", "/v1/jobs", {"task": "mail.sned", "queue": "fetch"}),
     ),
     "enqueue limit": Case(
-        LIMIT, lambda app: app.stub("mail.send", queue="fetch", limits=["stmp"]).enqueue(),
+        LIMIT,
+        lambda app: app.stub("mail.send", queue="fetch", limits=["stmp"]).enqueue(),
         ["enqueue", "mail.send", "--queue", "fetch", "--limit", "stmp"],
         ("POST", "/v1/jobs/batch", {"jobs": [{"task": "mail.send", "queue": "fetch", "limits": ["stmp"]}]}),
     ),
     "pause queue": Case(
-        QUEUE, lambda app: app.queues.pause("fecth"), ["queues", "pause", "fecth"],
+        QUEUE,
+        lambda app: app.queues.pause("fecth"),
+        ["queues", "pause", "fecth"],
         ("POST", "/v1/queues/fecth/pause", None),
     ),
     "resume queue": Case(
-        "the queue 'fetched' is not paused; did you mean 'fetch'?", lambda app: app.queues.resume("fetched"),
-        ["queues", "resume", "fetched"], ("POST", "/v1/queues/fetched/resume", None),
+        "the queue 'fetched' is not paused; did you mean 'fetch'?",
+        lambda app: app.queues.resume("fetched"),
+        ["queues", "resume", "fetched"],
+        ("POST", "/v1/queues/fetched/resume", None),
     ),
     "pause limit": Case(LIMIT, lambda app: app.limits.pause("stmp"), ["limits", "pause", "stmp"]),
     "remove limit": Case(
-        "there is no limit 'stmp'; did you mean 'smtp'?", lambda app: app.limits.set(Limit("stmp")),
-        ["limits", "remove", "stmp"], ("DELETE", "/v1/limits/stmp", None),
+        "there is no limit 'stmp'; did you mean 'smtp'?",
+        lambda app: app.limits.set(Limit("stmp")),
+        ["limits", "remove", "stmp"],
+        ("DELETE", "/v1/limits/stmp", None),
     ),
     "set limit": Case(
-        "nothing uses the limit 'stmp' yet; did you mean 'smtp'?", lambda app: app.limits.set(Limit("stmp", slots=1)),
-        ["limits", "set", "stmp", "--slots", "1"], ("PUT", "/v1/limits/stmp", {"slots": 1}),
+        "nothing uses the limit 'stmp' yet; did you mean 'smtp'?",
+        lambda app: app.limits.set(Limit("stmp", slots=1)),
+        ["limits", "set", "stmp", "--slots", "1"],
+        ("PUT", "/v1/limits/stmp", {"slots": 1}),
     ),
     "set limit of a queue": Case(
-        QUEUE, lambda app: app.limits.set(Limit("queue:fecth", slots=1)),
-        ["limits", "set", "queue:fecth", "--slots", "1"], ("PUT", "/v1/limits/queue:fecth", {"slots": 1}),
+        QUEUE,
+        lambda app: app.limits.set(Limit("queue:fecth", slots=1)),
+        ["limits", "set", "queue:fecth", "--slots", "1"],
+        ("PUT", "/v1/limits/queue:fecth", {"slots": 1}),
     ),
     "signal": Case(
         "job waiting waits for the signal 'approved', not for 'aproved'; did you mean 'approved'?",
-        lambda app: app.jobs.signal("waiting", "aproved"), ["jobs", "signal", "waiting", "aproved"],
+        lambda app: app.jobs.signal("waiting", "aproved"),
+        ["jobs", "signal", "waiting", "aproved"],
         ("POST", "/v1/jobs/waiting/signal", {"name": "aproved"}),
     ),
-}  # fmt: skip
+}
 
 
 async def seed(url: str) -> None:
@@ -239,8 +263,10 @@ async def test_very_many_new_names_are_not_all_compared(monkeypatch: pytest.Monk
 
 def test_a_bound_token_does_not_learn_tasks_of_a_worker_that_serves_other_queues_too() -> None:
     app = App("memory://")
-    tokens = tuple(Token(name=name, digest=digest(name), scopes=("enqueue", "read", "work"), queues=queues)
-                   for name, queues in (("all", ()), ("mine", ("mine",)), ("both", ("mine", "other"))))  # fmt: skip
+    tokens = tuple(
+        Token(name=name, digest=digest(name), scopes=("enqueue", "read", "work"), queues=queues)
+        for name, queues in (("all", ()), ("mine", ("mine",)), ("both", ("mine", "other")))
+    )
     url = host().add(app, Settings(tokens=tokens))
     worker = {"worker": "w", "queues": ["mine", "other"], "tasks": ["pay.refund"], "ttl": 60}
     ask(url, ("POST", "/v1/work/heartbeat", {"worker": worker}))

@@ -85,9 +85,19 @@ ACTS: dict[str, list[Callable[[App], Awaitable[Any]]]] = {
     "schedules.store": [lambda app: _declaring(app).schedules.store()],
 }
 LOOKS = {
-    "jobs.get", "jobs.handle", "jobs.list", "jobs.position", "jobs.explain", "jobs.signals_of", "dead.list",
-    "queues.stats", "limits.list", "limits.is_stored", "schedules.list", "schedules.get",
-}  # fmt: skip
+    "jobs.get",
+    "jobs.handle",
+    "jobs.list",
+    "jobs.position",
+    "jobs.explain",
+    "jobs.signals_of",
+    "dead.list",
+    "queues.stats",
+    "limits.list",
+    "limits.is_stored",
+    "schedules.list",
+    "schedules.get",
+}
 UNKNOWN: list[Callable[[App], Awaitable[Any]]] = [  # a look at what is not here may find it elsewhere
     lambda app: app.jobs.get("new"),
     lambda app: app.jobs.handle("new"),
@@ -162,11 +172,26 @@ async def test_a_server_over_it_is_not_ready_and_answers_acts_with_410(tmp_path:
 
 
 COMMANDS = (
-    "enqueue t", "jobs cancel ready", "jobs cancel --task t --yes", "jobs cancel --task no.such --yes",
-    "jobs retry done", "jobs run-now ready", "jobs delete done", "jobs signal ready go", "jobs show new",
-    "jobs explain new", "queues pause default", "queues resume default", "limits pause mail", "limits remove mail",
-    "schedules pause daily", "schedules resume daily", "schedules delete daily", "schedules trigger daily", "doctor",
-)  # fmt: skip
+    "enqueue t",
+    "jobs cancel ready",
+    "jobs cancel --task t --yes",
+    "jobs cancel --task no.such --yes",
+    "jobs retry done",
+    "jobs run-now ready",
+    "jobs delete done",
+    "jobs signal ready go",
+    "jobs show new",
+    "jobs explain new",
+    "queues pause default",
+    "queues resume default",
+    "limits pause mail",
+    "limits remove mail",
+    "schedules pause daily",
+    "schedules resume daily",
+    "schedules delete daily",
+    "schedules trigger daily",
+    "doctor",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)

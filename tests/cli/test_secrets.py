@@ -24,28 +24,52 @@ from treadle.ports.redis import redis_pubsub, redis_store
 SECRET = "hunter2secret"
 
 URLS = [
-    f"postgresql://u:{SECRET}@127.0.0.1:1/db", f"postgresql://u:{SECRET}%23x@127.0.0.1:1/db",
-    f"postgresql://127.0.0.1:1/db?user=u&password={SECRET}", f"postgresql://u:p#{SECRET}@127.0.0.1:1/db",
-    f"postgresql://u:a/{SECRET}@127.0.0.1:1/db", f"postgresql://u:{SECRET}@@127.0.0.1:1/db",
-    f"postgresql://u:{SECRET}%zz@127.0.0.1:1/db", f"postgresql://u:{SECRET}@127.0.0.1:1/db?pool=0",
-    f"postgres://u:{SECRET}@[::1/db", f"postgresql+psycopg://u:{SECRET}@h/db",
-    f"redis://:{SECRET}@127.0.0.1:1/0", f"redis://127.0.0.1:1/0?password={SECRET}",
-    f"redis://u:{SECRET}@127.0.0.1:bad/0", f"redis://u:a/{SECRET}@127.0.0.1:1/0", f"rediss://:{SECRET}@127.0.0.1:1/0",
-    f"redis+cluster://u:{SECRET}@127.0.0.1:1/7", f"redis+sentinel://u:{SECRET}@a:b/main",
+    f"postgresql://u:{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:{SECRET}%23x@127.0.0.1:1/db",
+    f"postgresql://127.0.0.1:1/db?user=u&password={SECRET}",
+    f"postgresql://u:p#{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:a/{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:{SECRET}@@127.0.0.1:1/db",
+    f"postgresql://u:{SECRET}%zz@127.0.0.1:1/db",
+    f"postgresql://u:{SECRET}@127.0.0.1:1/db?pool=0",
+    f"postgres://u:{SECRET}@[::1/db",
+    f"postgresql+psycopg://u:{SECRET}@h/db",
+    f"redis://:{SECRET}@127.0.0.1:1/0",
+    f"redis://127.0.0.1:1/0?password={SECRET}",
+    f"redis://u:{SECRET}@127.0.0.1:bad/0",
+    f"redis://u:a/{SECRET}@127.0.0.1:1/0",
+    f"rediss://:{SECRET}@127.0.0.1:1/0",
+    f"redis+cluster://u:{SECRET}@127.0.0.1:1/7",
+    f"redis+sentinel://u:{SECRET}@a:b/main",
     f"redis+sentinel://127.0.0.1:1?sentinel_password={SECRET}",
-    f"http://127.0.0.1:1?token={SECRET}", f"http://x:{SECRET}@127.0.0.1:1", f"http://127.0.0.1:1?tok={SECRET}",
-    f"http://127.0.0.1:1#{SECRET}", f"http://u:{SECRET}@127.0.0.1:1/?x=1", f"http://u:{SECRET}@127.0.0.1:bad",
-    f"sqlite://u:{SECRET}@h/a.db", f"mysql://u:{SECRET}@h/db", f"sqs://u:{SECRET}@h", f"mysql:u:{SECRET}",
-]  # fmt: skip
+    f"http://127.0.0.1:1?token={SECRET}",
+    f"http://x:{SECRET}@127.0.0.1:1",
+    f"http://127.0.0.1:1?tok={SECRET}",
+    f"http://127.0.0.1:1#{SECRET}",
+    f"http://u:{SECRET}@127.0.0.1:1/?x=1",
+    f"http://u:{SECRET}@127.0.0.1:bad",
+    f"sqlite://u:{SECRET}@h/a.db",
+    f"mysql://u:{SECRET}@h/db",
+    f"sqs://u:{SECRET}@h",
+    f"mysql:u:{SECRET}",
+]
 
 ANY = "0" * 26
 CALLS: dict[str, list[list[str]]] = {  # each command that takes --url, and every group of them
     "jobs": [["list"], ["list", "--json"], ["show", ANY], ["explain", ANY], ["cancel", ANY], ["retry", ANY]],
-    "queues": [[], ["pause", "q"]], "limits": [[], ["set", "x", "--slots", "1"]], "schedules": [[]],
-    "enqueue": [["task", "1"]], "workers": [[]], "stats": [[]], "top": [["--times", "1"]], "migrate": [[]],
-    "doctor": [[], ["--json"]], "server": [["--port", "0"]], "up": [["--face", "delayed", "--port", "0"]],
+    "queues": [[], ["pause", "q"]],
+    "limits": [[], ["set", "x", "--slots", "1"]],
+    "schedules": [[]],
+    "enqueue": [["task", "1"]],
+    "workers": [[]],
+    "stats": [[]],
+    "top": [["--times", "1"]],
+    "migrate": [[]],
+    "doctor": [[], ["--json"]],
+    "server": [["--port", "0"]],
+    "up": [["--face", "delayed", "--port", "0"]],
     "worker": [["--face", "delayed"]],
-}  # fmt: skip
+}
 WITHOUT_URL = {"token", "wasi", "wasi-runner", "submit-jobs", "demo", "move"}  # those below, and move takes two
 
 
@@ -55,9 +79,12 @@ def test_every_command_is_called_here() -> None:
 
 @pytest.mark.parametrize("url", URLS)
 def test_no_command_shows_the_secret_of_a_url(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG)
     calls = [[name, *words, "--url", url] for name in QUICK for words in CALLS[name]]
@@ -77,8 +104,9 @@ QUICK = ("jobs", "enqueue", "migrate", "doctor", "stats")  # the others reach th
 
 
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - set(QUICK)))
-def test_nor_do_the_other_commands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                   capfd: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_nor_do_the_other_commands(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for url in (f"mysql://u:{SECRET}@h/db", f"http://u:{SECRET}@127.0.0.1:1", f"redis://u:{SECRET}@127.0.0.1:bad/0"):
         for words in CALLS[name]:
@@ -174,8 +202,10 @@ def ask(url: str, method: str, path: str, token: str, body: bytes | None = None)
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a process list in /proc")
 def test_no_output_log_or_process_list_of_a_run_shows_a_secret(tmp_path: Path) -> None:
-    planted = {name: f"planted-{name}-{secrets.token_hex(6)}" for name in
-               ("hook", "query", "header", "payload", "wrong", "path", "body")}  # fmt: skip
+    planted = {
+        name: f"planted-{name}-{secrets.token_hex(6)}"
+        for name in ("hook", "query", "header", "payload", "wrong", "path", "body")
+    }
     (tmp_path / "shop.py").write_text(TASKS)
     made = run_in(tmp_path, "token", "all")
     planted["token"] = token = made.stdout.strip()
@@ -183,8 +213,25 @@ def test_no_output_log_or_process_list_of_a_run_shows_a_secret(tmp_path: Path) -
         host = f"127.0.0.1:{hook.port}"
         (tmp_path / "hook").write_text(f"http://u:{planted['hook']}@{host}/x?key={planted['query']}\n")
         (tmp_path / "headers").write_text(f"X-Key: {planted['header']}\n")
-        words = ("up", "shop.py:app", "--face", "delayed", "--api", "--tokens", "tokens.toml", "--host", "127.0.0.1",
-                 "--port", "0", "--roles", "leader", "--webhook", "@hook", "--header", "@headers")  # fmt: skip
+        words = (
+            "up",
+            "shop.py:app",
+            "--face",
+            "delayed",
+            "--api",
+            "--tokens",
+            "tokens.toml",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--roles",
+            "leader",
+            "--webhook",
+            "@hook",
+            "--header",
+            "@headers",
+        )
         with Command(*words, cwd=tmp_path, TREADLE_TOKEN=token, PYTHONPATH=str(tmp_path)) as up:
             url = up.wait_for("http://").partition("treadle: ")[2].split()[0]
             up.wait_for("at once")

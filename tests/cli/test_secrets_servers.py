@@ -133,13 +133,19 @@ class Run:
         storage, planted = self.app.storage, self.planted
         options = self.app.stub("t", headers={"h": planted["header"]})
         outcome = Outcome(
-            id=self.row.id, version=self.row.version, state=State.FAILED, result=planted["result"],
-            error=planted["error"], memo=(("step", planted["memo"]),),
-        )  # fmt: skip
+            id=self.row.id,
+            version=self.row.version,
+            state=State.FAILED,
+            result=planted["result"],
+            error=planted["error"],
+            memo=(("step", planted["memo"]),),
+        )
         self.said.fails(
-            lambda: self.app.enqueue(options.job(planted["payload"])), lambda: storage.settle([outcome]),
-            lambda: storage.claim(CLAIM), storage.stats,
-        )  # fmt: skip
+            lambda: self.app.enqueue(options.job(planted["payload"])),
+            lambda: storage.settle([outcome]),
+            lambda: storage.claim(CLAIM),
+            storage.stats,
+        )
 
     def http(self) -> None:
         job = {"task": "t", "args": [self.planted["payload"]], "headers": {"h": self.planted["header"]}}
@@ -150,9 +156,11 @@ class Run:
             "memo": [["step", self.planted["memo"]]],
         }
         for method, path, body in (
-            ("POST", "/v1/jobs", job), ("POST", "/v1/work/settle", {"outcomes": [outcome]}), ("GET", "/v1/stats", None),
+            ("POST", "/v1/jobs", job),
+            ("POST", "/v1/work/settle", {"outcomes": [outcome]}),
+            ("GET", "/v1/stats", None),
             ("GET", "/readyz", None),
-        ):  # fmt: skip
+        ):
             content = b"" if body is None else json.dumps(body).encode()
             right = f"Bearer {self.planted['token']}"
             answer = ask(self.url, method, path, content, authorization=right, content_type="application/json")
@@ -176,17 +184,25 @@ class Run:
 
 def commands(said: Said, url: str, planted: dict[str, str]) -> None:
     for words in (
-        ("jobs", "list"), ("enqueue", "t", planted["payload"]), ("doctor",), ("doctor", "--json"), ("stats", "--json"),
-        ("migrate",), ("limits", "set", "x", "--slots", "1"),
-    ):  # fmt: skip
+        ("jobs", "list"),
+        ("enqueue", "t", planted["payload"]),
+        ("doctor",),
+        ("doctor", "--json"),
+        ("stats", "--json"),
+        ("migrate",),
+        ("limits", "set", "x", "--slots", "1"),
+    ):
         said.command(*words, "--url", url)
 
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_no_error_of_a_server_shows_a_secret(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG)
     planted = {name: f"planted-{name}-{secrets.token_hex(6)}" for name in NAMES}

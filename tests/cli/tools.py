@@ -22,9 +22,15 @@ class Command:
     def __init__(self, *args: str, cwd: Path, **environment: str) -> None:
         inherited = {name: value for name, value in os.environ.items() if name != "TREADLE_URL"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "treadle", *args], cwd=cwd, env={**inherited, **environment}, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "treadle", *args],
+            cwd=cwd,
+            env={**inherited, **environment},
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
         self.said: list[str] = []
         self.data: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()

@@ -60,9 +60,14 @@ async def test_a_job_is_stored_until_it_is_due_and_its_payload_arrives_as_it_was
     assert len(answer["jobId"]) == 26
     _, job = await call("GET", f"/jobs/{answer['jobId']}")
     assert job == {
-        "jobId": answer["jobId"], "state": "scheduled", "payload": payload, "dueTime": NOW + 10, "pickupTime": None,
-        "attempts": 0, "lastError": None,
-    }  # fmt: skip
+        "jobId": answer["jobId"],
+        "state": "scheduled",
+        "payload": payload,
+        "dueTime": NOW + 10,
+        "pickupTime": None,
+        "attempts": 0,
+        "lastError": None,
+    }
     assert (await call("GET", "/v1/queues"))[1]["queues"][0]["name"] == "delayed"  # the API is there beside it
 
 
@@ -120,8 +125,12 @@ async def test_posting_may_be_repeated(call: Delayed) -> None:
 async def test_stats_and_taking_back(call: Delayed, clock: HandClock) -> None:
     _, answer = await call("POST", "/", {"payload": "x", "dueTime": NOW + 10})
     assert (await call("GET", "/stats"))[1] == {
-        "backlog": 1, "due": 0, "unacked": 0, "failed": 0, "oldestDueAgeSec": None,
-    }  # fmt: skip
+        "backlog": 1,
+        "due": 0,
+        "unacked": 0,
+        "failed": 0,
+        "oldestDueAgeSec": None,
+    }
     assert await call("DELETE", f"/jobs/{answer['jobId']}") == (204, None)
     assert (await call("GET", "/stats"))[1]["backlog"] == 0
     for method in ("GET", "DELETE"):

@@ -279,9 +279,21 @@ async def test_a_worker_that_is_killed_leaves_no_command_behind(tmp_path: Path) 
     (tmp_path / "family.py").write_text(FAMILY)
     words = f"{sys.executable} {tmp_path / 'family.py'} {tmp_path / 'pids'}"
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "treadle", "up", "--face", "delayed", "--host", "127.0.0.1", "--port", "0",
-        "--command", words, cwd=tmp_path, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "treadle",
+        "up",
+        "--face",
+        "delayed",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--command",
+        words,
+        cwd=tmp_path,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
     try:
         async with App(f"sqlite:///{tmp_path / 'treadle.db'}") as app:
             await app.stub("delayed.job", queue="delayed").enqueue("x")
@@ -331,8 +343,15 @@ async def test_an_id_of_a_sender_is_percent_coded() -> None:
 
 
 async def test_a_command_gets_no_credentials_but_those_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = ("TREADLE_TOKEN", "TREADLE_URL", "TREADLE_WEBHOOK", "REDIS_HOST", "PGPASSWORD", "AWS_SECRET_ACCESS_KEY",
-              "DATABASE_URL")  # fmt: skip
+    secret = (
+        "TREADLE_TOKEN",
+        "TREADLE_URL",
+        "TREADLE_WEBHOOK",
+        "REDIS_HOST",
+        "PGPASSWORD",
+        "AWS_SECRET_ACCESS_KEY",
+        "DATABASE_URL",
+    )
     for name in secret:
         monkeypatch.setenv(name, f"planted-{name}")
     monkeypatch.setenv("OWN_SETTING", "planted-mine")
@@ -341,8 +360,9 @@ async def test_a_command_gets_no_credentials_but_those_that_were_named(monkeypat
     async with app, Worker(app, poll=0.05):
         found = await (await app.stub("delayed.job", queue="delayed").enqueue("x")).result(30)
     assert sorted(line for line in found.splitlines() if "planted" in line) == [
-        "OWN_SETTING=planted-mine", "PGPASSWORD=planted-PGPASSWORD",
-    ]  # fmt: skip
+        "OWN_SETTING=planted-mine",
+        "PGPASSWORD=planted-PGPASSWORD",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,19 @@ async def test_the_life_of_a_job(queue: Queue, clock: HandClock) -> None:
     job = await queue.create("bin", input_addr="in")
     born = int(clock() * 1000)
     assert job == {
-        "job_id": job["job_id"], "binary_addr": "bin", "input_addr": "in", "output_addr": None, "created_at": born,
-        "updated_at": born, "completed_at": None, "status": "pending", "run_attempts": 0, "abandon_count": 0,
-        "failure": None, "runner_id": None,
-    }  # fmt: skip
+        "job_id": job["job_id"],
+        "binary_addr": "bin",
+        "input_addr": "in",
+        "output_addr": None,
+        "created_at": born,
+        "updated_at": born,
+        "completed_at": None,
+        "status": "pending",
+        "run_attempts": 0,
+        "abandon_count": 0,
+        "failure": None,
+        "runner_id": None,
+    }
     uuid.UUID(job["job_id"])
     clock.advance(1)
     active = await queue.claim(A.upper())

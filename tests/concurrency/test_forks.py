@@ -217,8 +217,12 @@ asyncio.run(main())
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///jobs.db"])
 def test_a_keyboard_interrupt_that_a_task_raises_is_a_failed_attempt(tmp_path: Path, url: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED.replace("URL", repr(url))], cwd=tmp_path, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", INTERRUPTED.replace("URL", repr(url))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert ran.stdout.splitlines() == ["error", "error", "went on"], ran.stderr
     assert ran.returncode == 0

@@ -34,9 +34,23 @@ from treadle import (
 from treadle.core.argument_names import ELSEWHERE
 from treadle.tasks.options import When
 
-KINDS: dict[str, Any] = {each.__name__: each for each in (
-    AIMD, Abort, App, Defer, Key, Limit, Redrive, Retry, Sizes, When, Worker, at_least,
-)}  # fmt: skip
+KINDS: dict[str, Any] = {
+    each.__name__: each
+    for each in (
+        AIMD,
+        Abort,
+        App,
+        Defer,
+        Key,
+        Limit,
+        Redrive,
+        Retry,
+        Sizes,
+        When,
+        Worker,
+        at_least,
+    )
+}
 KINDS["cron"] = App.cron
 
 
@@ -44,20 +58,38 @@ KINDS["cron"] = App.cron
     ("kind", "args", "wrong", "meant"),
     [
         (Retry, (), "max_retries", "did you mean attempts=, which counts the first try too?"),  # Celery, dramatiq
-        (Retry, (), "max", None), (Retry, (), "attempt", "attempts="),
-        (Retry, (), "interval", "base="), (Retry, (), "retry_backoff_max", "max="),  # RQ, Celery
-        (Retry, (), "max_backoff", "max="), (Retry, (), "min_backoff", "base="),  # dramatiq
-        (Limit, ("a",), "concurrency", "slots="), (Limit, ("a",), "window", "per="), (Limit, ("a",), "slot", "slots="),
-        (Key, ("a",), "ttl", "window="), (Defer, (), "countdown", "Defer(30)"), (Defer, (), "seconds", "Defer(30)"),
-        (Defer, (), "eta", "until="), (Abort, (), "reason", "message="), (Redrive, (), "max_retries", "max_times="),
-        (AIMD, (), "multiplier", "factor="), (Sizes, (), "payloads", "payload="),
-        (App, (), "broker", "url="), (App, (), "retires", "retry="), (App, (), "max_retries", "retry=Retry(attempts="),
-        (Worker, (None,), "concurency", "concurrency="), (Worker, (None,), "max_jobs", "concurrency="),
-        (Worker, (None,), "queue", "queues="), (When, (), "needs", "need="), (at_least, (1,), "off", "of="),
-        (at_least, (), "count", "at_least(2)"), (flow, (), "wehn", "when="), (gather, (), "wen", "when="),
-        (chain, (), "pass_results", "pass_result="), (flow().then, (), "scop", "scope="),
+        (Retry, (), "max", None),
+        (Retry, (), "attempt", "attempts="),
+        (Retry, (), "interval", "base="),
+        (Retry, (), "retry_backoff_max", "max="),  # RQ, Celery
+        (Retry, (), "max_backoff", "max="),
+        (Retry, (), "min_backoff", "base="),  # dramatiq
+        (Limit, ("a",), "concurrency", "slots="),
+        (Limit, ("a",), "window", "per="),
+        (Limit, ("a",), "slot", "slots="),
+        (Key, ("a",), "ttl", "window="),
+        (Defer, (), "countdown", "Defer(30)"),
+        (Defer, (), "seconds", "Defer(30)"),
+        (Defer, (), "eta", "until="),
+        (Abort, (), "reason", "message="),
+        (Redrive, (), "max_retries", "max_times="),
+        (AIMD, (), "multiplier", "factor="),
+        (Sizes, (), "payloads", "payload="),
+        (App, (), "broker", "url="),
+        (App, (), "retires", "retry="),
+        (App, (), "max_retries", "retry=Retry(attempts="),
+        (Worker, (None,), "concurency", "concurrency="),
+        (Worker, (None,), "max_jobs", "concurrency="),
+        (Worker, (None,), "queue", "queues="),
+        (When, (), "needs", "need="),
+        (at_least, (1,), "off", "of="),
+        (at_least, (), "count", "at_least(2)"),
+        (flow, (), "wehn", "when="),
+        (gather, (), "wen", "when="),
+        (chain, (), "pass_results", "pass_result="),
+        (flow().then, (), "scop", "scope="),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_name_is_answered_with_the_right_one(kind: Any, args: Any, wrong: str, meant: str | None) -> None:
     if meant is None:
         kind(*args, **{wrong: 3})

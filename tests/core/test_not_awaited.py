@@ -96,8 +96,11 @@ def methods() -> Iterator[tuple[str, str]]:
 
 
 def test_the_groups_are_all_there_are(shop: App) -> None:
-    mine = {f"app.{name}" for name, value in vars(shop).items()
-            if not name.startswith("_") and type(value).__module__.startswith("treadle.admin")}  # fmt: skip
+    mine = {
+        f"app.{name}"
+        for name, value in vars(shop).items()
+        if not name.startswith("_") and type(value).__module__.startswith("treadle.admin")
+    }
     assert mine <= set(GROUPS)
 
 

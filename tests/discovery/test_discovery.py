@@ -249,9 +249,12 @@ def odd_packets(chance: random.Random, count: int) -> Iterator[bytes]:
     """Noise, and good packets with a few bytes changed: labels, pointers, counts and lengths."""
     name = ("evil", *name_of(QUEUES[0]))
     answers = (
-        Answer(name, SRV, Target(("h", "local"), 80), 120), Answer(name, TXT, {"a": "b"}, 1),
-        Answer(("h", "local"), A, "127.0.0.1", 1), Answer(name, 28, "::1", 1), Answer(name, PTR, name, 1),
-    )  # fmt: skip
+        Answer(name, SRV, Target(("h", "local"), 80), 120),
+        Answer(name, TXT, {"a": "b"}, 1),
+        Answer(("h", "local"), A, "127.0.0.1", 1),
+        Answer(name, 28, "::1", 1),
+        Answer(name, PTR, name, 1),
+    )
     good = encode(Packet(is_response=True, questions=(Question(name, PTR),), answers=answers))
     for number in range(count):
         raw = bytearray(chance.randbytes(chance.randrange(200)) if number % 4 == 0 else good)
@@ -316,9 +319,15 @@ async def started(folder: Path, where: Place, *words: str) -> AsyncIterator[Proc
     for name in ("TREADLE_SERVER", "SERVAL_NODE_URL", "TREADLE_URL"):
         environment.pop(name, None)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "treadle", *words, cwd=folder, env=environment, stderr=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-m",
+        "treadle",
+        *words,
+        cwd=folder,
+        env=environment,
+        stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     made = Process(process)
     try:
         yield made

@@ -14,13 +14,26 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/internals/coverage.md"
 # Rows whose named tests did not show them, when somebody read the tests; see the mark `shows`.
 WEAK = {
-    "2.3 `complete`", "A-19 redrive when idle", "A-32 each job ever seen", "A-9 a job that kills its worker",
-    "B20", "B21", "B30", "B52", "SJ 1.7 what is like one that waits", "W12",
-    "WE 15 events", "WE 16 lists, what runs, figures", "WE 18 pub/sub not under the prefix",
-    "WE 2 what a job may read of itself", "Y13", "batching unheeded for items that skip the queue",
-    "deleting a job with its children", "dependency with a timeout, on ids not known yet",
+    "2.3 `complete`",
+    "A-19 redrive when idle",
+    "A-32 each job ever seen",
+    "A-9 a job that kills its worker",
+    "B20",
+    "B21",
+    "B30",
+    "B52",
+    "SJ 1.7 what is like one that waits",
+    "W12",
+    "WE 15 events",
+    "WE 16 lists, what runs, figures",
+    "WE 18 pub/sub not under the prefix",
+    "WE 2 what a job may read of itself",
+    "Y13",
+    "batching unheeded for items that skip the queue",
+    "deleting a job with its children",
+    "dependency with a timeout, on ids not known yet",
     "instructions not returned are an error",
-}  # fmt: skip
+}
 HOMES = (ROOT / "tests", ROOT / "src/treadle/testing/conformance", ROOT / "src/treadle/testing")
 
 
@@ -28,8 +41,11 @@ def rows() -> list[str]:
     """The rows of its tables, without their heads."""
     lines = PAGE.read_text().splitlines()
     heads = {number - 1 for number, line in enumerate(lines) if line.startswith("|---")}
-    return [line for number, line in enumerate(lines) if re.match(r"\| ?\S", line) and number not in heads
-            and not line.startswith("|---")]  # fmt: skip
+    return [
+        line
+        for number, line in enumerate(lines)
+        if re.match(r"\| ?\S", line) and number not in heads and not line.startswith("|---")
+    ]
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from treadle import (
     Retry,
     Worker,
     current,
-)  # fmt: skip
+)
 from treadle.testing import HandClock, drain
 
 

@@ -25,7 +25,7 @@ from treadle import (
     at_least,
     current,
     flow,
-)  # fmt: skip
+)
 from treadle.core.model import Held
 from treadle.errors import BadResult, NestedTransaction
 from treadle.execution.context import NotRunning

@@ -23,7 +23,7 @@ from treadle import (
     TooLarge,
     UnknownJob,
     current,
-)  # fmt: skip
+)
 from treadle.core.model import Claim, Outcome, Presence
 from treadle.testing import HandClock, drain
 from treadle.workflow.signals import signal_row

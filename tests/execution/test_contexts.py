@@ -51,8 +51,11 @@ class Tasks:
             return [(TENANT.get(), decimal.getcontext().prec, "no step") for _ in items]
 
         self.all: tuple[Callable[[], Awaitable[Any]], ...] = (
-            coroutine.enqueue, thread.enqueue, inline.enqueue, lambda: batch.enqueue(1),
-        )  # fmt: skip
+            coroutine.enqueue,
+            thread.enqueue,
+            inline.enqueue,
+            lambda: batch.enqueue(1),
+        )
 
         @app.task(name="asks")
         async def asks() -> list[Seen]:

@@ -207,12 +207,21 @@ class LeavingAbort(Abort):
 @pytest.mark.parametrize(
     "error",
     [
-        SystemExit(3), asyncio.CancelledError(), BaseExceptionGroup("g", [SystemExit(1)]), Wordless(), Leaving(),
-        LeavingAbort(), StopIteration(), StopAsyncIteration(), GeneratorExit(), TimeoutError(), MemoryError(),
+        SystemExit(3),
+        asyncio.CancelledError(),
+        BaseExceptionGroup("g", [SystemExit(1)]),
+        Wordless(),
+        Leaving(),
+        LeavingAbort(),
+        StopIteration(),
+        StopAsyncIteration(),
+        GeneratorExit(),
+        TimeoutError(),
+        MemoryError(),
         RecursionError("deep"),
     ],
     ids=lambda error: type(error).__name__,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_nothing_a_task_raises_harms_the_worker(app: App, kind: str, error: BaseException) -> None:
     def body() -> None:

@@ -33,8 +33,14 @@ CLIENTS = (("worker1",), ("producer",), ("worker1", "producer"), ("worker1", "wo
 SERVER = (("server",), ("server",), ("server", "worker1"), ("worker2", "server", "producer"))
 
 
-async def kill_rounds(stage: Stage, folder: Path, rounds: int, jobs_per_round: int, chance: random.Random,
-                      say: Callable[[str], None] = lambda _: None) -> Found:  # fmt: skip
+async def kill_rounds(
+    stage: Stage,
+    folder: Path,
+    rounds: int,
+    jobs_per_round: int,
+    chance: random.Random,
+    say: Callable[[str], None] = lambda _: None,
+) -> Found:
     """Two workers and a producer; each round kills one, the other or all of them, and starts them anew. Where there
     is a server, every second round kills it too."""
     found, serial, url = Found(), 0, stage.direct
@@ -46,9 +52,14 @@ async def kill_rounds(stage: Stage, folder: Path, rounds: int, jobs_per_round: i
         serial += 1
         ledgers[role] = folder / f"{serial}.ledger"
         processes[role] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.workload", role.rstrip("12"), url, str(ledgers[role]),
+            sys.executable,
+            "-m",
+            "tests.faults.workload",
+            role.rstrip("12"),
+            url,
+            str(ledgers[role]),
             str(jobs_per_round),
-        )  # fmt: skip
+        )
 
     async def end(role: str) -> bool:
         """Start it anew, whether it is killed or has ended by itself meanwhile. -> whether it was killed"""

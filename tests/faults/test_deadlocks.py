@@ -81,10 +81,12 @@ async def test_two_who_enqueue_with_the_same_keys() -> None:
             low, high = (it.sell.options(key=f"{attempt} {name}") for name in ("a", "b"))
             first, second = high.job(1), low.job(1)
             answers = await deadlock(
-                stage, "enqueue_keyed",
-                partial(it.app.enqueue, first), partial(it.app.enqueue, [low.job(2), high.job(2)]),
+                stage,
+                "enqueue_keyed",
+                partial(it.app.enqueue, first),
+                partial(it.app.enqueue, [low.job(2), high.job(2)]),
                 partial(it.app.enqueue, second),
-            )  # fmt: skip
+            )
             assert [job.id for job in answers] == [second.id, first.id]
             it.stored.update(job.id for job in answers)
             if undone(stage, "enqueue_keyed"):

@@ -326,9 +326,14 @@ async def test_a_process_that_is_killed_there(tmp_path: Path, point: str) -> Non
 
     async def run(point: str) -> tuple[int, str]:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, str(program), url, str(ledger), point, stdout=asyncio.subprocess.PIPE,
+            sys.executable,
+            str(program),
+            url,
+            str(ledger),
+            point,
+            stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+        )
         out, _ = await child.communicate()
         return child.returncode or 0, out.decode().strip()
 

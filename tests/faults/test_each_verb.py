@@ -63,9 +63,7 @@ class Scene:
 
     def done(self) -> Outcome:
         more = (self.job(self.c),)
-        return Outcome(
-            id=self.a, version=self.row.version, state=State.SUCCEEDED, attempt=1, result="1", then=more
-        )  # fmt: skip
+        return Outcome(id=self.a, version=self.row.version, state=State.SUCCEEDED, attempt=1, result="1", then=more)
 
     async def states(self) -> dict[str, tuple[State, int]]:
         ids = (self.a, self.b, self.c)

@@ -119,9 +119,19 @@ async def pruning(storage: Any, clock: HandClock) -> None:
 
 
 SCENARIOS: list[Scenario] = [
-    enqueue, claim, retry, defer, children, fan_in, workflow_end, dead_letter, lost_worker, retry_of_a_dead_job,
-    schedule_tick, pruning,
-]  # fmt: skip
+    enqueue,
+    claim,
+    retry,
+    defer,
+    children,
+    fan_in,
+    workflow_end,
+    dead_letter,
+    lost_worker,
+    retry_of_a_dead_job,
+    schedule_tick,
+    pruning,
+]
 
 
 class Caller:

@@ -43,11 +43,23 @@ def test_timedelta_is_as_good_as_seconds() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"attempts": 0}, {"attempts": -1}, {"attempts": 2.5}, {"attempts": True}, {"attempts": "3"}, {"base": -1},
-        {"base": "1"}, {"max": float("nan")}, {"max": float("inf")}, {"factor": 0.5}, {"factor": float("inf")},
-        {"factor": "2"}, {"jitter": 1.5}, {"jitter": -0.1}, {"jitter": None},
+        {"attempts": 0},
+        {"attempts": -1},
+        {"attempts": 2.5},
+        {"attempts": True},
+        {"attempts": "3"},
+        {"base": -1},
+        {"base": "1"},
+        {"max": float("nan")},
+        {"max": float("inf")},
+        {"factor": 0.5},
+        {"factor": float("inf")},
+        {"factor": "2"},
+        {"jitter": 1.5},
+        {"jitter": -0.1},
+        {"jitter": None},
     ],
-)  # fmt: skip
+)
 def test_a_policy_out_of_range_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="retry"):
         Retry(**fields)

@@ -12,8 +12,11 @@ from treadle.storage.memory import MemoryStorage
 from treadle.testing import HandClock
 
 GOLDEN = {  # RULES -> what they make of these calls
-    1: "8af780b20ab6e0bd", 3: "a27c86cf07823fac", 4: "f46222eb8bfbfd8f", 5: "9ca555d73f4937dd",
-}  # fmt: skip
+    1: "8af780b20ab6e0bd",
+    3: "a27c86cf07823fac",
+    4: "f46222eb8bfbfd8f",
+    5: "9ca555d73f4937dd",
+}
 
 
 async def test_what_a_verb_does_to_the_rows_has_a_number() -> None:

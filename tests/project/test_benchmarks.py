@@ -75,8 +75,13 @@ def test_a_goal_without_anybody_to_compare_with_is_a_figure() -> None:
 
 def test_numbers_have_three_digits() -> None:
     assert [goals.number(it) for it in (None, 0.03412, 12.345, 999.0, 1234.0, 117_654.0)] == [
-        "-", "0.0341", "12.3", "999", "1,230", "118,000",
-    ]  # fmt: skip
+        "-",
+        "0.0341",
+        "12.3",
+        "999",
+        "1,230",
+        "118,000",
+    ]
 
 
 # --- who and what
@@ -86,8 +91,12 @@ def test_systems_are_chosen_by_peer_storage_or_both() -> None:
     assert {it.name for it in chosen(["huey"], ["sqlite"])} == {"huey@sqlite-off", "huey@sqlite-full"}
     assert [it.name for it in chosen(["huey@redis"], [])] == ["huey@redis"]
     assert {it.storage for it in chosen(["treadle"], [])} == {
-        "postgres", "redis", "redis-aof", "sqlite-normal", "sqlite-full",
-    }  # fmt: skip
+        "postgres",
+        "redis",
+        "redis-aof",
+        "sqlite-normal",
+        "sqlite-full",
+    }
     with pytest.raises(NoSuch, match="there are arq, celery"):
         chosen(["huye"], [])
     with pytest.raises(NoSuch, match="expected some of postgres"):
@@ -97,9 +106,7 @@ def test_systems_are_chosen_by_peer_storage_or_both() -> None:
 def test_systems_take_turns_within_a_measure_and_measures_within_a_round() -> None:
     pair = chosen(["treadle@redis", "saq@redis"], [])
     steps = [(turn, cell.name, system.peer) for turn, cell, system in run.plan(pair, ["core", "both"], 2, "full")]
-    assert steps == [
-        (turn, cell, peer) for turn in (1, 2) for cell in ("core", "both") for peer in ("treadle", "saq")
-    ]  # fmt: skip
+    assert steps == [(turn, cell, peer) for turn in (1, 2) for cell in ("core", "both") for peer in ("treadle", "saq")]
 
 
 def test_every_system_has_an_adapter_and_pins_with_hashes_and_without_an_index() -> None:
@@ -338,8 +345,10 @@ def test_processes_leave_when_the_harness_is_gone(place: SqlitePlace, tmp_path: 
     start += "print(subprocess.Popen(sys.argv[1:]).pid, flush=True); time.sleep(60)"
     parent = subprocess.Popen(
         [sys.executable, "-c", start, sys.executable, "-m", "benchmarks.adapters.treadle", "worker"],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "BENCH": json.dumps(words), "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BENCH": json.dumps(words), "PYTHONPATH": str(ROOT)},
+    )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     parent.kill()

@@ -110,9 +110,11 @@ def test_a_wrong_entry_is_refused_with_the_nearest_name(tmp_path: Path, text: st
 def test_the_table_shows_ratios_marks_and_reasons_within_100_columns() -> None:
     plain = ONE._replace(row="plain")
     figures = {
-        plain: [Figure(rate=12_345.0)], plain._replace(workers=4): [Figure(rate=20_000.0)],
-        ONE: [Figure(rate=10.0, plain=100.0)], FOUR: [Figure(rate=95.0, plain=100.0)],
-    }  # fmt: skip
+        plain: [Figure(rate=12_345.0)],
+        plain._replace(workers=4): [Figure(rate=20_000.0)],
+        ONE: [Figure(rate=10.0, plain=100.0)],
+        FOUR: [Figure(rate=95.0, plain=100.0)],
+    }
     text = table.page(figures, judged(figures, []))
     assert "| plain   |  12,345 | 20,000 |" in text
     assert "| tenants | 0.10 <! |   0.95 |" in text

@@ -64,8 +64,9 @@ async def test_a_cron_line_with_arguments_and_two_schedules_of_one_task(app: App
     clock.moment = datetime(2026, 7, 1, 0, 30, tzinfo=UTC).timestamp()
     await pass_time(app, clock, 3600, 900)
     assert seen == [("new", "2026-07-01T01:00:00+00:00"), ("all", "2026-07-01T01:00:00+00:00")] or sorted(seen) == [
-        ("all", "2026-07-01T01:00:00+00:00"), ("new", "2026-07-01T01:00:00+00:00"),
-    ]  # fmt: skip
+        ("all", "2026-07-01T01:00:00+00:00"),
+        ("new", "2026-07-01T01:00:00+00:00"),
+    ]
     [hourly, nightly] = await app.schedules.list()
     assert (hourly.name, nightly.name) == ("hourly", "nightly")
     assert nightly.timing == "0 3 * * * (Europe/Paris)"
@@ -437,12 +438,16 @@ async def test_mistakes_are_told_where_they_are_written(app: App) -> None:
     async def under() -> None: ...
 
     for wrong in (
-        lambda: app.cron("0 0 30 2 *"), lambda: app.cron("nonsense"), lambda: app.cron("@daily", tz="Mars/Olympus"),
-        lambda: app.every(0), lambda: app.schedule(3),  # type: ignore[arg-type]
+        lambda: app.cron("0 0 30 2 *"),
+        lambda: app.cron("nonsense"),
+        lambda: app.cron("@daily", tz="Mars/Olympus"),
+        lambda: app.every(0),
+        lambda: app.schedule(3),  # type: ignore[arg-type]
         lambda: app.every(5, args=[1], catch_up="some")(f),  # type: ignore[arg-type]
         lambda: app.every(5, args=[1], overlap="never")(f),  # type: ignore[arg-type]
-        lambda: app.every(5)(under), lambda: app.every(5, args=[1], name="a b")(f),
-    ):  # fmt: skip
+        lambda: app.every(5)(under),
+        lambda: app.every(5, args=[1], name="a b")(f),
+    ):
         with pytest.raises(BadOption):
             wrong()
     with pytest.raises(TypeError, match="missing"):

@@ -74,9 +74,16 @@ class Command:
 @asynccontextmanager
 async def command(folder: Path, *words: str, **environment: str) -> AsyncIterator[Command]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "treadle", *words, cwd=folder, stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env=CLEAN | environment,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "treadle",
+        *words,
+        cwd=folder,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=CLEAN | environment,
+    )
     made = Command(process)
     try:
         yield made
@@ -87,9 +94,16 @@ async def command(folder: Path, *words: str, **environment: str) -> AsyncIterato
 async def answer(folder: Path, *words: str, **environment: str) -> Any:
     """What a command says as JSON."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "treadle", *words, "--json", cwd=folder, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL, env=CLEAN | environment,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "treadle",
+        *words,
+        "--json",
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=CLEAN | environment,
+    )
     out, _ = await process.communicate()
     return json.loads(out)
 

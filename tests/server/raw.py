@@ -75,9 +75,7 @@ def parsed(raw: bytes) -> Answer:
     return Answer(int(line.split()[1]), headers, content)
 
 
-def ask(
-    url: str, method: str, path: str, body: bytes | None = None, **headers: str | None
-) -> Answer:  # fmt: skip
+def ask(url: str, method: str, path: str, body: bytes | None = None, **headers: str | None) -> Answer:
     """One request on a connection of its own. `_` in a header's name is `-`; None leaves out Host."""
     parts = urlsplit(url)
     named = {"host": parts.netloc, "connection": "close", **{name.replace("_", "-"): v for name, v in headers.items()}}

@@ -180,9 +180,14 @@ async def test_a_client_of_a_queue_reads_a_bounded_answer(
     with hostile(answer) as url:
         async with Client(url, patient=False) as client:
             calls = [
-                client.ping(), client.claim("r", 0.0), client.create("a" * 64, None), client.get("j"),
-                client.list(None), client.complete("j", "r", "completed", "a" * 64), client.put(file),
-            ]  # fmt: skip
+                client.ping(),
+                client.claim("r", 0.0),
+                client.create("a" * 64, None),
+                client.get("j"),
+                client.list(None),
+                client.complete("j", "r", "completed", "a" * 64),
+                client.put(file),
+            ]
             for call in calls:
                 with pytest.raises(StorageUnavailable, match=r"at most 1,048,576 bytes|no answer in time|eader"):
                     await call

@@ -23,9 +23,14 @@ class Client:
         self.url, self.session = url, session
 
     async def __call__(
-        self, method: str, path: str, body: Any = None, token: str | None = None, raw: bytes | None = None,
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str | None = None,
+        raw: bytes | None = None,
         headers: dict[str, str] | None = None,
-    ) -> tuple[int, Any]:  # fmt: skip
+    ) -> tuple[int, Any]:
         sent = dict(headers or {})
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
@@ -252,7 +257,7 @@ async def test_an_id_of_ones_own_is_created_once(call: Client) -> None:
         ("GET", "/v1/nothing", None, None, 404, "not_found"),
         ("PATCH", "/v1/jobs", None, None, 405, "wrong_method"),
     ],
-)  # fmt: skip
+)
 async def test_what_is_refused_is_refused_in_one_shape_and_stores_nothing(
     session: aiohttp.ClientSession, method: str, path: str, raw: bytes | None, kind: str | None, status: int, error: str
 ) -> None:

@@ -128,8 +128,14 @@ async def test_a_program_notices_nothing(site: Site, way: Way) -> None:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 async def test_a_body_without_a_type_is_refused(site: Site, way: Way) -> None:
-    forms = (None, "", "text/plain", "text/plain;a=application/json", "application/x-www-form-urlencoded",
-             "multipart/form-data; boundary=x")  # fmt: skip
+    forms = (
+        None,
+        "",
+        "text/plain",
+        "text/plain;a=application/json",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+    )
     for kind in forms:
         if way.method == "PUT" and way.path == "/blob":  # a page has to ask before it may PUT, and is refused
             break
@@ -215,12 +221,16 @@ def test_two_hosts_are_refused() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Settings(origins=("https://app.example.org/",)), lambda: Settings(origins=("app.example.org",)),
-        lambda: Settings(origins=("null",)), lambda: Settings(origins=("*",)), lambda: Settings(hosts=("*",)),
-        lambda: Settings(hosts=("a.example.org:80",)), lambda: Settings(hosts=("A.example.org",)),
+        lambda: Settings(origins=("https://app.example.org/",)),
+        lambda: Settings(origins=("app.example.org",)),
+        lambda: Settings(origins=("null",)),
+        lambda: Settings(origins=("*",)),
+        lambda: Settings(hosts=("*",)),
+        lambda: Settings(hosts=("a.example.org:80",)),
+        lambda: Settings(hosts=("A.example.org",)),
         lambda: Settings(origins=("https://*.example.org",)),
     ],
-)  # fmt: skip
+)
 def test_settings_that_mean_nothing_or_too_much(make: Callable[[], Settings]) -> None:
     with pytest.raises(BadOption):
         make()
@@ -250,9 +260,11 @@ def test_callers_without_a_token_are_told_apart_by_their_network() -> None:
 async def test_answers_say_that_they_are_no_part_of_another_page(site: Site) -> None:
     way = WAYS["jobs"]
     for answer in (
-        await site(way), await site(way, origin=EVIL), await site(Way("GET", "/docs", b"")),
+        await site(way),
+        await site(way, origin=EVIL),
+        await site(Way("GET", "/docs", b"")),
         await site(Way("GET", "/v1/nothing", b"")),
-    ):  # fmt: skip
+    ):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]

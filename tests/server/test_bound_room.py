@@ -28,9 +28,10 @@ async def test_no_job_takes_room_of_the_own_limit_of_a_queue(sites: Sites, token
     for name in (f"queue:{OTHER}", f"queue:{MINE}", "queue:", "queue"):
         raw = new(limits=[[name, 1]])
         for path, body in (
-            ("/v1/jobs", {"task": "t", "queue": MINE, "limits": [name]}), ("/v1/work/enqueue", {"jobs": [raw]}),
+            ("/v1/jobs", {"task": "t", "queue": MINE, "limits": [name]}),
+            ("/v1/work/enqueue", {"jobs": [raw]}),
             ("/v1/work/enqueue", {"jobs": [new(), raw]}),
-        ):  # fmt: skip
+        ):
             status, answer = await sites.native("POST", path, body, token)
             assert (status, answer["details"]["option"]) == (422, "limits"), (path, answer)
     await sites.native("POST", "/v1/jobs", {"task": "t", "queue": MINE, "id": "run"}, token)
@@ -81,11 +82,14 @@ async def waits(monkeypatch: pytest.MonkeyPatch, session: aiohttp.ClientSession)
             yield Waits(serving.url, site, session)
 
 
-@pytest.mark.parametrize("more", [
-    {"token": "all", "queue": OTHER, "ids": ["nothing"]},  # of a token that has no right to the queue
-    {"token": "admin", "queue": OTHER, "ids": ["nothing"]},
-    {"token": "admin", "queue": OTHER, "tasks": {"another": [1, None]}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"token": "all", "queue": OTHER, "ids": ["nothing"]},  # of a token that has no right to the queue
+        {"token": "admin", "queue": OTHER, "ids": ["nothing"]},
+        {"token": "admin", "queue": OTHER, "tasks": {"another": [1, None]}},
+    ],
+)
 async def test_who_asks_for_other_jobs_takes_no_wake(waits: Waits, more: dict[str, Any]) -> None:
     """Each hint wakes one of those who wait for the same jobs; it was lost if that one asked for none of them."""
     token, queue = more.pop("token"), more.pop("queue")

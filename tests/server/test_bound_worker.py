@@ -21,8 +21,11 @@ from treadle.server.auth.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage
 from treadle.workflow.signals import signal_id
 
-TOKENS = (token("mine", *SCOPES, queues=("mine",)), token("two", *SCOPES, queues=("mine", "mine too")),
-          token("runner", "work", "read", queues=("mine",)))  # fmt: skip
+TOKENS = (
+    token("mine", *SCOPES, queues=("mine",)),
+    token("two", *SCOPES, queues=("mine", "mine too")),
+    token("runner", "work", "read", queues=("mine",)),
+)
 
 
 @pytest.fixture
@@ -209,8 +212,10 @@ async def test_doctor_checks_what_the_token_may_see_and_says_what_it_may_not(
     assert await asyncio.to_thread(run, ["doctor", "--url", url, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(each["name"], each["verdict"]) for each in found] == [
-        ("storage", "ok"), ("token", "warn"), ("workers", "ok"),
-    ]  # fmt: skip
+        ("storage", "ok"),
+        ("token", "warn"),
+        ("workers", "ok"),
+    ]
     assert found[1]["text"].startswith("bound to mine: ")
 
 

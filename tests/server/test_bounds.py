@@ -15,10 +15,13 @@ TOO_MANY = 10**9 + 1
 @pytest.mark.parametrize(
     "job",
     [
-        NewJob(id="a", task="t", limits=(("x", TOO_MANY),)), NewJob(id="a", task="t", priority=40_000),
-        NewJob(id="a", task="t", delay=1e12), NewJob(id="a", task="t", keep=-1.0), NewJob(id="a", task="t", need=2**40),
+        NewJob(id="a", task="t", limits=(("x", TOO_MANY),)),
+        NewJob(id="a", task="t", priority=40_000),
+        NewJob(id="a", task="t", delay=1e12),
+        NewJob(id="a", task="t", keep=-1.0),
+        NewJob(id="a", task="t", need=2**40),
     ],
-)  # fmt: skip
+)
 async def test_jobs(job: NewJob) -> None:
     storage = HttpStorage(memory_url(None))
     await storage.open()

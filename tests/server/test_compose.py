@@ -78,10 +78,15 @@ def test_the_image_has_what_its_commands_need() -> None:
 async def test_the_same_processes_do_what_it_says(tmp_path: Path) -> None:
     port, server = free_port(), valkey.shared()
     here = {
-        "API_HOST": "127.0.0.1", "API_PORT": str(port), "API_ENDPOINT": f"http://127.0.0.1:{port}",
-        "REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(server.port), "REDIS_DB": "9",
-        "JOB_COUNT": "12", "TIME_OFFSET_SEC": "2",
-    }  # fmt: skip
+        "API_HOST": "127.0.0.1",
+        "API_PORT": str(port),
+        "API_ENDPOINT": f"http://127.0.0.1:{port}",
+        "REDIS_HOST": "127.0.0.1",
+        "REDIS_PORT": str(server.port),
+        "REDIS_DB": "9",
+        "JOB_COUNT": "12",
+        "TIME_OFFSET_SEC": "2",
+    }
 
     def environment(name: str) -> dict[str, str]:
         # Everything REDIS_... is the machine's here, everything else as it stands there, but for addresses.

@@ -89,9 +89,13 @@ class Load:
 
 async def served(folder: Path, *words: str) -> Command:
     process = await asyncio.create_subprocess_exec(
-        *words, cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE, env=CLEAN,
-    )  # fmt: skip
+        *words,
+        cwd=folder,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=CLEAN,
+    )
     made = Command(process)
     try:
         await made.says("http://")
@@ -103,9 +107,23 @@ async def served(folder: Path, *words: str) -> Command:
 
 def server(url: str, port: int) -> tuple[str, ...]:
     return (
-        sys.executable, "-m", "treadle", "server", "--url", url, "--face", "queuey", "--face", "delayed", "--api",
-        "--host", "127.0.0.1", "--port", str(port), "--quiet",
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "treadle",
+        "server",
+        "--url",
+        url,
+        "--face",
+        "queuey",
+        "--face",
+        "delayed",
+        "--api",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--quiet",
+    )
 
 
 async def rows_of(app: App) -> dict[str, Record]:

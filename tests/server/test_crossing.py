@@ -75,12 +75,24 @@ def raw_jobs() -> Iterator[dict[str, Any]]:
     yield new(UNGIVEN, task="", payload=wanted, parent=READY)
     yield new(UNGIVEN, task="", payload=wanted, root=READY, parent=READY)
     for queue, limit in product(("treadle", MINE), (f"queue:{OTHER}", "shared")):
-        yield new(f"treadle:hold:{32 * '0'}", task="treadle.limit", queue=queue, lease=defaults.OWN_LEASE,
-                  key=f"treadle.limit {limit}", payload=json.dumps({"limit": limit, "seconds": 60}))  # fmt: skip
+        yield new(
+            f"treadle:hold:{32 * '0'}",
+            task="treadle.limit",
+            queue=queue,
+            lease=defaults.OWN_LEASE,
+            key=f"treadle.limit {limit}",
+            payload=json.dumps({"limit": limit, "seconds": 60}),
+        )
     schedule = {"name": "evil", "timing": {"type": "every", "seconds": 60.0}, "task": "t", "job": new(queue=OTHER)}
     for queue in ("treadle", MINE):
-        yield new("treadle:schedule:evil", task="treadle.schedule", queue=queue, lease=defaults.OWN_LEASE,
-                  key="treadle.schedule evil", payload=json.dumps(schedule))  # fmt: skip
+        yield new(
+            "treadle:schedule:evil",
+            task="treadle.schedule",
+            queue=queue,
+            lease=defaults.OWN_LEASE,
+            key="treadle.schedule evil",
+            payload=json.dumps(schedule),
+        )
     for queue in ("treadle", MINE):
         yield new("treadle:leader", task="treadle.leader", queue=queue, ran=True)
     yield new("treadle:leader")
@@ -150,18 +162,33 @@ def of_each(path: str, body: Any = None) -> list[Probe]:
     return [(path.replace("{id}", id), body) for id in (*IDS, SIGNAL)]
 
 
-HOLDS = [[{"id": id, "version": version, **more}] for id in IDS for version in (0, 1, 2)
-         for more in ({}, {"note": "mine"}, {"memo": [["step", "1"]]}, {"reach": [OTHER]})]  # fmt: skip
+HOLDS = [
+    [{"id": id, "version": version, **more}]
+    for id in IDS
+    for version in (0, 1, 2)
+    for more in ({}, {"note": "mine"}, {"memo": [["step", "1"]]}, {"reach": [OTHER]})
+]
 WATCHED = [[f"job:{id}"] for id in IDS] + [[f"queue:{OTHER}"], ["worker:theirs"], ["queue:treadle"]]
 RULES = [{"name": f"queue:{OTHER}", "slots": 5}, {"name": "shared", "slots": 5}]
 
 TABLE: dict[str, list[Probe]] = {
     "POST /v1/jobs": [("/v1/jobs", each) for each in native_jobs()],
-    "GET /v1/jobs": [(f"/v1/jobs?{query}", None) for query in (
-        "", f"queue={OTHER}", f"queue={MINE}", f"queue={MINE}&workflow={READY}", f"queue={MINE}&parent={RUNNING}",
-        f"queue={MINE}&label=blue", "queue=treadle", "task=t")],
+    "GET /v1/jobs": [
+        (f"/v1/jobs?{query}", None)
+        for query in (
+            "",
+            f"queue={OTHER}",
+            f"queue={MINE}",
+            f"queue={MINE}&workflow={READY}",
+            f"queue={MINE}&parent={RUNNING}",
+            f"queue={MINE}&label=blue",
+            "queue=treadle",
+            "task=t",
+        )
+    ],
     "POST /v1/jobs/batch": [
-        ("/v1/jobs/batch", {"jobs": [{"task": "t", "queue": MINE}, each]}) for each in native_jobs()],
+        ("/v1/jobs/batch", {"jobs": [{"task": "t", "queue": MINE}, each]}) for each in native_jobs()
+    ],
     "GET /v1/jobs/{id}": of_each("/v1/jobs/{id}"),
     "DELETE /v1/jobs/{id}": of_each("/v1/jobs/{id}"),
     "GET /v1/jobs/{id}/wait": of_each("/v1/jobs/{id}/wait?timeout=0"),
@@ -175,7 +202,8 @@ TABLE: dict[str, list[Probe]] = {
     "GET /v1/schedules/{name}": [("/v1/schedules/nightly", None)],
     "PUT /v1/schedules/{name}": [
         ("/v1/schedules/nightly", {"every": 5}),
-        ("/v1/schedules/mine", {"job": {"task": "t", "queue": OTHER}, "every": 5})],
+        ("/v1/schedules/mine", {"job": {"task": "t", "queue": OTHER}, "every": 5}),
+    ],
     "DELETE /v1/schedules/{name}": [("/v1/schedules/nightly", None)],
     "POST /v1/schedules/{name}/pause": [("/v1/schedules/nightly/pause", None)],
     "POST /v1/schedules/{name}/resume": [("/v1/schedules/nightly/resume", None)],
@@ -191,30 +219,51 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/work/hello": [("/v1/work/hello", {})],
     "POST /v1/work/enqueue": [("/v1/work/enqueue", {"jobs": [each]}) for each in raw_jobs()],
     "POST /v1/work/claim": [
-        ("/v1/work/claim", {**each, **more}) for each in claims() for more in ({}, {"max_lost": 3})],
+        ("/v1/work/claim", {**each, **more}) for each in claims() for more in ({}, {"max_lost": 3})
+    ],
     "POST /v1/work/heartbeat": [
         *[("/v1/work/heartbeat", {"worker": {"worker": "theirs"}, "holds": each}) for each in HOLDS],
         ("/v1/work/heartbeat", {"worker": {"worker": "theirs", "gone": True}}),
-        ("/v1/work/heartbeat", {"worker": {"worker": "w", "queues": [OTHER]}})],
+        ("/v1/work/heartbeat", {"worker": {"worker": "w", "queues": [OTHER]}}),
+    ],
     "POST /v1/work/settle": [
-        ("/v1/work/settle", {"outcomes": list(each)}) for each in (outcomes(), reports(), numbered()[::2])],
+        ("/v1/work/settle", {"outcomes": list(each)}) for each in (outcomes(), reports(), numbered()[::2])
+    ],
     "POST /v1/work/settle_claim": [
-        *[("/v1/work/settle_claim", {"outcomes": list(each), "claim": {"worker": "w#5", "queues": [], "limit": 0}})
-          for each in (outcomes(), numbered()[1::2])],
-        *[("/v1/work/settle_claim", {"outcomes": [], "claim": each}) for each in claims()]],
+        *[
+            ("/v1/work/settle_claim", {"outcomes": list(each), "claim": {"worker": "w#5", "queues": [], "limit": 0}})
+            for each in (outcomes(), numbered()[1::2])
+        ],
+        *[("/v1/work/settle_claim", {"outcomes": [], "claim": each}) for each in claims()],
+    ],
     "POST /v1/work/get": [("/v1/work/get", {"ids": [*IDS, SIGNAL, "treadle:schedule:1", "treadle:leader"]})],
-    "POST /v1/work/find": [("/v1/work/find", each) for each in (
-        {}, {"queue": OTHER}, {"queue": MINE}, {"queue": MINE, "ids": list(IDS)}, {"queue": MINE, "root": WAITING},
-        {"queue": MINE, "ahead_of": READY, "order": "line", "count": True}, {"queue": "treadle"})],
+    "POST /v1/work/find": [
+        ("/v1/work/find", each)
+        for each in (
+            {},
+            {"queue": OTHER},
+            {"queue": MINE},
+            {"queue": MINE, "ids": list(IDS)},
+            {"queue": MINE, "root": WAITING},
+            {"queue": MINE, "ahead_of": READY, "order": "line", "count": True},
+            {"queue": "treadle"},
+        )
+    ],
     "POST /v1/work/stats": [("/v1/work/stats", {})],
     "POST /v1/work/limits": [("/v1/work/limits", {}), ("/v1/work/limits", {"use": False})],
-    "POST /v1/work/set_limits": [("/v1/work/set_limits", {"changes": [each]}) for each in (
-        *[{"type": "set", "rule": rule} for rule in RULES], *[{"type": "declare", "rule": rule} for rule in RULES],
-        {"type": "pause", "name": f"queue:{OTHER}"}, {"type": "resume", "name": f"queue:{RESTING}"},
-        {"type": "pause", "name": "shared"})],
+    "POST /v1/work/set_limits": [
+        ("/v1/work/set_limits", {"changes": [each]})
+        for each in (
+            *[{"type": "set", "rule": rule} for rule in RULES],
+            *[{"type": "declare", "rule": rule} for rule in RULES],
+            {"type": "pause", "name": f"queue:{OTHER}"},
+            {"type": "resume", "name": f"queue:{RESTING}"},
+            {"type": "pause", "name": "shared"},
+        )
+    ],
     "POST /v1/work/prune": [("/v1/work/prune", {"limit": 9})],
     "POST /v1/work/watch": [("/v1/work/watch", {"topics": each, "timeout": 0}) for each in WATCHED],
-}  # fmt: skip
+}
 
 # The other protocols serve one queue of their own each, to which this token has no right.
 UUID = ids.UuidV7()
@@ -245,9 +294,10 @@ def token(name: str, *scopes: str, queues: tuple[str, ...] = ()) -> Token:
 
 
 TOKENS = (
-    token("admin", *SCOPES), token("all", *SCOPES, queues=(MINE,)),
+    token("admin", *SCOPES),
+    token("all", *SCOPES, queues=(MINE,)),
     *(token(scope, scope, queues=(MINE,)) for scope in SCOPES),
-)  # fmt: skip
+)
 
 
 class Sites:
@@ -291,26 +341,48 @@ async def furnish(sites: Sites) -> None:
     about = {"queue": OTHER, "payload": json.dumps([SECRET]), "labels": ["blue", SECRET], "headers": [["h", SECRET]]}
     limits = [[f"{SECRET}-limit", 1]]
     wanted = json.dumps({"job": WAITING, "signal": "approved"})
-    await sites.admin("/v1/work/enqueue", {"jobs": [
-        *[{"id": id, "task": f"{SECRET}.t", **about} for id in (RUNNING, ENDED, FAILED, WAITING)],
-        {"id": READY, "task": "t", "key": "t order-8", "limits": limits, "lane": SECRET, **about},
-        {"id": "other-shared", "task": "t", "key": " shared", **about},
-        {"id": WASI, "task": "wasi.run", "queue": QUEUE, "payload": json.dumps([SECRET, None])},
-        {"id": DELAYED, "task": defaults.DELAYED_TASK, "queue": defaults.DELAYED_QUEUE, "payload": json.dumps([SECRET]),
-         "headers": [["dueTime", "4e9"]]},
-    ]})  # fmt: skip
-    mark = {"id": f"treadle:once:{16 * '1'}", "task": "", "key": MARK, "queue": OTHER, "deadline": 3600,
-            "payload": json.dumps({"job": RUNNING, "once": "charge:7"}), "headers": [["h", SECRET]]}  # fmt: skip
+    await sites.admin(
+        "/v1/work/enqueue",
+        {
+            "jobs": [
+                *[{"id": id, "task": f"{SECRET}.t", **about} for id in (RUNNING, ENDED, FAILED, WAITING)],
+                {"id": READY, "task": "t", "key": "t order-8", "limits": limits, "lane": SECRET, **about},
+                {"id": "other-shared", "task": "t", "key": " shared", **about},
+                {"id": WASI, "task": "wasi.run", "queue": QUEUE, "payload": json.dumps([SECRET, None])},
+                {
+                    "id": DELAYED,
+                    "task": defaults.DELAYED_TASK,
+                    "queue": defaults.DELAYED_QUEUE,
+                    "payload": json.dumps([SECRET]),
+                    "headers": [["dueTime", "4e9"]],
+                },
+            ]
+        },
+    )
+    mark = {
+        "id": f"treadle:once:{16 * '1'}",
+        "task": "",
+        "key": MARK,
+        "queue": OTHER,
+        "deadline": 3600,
+        "payload": json.dumps({"job": RUNNING, "once": "charge:7"}),
+        "headers": [["h", SECRET]],
+    }
     await sites.admin("/v1/work/enqueue", {"jobs": [mark]})
     claim = {"queues": [[OTHER, 9]], "limit": 9, "lease": 3600}
     await sites.admin("/v1/work/claim", {"worker": "theirs#1", "ids": [RUNNING], **claim})
     await sites.admin("/v1/work/claim", {"worker": "theirs#2", "ids": [ENDED, FAILED, WAITING], **claim})
     signal = {"id": SIGNAL, "task": "", "payload": wanted, "queue": OTHER, "root": WAITING, "parent": WAITING}
-    said = await sites.admin("/v1/work/settle", {"outcomes": [
-        {"id": ENDED, "version": 1, "state": "succeeded", "result": json.dumps(SECRET)},
-        {"id": FAILED, "version": 1, "state": "failed", "reason": "error", "error": SECRET},
-        {"id": WAITING, "version": 1, "state": "waiting", "then": [signal], "after": [SIGNAL]},
-    ]})  # fmt: skip
+    said = await sites.admin(
+        "/v1/work/settle",
+        {
+            "outcomes": [
+                {"id": ENDED, "version": 1, "state": "succeeded", "result": json.dumps(SECRET)},
+                {"id": FAILED, "version": 1, "state": "failed", "reason": "error", "error": SECRET},
+                {"id": WAITING, "version": 1, "state": "waiting", "then": [signal], "after": [SIGNAL]},
+            ]
+        },
+    )
     assert {each["status"] for each in said["settled"]} == {"applied"}
     mine = [each["id"] for each in numbered()]
     await sites.admin("/v1/work/enqueue", {"jobs": [new(id) for id in mine]})
@@ -355,10 +427,17 @@ async def test_nothing_crosses(sites: Sites, name: str) -> None:
         assert not job["task"].startswith(("treadle.schedule", "treadle.limit", "treadle.leader")), row
 
 
-@pytest.mark.parametrize("call", [
-    "POST /v1/work/prune", "GET /v1/schedules", "PUT /v1/schedules/{name}", "PUT /v1/limits/{name}",
-    "POST /v1/work/set_limits", "POST /v1/queues/{name}/pause",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        "POST /v1/work/prune",
+        "GET /v1/schedules",
+        "PUT /v1/schedules/{name}",
+        "PUT /v1/limits/{name}",
+        "POST /v1/work/set_limits",
+        "POST /v1/queues/{name}/pause",
+    ],
+)
 async def test_what_belongs_to_every_queue_is_refused(session: aiohttp.ClientSession, call: str) -> None:
     client = Client(memory_url(None, Settings(tokens=TOKENS)), session)
     for path, body in TABLE[call]:

@@ -46,15 +46,23 @@ FILES = 24  # descriptors that may be more in use after the second half of the c
 MEMORY = 96 * 2**20  # bytes of the process, beside the rows that the calls have stored
 PACKETS = 20_000 * TIMES
 PATHS: tuple[tuple[str, str, Any], ...] = (
-    ("GET", "/v1/jobs/{}", None), ("GET", "/v1/jobs/{}/wait?timeout=0", None), ("GET", "/v1/jobs/{}/events", None),
-    ("GET", "/v1/jobs/{}/explain", None), ("POST", "/v1/jobs/{}/cancel", {"tree": True}),
+    ("GET", "/v1/jobs/{}", None),
+    ("GET", "/v1/jobs/{}/wait?timeout=0", None),
+    ("GET", "/v1/jobs/{}/events", None),
+    ("GET", "/v1/jobs/{}/explain", None),
+    ("POST", "/v1/jobs/{}/cancel", {"tree": True}),
     ("DELETE", "/v1/jobs/{}", None),
-    ("POST", "/v1/jobs/{}/retry", None), ("POST", "/v1/jobs/{}/run_now", None),
-    ("POST", "/v1/jobs/{}/signal", {"name": "s", "value": 1}), ("GET", "/v1/jobs?queue=q&parent={}", None),
-    ("GET", "/v1/jobs?queue=q&workflow={}&count=true", None), ("GET", "/v1/jobs?queue=far", None),
-    ("POST", "/v1/work/stats", {}), ("GET", "/v1/stats", None), ("GET", "/v1/workers", None),
+    ("POST", "/v1/jobs/{}/retry", None),
+    ("POST", "/v1/jobs/{}/run_now", None),
+    ("POST", "/v1/jobs/{}/signal", {"name": "s", "value": 1}),
+    ("GET", "/v1/jobs?queue=q&parent={}", None),
+    ("GET", "/v1/jobs?queue=q&workflow={}&count=true", None),
+    ("GET", "/v1/jobs?queue=far", None),
+    ("POST", "/v1/work/stats", {}),
+    ("GET", "/v1/stats", None),
+    ("GET", "/v1/workers", None),
     ("GET", "/v1/limits", None),
-)  # fmt: skip
+)
 
 
 class Thief(Dice):
@@ -77,19 +85,32 @@ class Thief(Dice):
 
 def _far(id: str, **more: Any) -> NewJob:
     facts = {
-        "task": MARK, "queue": "far", "payload": json.dumps([MARK]), "labels": (MARK,), "headers": ((MARK, MARK),),
-        "lane": "far-lane", "keep": 10.0**6, "keep_failed": 10.0**6, "limits": (("far-limit", 1),), **more,
-    }  # fmt: skip
+        "task": MARK,
+        "queue": "far",
+        "payload": json.dumps([MARK]),
+        "labels": (MARK,),
+        "headers": ((MARK, MARK),),
+        "lane": "far-lane",
+        "keep": 10.0**6,
+        "keep_failed": 10.0**6,
+        "limits": (("far-limit", 1),),
+        **more,
+    }
     return NewJob(id=id, **facts)
 
 
 async def _plant(storage: Storage) -> None:
     """Rows of the other queue in each state, and a worker of it."""
-    await storage.enqueue([
-        _far("far-running"), _far("far-ended"), _far("far-ready", key="far-key", limits=()),
-        _far("far-waiting", after=("far-ready",)), _far(FAR_UUID, delay=10.0**6),
-        _far(FAR_ULID, delay=10.0**6),
-    ])  # fmt: skip
+    await storage.enqueue(
+        [
+            _far("far-running"),
+            _far("far-ended"),
+            _far("far-ready", key="far-key", limits=()),
+            _far("far-waiting", after=("far-ready",)),
+            _far(FAR_UUID, delay=10.0**6),
+            _far(FAR_ULID, delay=10.0**6),
+        ]
+    )
     ask = Claim(worker="far-worker#1", queues=(("far", 2),), limit=2, lease=10.0**6, ids=("far-running", "far-ended"))
     held = (await storage.claim(ask)).records
     assert [row.id for row in held] == ["far-running", "far-ended"]
@@ -139,9 +160,10 @@ async def test_a_bound_token_reaches_no_row_of_another_queue(
         app, here = App(storage=storage), host()
         settings = Settings(tokens=(token("bound", *SCOPES, queues=MINE),), max_wait=0.05)
         urls = {
-            "native": here.add(app, settings), "queue": here.add(app, settings, [queue_face(Rules())]),
+            "native": here.add(app, settings),
+            "queue": here.add(app, settings, [queue_face(Rules())]),
             "delayed": here.add(app, settings, [delayed_face()]),
-        }  # fmt: skip
+        }
         try:
             here.run(_plant(storage))
             before, dice = here.run(_rows(storage)), Thief(KINDS.index(kind) + 100 * SEED)

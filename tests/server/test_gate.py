@@ -57,22 +57,62 @@ def hashed(root: str) -> str:
 
 
 ODD: tuple[dict[str, Any], ...] = (
-    {"id": ""}, {"id": "a b"}, {"id": "../etc"}, {"id": "i" * 256}, {"id": "\0"}, {"id": "\u202e"},
+    {"id": ""},
+    {"id": "a b"},
+    {"id": "../etc"},
+    {"id": "i" * 256},
+    {"id": "\0"},
+    {"id": "\u202e"},
     {"task": "a\x1b[31m"},
-    {"task": "a b"}, {"queue": ""}, {"queue": "q\n"}, {"queue": "q" * 256}, {"key": "k\0a"}, {"key": "k" * 600},
-    {"lane": "l\r"}, {"labels": ["\x07"]}, {"labels": [f"l{n}" for n in range(18)]}, {"headers": [["a\n", "b"]]},
-    {"headers": [["a", "b\r\nc: d"]]}, {"headers": [["a", "b" * 70_000]]}, {"root": "\0"}, {"parent": "p p"},
-    {"after": ["\0"]}, {"nonce": "\n"}, {"priority": 32_768}, {"priority": HUGE}, {"delay": -1.0}, {"delay": 1e308},
-    {"keep": -1.0}, {"keep_failed": 1e300}, {"aging": -1.0}, {"key": "k", "key_window": -1.0}, {"lease": 0.0},
-    {"lease": -1.0}, {"deadline": -1.0}, {"wait_timeout": 1e308}, {"need": -1}, {"need": 2**40}, {"slack": HUGE},
-    {"lane": "l", "stride": 0.0}, {"lane": "l", "stride": 1e300}, {"limits": [["x", 0]]}, {"limits": [["x", -1000]]},
-    {"limits": [["x", 2**63]]}, {"limits": [["", 1]]}, {"limits": [["treadle.declared", 1]]},
+    {"task": "a b"},
+    {"queue": ""},
+    {"queue": "q\n"},
+    {"queue": "q" * 256},
+    {"key": "k\0a"},
+    {"key": "k" * 600},
+    {"lane": "l\r"},
+    {"labels": ["\x07"]},
+    {"labels": [f"l{n}" for n in range(18)]},
+    {"headers": [["a\n", "b"]]},
+    {"headers": [["a", "b\r\nc: d"]]},
+    {"headers": [["a", "b" * 70_000]]},
+    {"root": "\0"},
+    {"parent": "p p"},
+    {"after": ["\0"]},
+    {"nonce": "\n"},
+    {"priority": 32_768},
+    {"priority": HUGE},
+    {"delay": -1.0},
+    {"delay": 1e308},
+    {"keep": -1.0},
+    {"keep_failed": 1e300},
+    {"aging": -1.0},
+    {"key": "k", "key_window": -1.0},
+    {"lease": 0.0},
+    {"lease": -1.0},
+    {"deadline": -1.0},
+    {"wait_timeout": 1e308},
+    {"need": -1},
+    {"need": 2**40},
+    {"slack": HUGE},
+    {"lane": "l", "stride": 0.0},
+    {"lane": "l", "stride": 1e300},
+    {"limits": [["x", 0]]},
+    {"limits": [["x", -1000]]},
+    {"limits": [["x", 2**63]]},
+    {"limits": [["", 1]]},
+    {"limits": [["treadle.declared", 1]]},
     {"limits": [[f"l{n}", 1] for n in range(65)]},
-    {"limits": [["queue:default", 1]]}, {"limits": [["queue", 1]]}, {"limits": [["queue:", 1]]},
-    {"retry": "{not json"}, {"retry": '{"timeout":-1.0}'},
-    {"retry": '{"timeout":0}'}, {"retry": '{"max_lost":-1}'}, {"retry": '{"retry":{"attempts":0}}'},
+    {"limits": [["queue:default", 1]]},
+    {"limits": [["queue", 1]]},
+    {"limits": [["queue:", 1]]},
+    {"retry": "{not json"},
+    {"retry": '{"timeout":-1.0}'},
+    {"retry": '{"timeout":0}'},
+    {"retry": '{"max_lost":-1}'},
+    {"retry": '{"retry":{"attempts":0}}'},
     {"retry": '{"retry":{"factor":1e999}}'},
-)  # fmt: skip
+)
 
 
 async def test_odd_rows_are_refused_at_every_door(session: aiohttp.ClientSession) -> None:
@@ -104,23 +144,34 @@ async def test_odd_rows_are_refused_at_every_door(session: aiohttp.ClientSession
 
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("claim", {"worker": "w", "limit": HUGE}), ("claim", {"worker": "w\0"}), ("claim", {"worker": "w", "lease": -1}),
-    ("claim", {"worker": "w", "queues": [["q", HUGE]]}), ("claim", {"worker": "w", "tasks": {"t": [HUGE, None]}}),
-    ("claim", {"worker": "w", "wait": -1}), ("heartbeat", {"worker": {"worker": "w", "ttl": 1e308}}),
-    ("heartbeat", {"worker": {"worker": "w", "ttl": 0}}), ("heartbeat", {"worker": {"worker": "w", "pid": HUGE}}),
+    ("claim", {"worker": "w", "limit": HUGE}),
+    ("claim", {"worker": "w\0"}),
+    ("claim", {"worker": "w", "lease": -1}),
+    ("claim", {"worker": "w", "queues": [["q", HUGE]]}),
+    ("claim", {"worker": "w", "tasks": {"t": [HUGE, None]}}),
+    ("claim", {"worker": "w", "wait": -1}),
+    ("heartbeat", {"worker": {"worker": "w", "ttl": 1e308}}),
+    ("heartbeat", {"worker": {"worker": "w", "ttl": 0}}),
+    ("heartbeat", {"worker": {"worker": "w", "pid": HUGE}}),
     ("heartbeat", {"worker": {"worker": "w", "slots": -1}}),
     ("heartbeat", {"worker": {"worker": "w", "host": "h" * 300}}),
-    ("heartbeat", {"worker": {"worker": "w", "tasks": ["\0"]}}), ("heartbeat", {"worker": {"worker": ""}}),
+    ("heartbeat", {"worker": {"worker": "w", "tasks": ["\0"]}}),
+    ("heartbeat", {"worker": {"worker": ""}}),
     ("heartbeat", {"worker": {"worker": "w"}, "lease": -1}),
-    ("heartbeat", {"worker": {"worker": "w"}, "holds": [{"id": "a", "version": HUGE}]}), ("find", {"limit": HUGE}),
-    ("find", {"limit": -1}), ("find", {"queue": "\0"}), ("get", {"ids": ["i" * 300]}), ("prune", {"limit": HUGE}),
-    ("watch", {"topics": ["t" * 2_000]}), ("watch", {"topics": ["job:a"], "timeout": -1}),
+    ("heartbeat", {"worker": {"worker": "w"}, "holds": [{"id": "a", "version": HUGE}]}),
+    ("find", {"limit": HUGE}),
+    ("find", {"limit": -1}),
+    ("find", {"queue": "\0"}),
+    ("get", {"ids": ["i" * 300]}),
+    ("prune", {"limit": HUGE}),
+    ("watch", {"topics": ["t" * 2_000]}),
+    ("watch", {"topics": ["job:a"], "timeout": -1}),
     ("set_limits", {"changes": [{"type": "set", "rule": {"name": "\0", "slots": 1}}]}),
     ("set_limits", {"changes": [{"type": "set", "rule": {"name": "a", "slots": HUGE}}]}),
     ("set_limits", {"changes": [{"type": "set", "rule": {"name": "a", "rate": 1, "per": 0}}]}),
     ("set_limits", {"changes": [{"type": "pause", "name": "a\n"}]}),
     ("set_limits", {"changes": [{"type": "resume", "name": "a", "until": 1e308}]}),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("verb", "body"), CALLS)
@@ -139,32 +190,59 @@ EVERY = {"name": "n", "timing": {"type": "every", "seconds": 60.0}, "task": "x",
 
 def schedule(**changes: Any) -> dict[str, Any]:
     return {
-        "id": "treadle:schedule:1", "task": "treadle.schedule", "queue": "treadle", "lease": 5.0,
-        "key": "treadle.schedule n", "payload": json.dumps({**EVERY, **changes}),
-    }  # fmt: skip
+        "id": "treadle:schedule:1",
+        "task": "treadle.schedule",
+        "queue": "treadle",
+        "lease": 5.0,
+        "key": "treadle.schedule n",
+        "payload": json.dumps({**EVERY, **changes}),
+    }
 
 
 def rest(limit: str = "queue:secret", seconds: float = 60.0, **changes: Any) -> dict[str, Any]:
     return {
-        "id": "treadle:hold:" + "0" * 32, "task": "treadle.limit", "queue": "treadle", "lease": 5.0,
-        "key": f"treadle.limit {limit}", "payload": json.dumps({"limit": limit, "seconds": seconds}), **changes,
-    }  # fmt: skip
+        "id": "treadle:hold:" + "0" * 32,
+        "task": "treadle.limit",
+        "queue": "treadle",
+        "lease": 5.0,
+        "key": f"treadle.limit {limit}",
+        "payload": json.dumps({"limit": limit, "seconds": seconds}),
+        **changes,
+    }
 
 
 FORGED: tuple[dict[str, Any], ...] = (
-    {"task": "treadle.limit"}, {"task": "treadle.schedule"}, {"task": "treadle.other"}, {"queue": "treadle"},
-    {"key": "treadle.once charge:7"}, {"id": "treadle:leader"}, {"id": "treadle:x"},
+    {"task": "treadle.limit"},
+    {"task": "treadle.schedule"},
+    {"task": "treadle.other"},
+    {"queue": "treadle"},
+    {"key": "treadle.once charge:7"},
+    {"id": "treadle:leader"},
+    {"id": "treadle:x"},
     {"id": "cron:nightly:20261122T000000Z"},
-    {"id": "treadle:signal:" + "0" * 40 + ":1", "task": ""}, {"id": "treadle:once:" + "0" * 16, "task": ""},
-    {"id": hashed("a"), "root": "b", "task": ""}, {"id": "treadle:leader", "task": "treadle.leader"},
-    {"task": "treadle.flow", "payload": '{"kwargs":{"guard":7}}'}, {"task": "treadle.flow", "queue": "treadle"},
-    {"id": "treadle:waited:nothing", "task": ""}, schedule(timing={"type": "every", "seconds": 1e-9}),
-    schedule(timing={"type": "every", "seconds": -1.0}), schedule(timing={"type": "cron", "line": "nonsense"}),
-    schedule(timing={"type": "cron", "line": "* * * * *", "tz": "../x"}), schedule(name="other"), schedule(task="y"),
-    schedule(job={"id": "i", "task": "x", "priority": 40_000}), schedule(job={"id": "i", "task": "treadle.limit"}),
-    schedule(catch_up="every"), rest(seconds=-1.0), rest(seconds=1e308), rest(limit="\0"), rest(queue="default"),
-    rest(key="treadle.limit other"), rest(id="mine"),
-)  # fmt: skip
+    {"id": "treadle:signal:" + "0" * 40 + ":1", "task": ""},
+    {"id": "treadle:once:" + "0" * 16, "task": ""},
+    {"id": hashed("a"), "root": "b", "task": ""},
+    {"id": "treadle:leader", "task": "treadle.leader"},
+    {"task": "treadle.flow", "payload": '{"kwargs":{"guard":7}}'},
+    {"task": "treadle.flow", "queue": "treadle"},
+    {"id": "treadle:waited:nothing", "task": ""},
+    schedule(timing={"type": "every", "seconds": 1e-9}),
+    schedule(timing={"type": "every", "seconds": -1.0}),
+    schedule(timing={"type": "cron", "line": "nonsense"}),
+    schedule(timing={"type": "cron", "line": "* * * * *", "tz": "../x"}),
+    schedule(name="other"),
+    schedule(task="y"),
+    schedule(job={"id": "i", "task": "x", "priority": 40_000}),
+    schedule(job={"id": "i", "task": "treadle.limit"}),
+    schedule(catch_up="every"),
+    rest(seconds=-1.0),
+    rest(seconds=1e308),
+    rest(limit="\0"),
+    rest(queue="default"),
+    rest(key="treadle.limit other"),
+    rest(id="mine"),
+)
 
 
 @pytest.mark.parametrize("job", FORGED)
@@ -181,14 +259,15 @@ async def test_what_is_no_row_of_treadles_own_is_refused_with_every_scope(
 @pytest.mark.parametrize(
     ("job", "needed"),
     [
-        (schedule(), "operate"), (rest(), "operate"),
+        (schedule(), "operate"),
+        (rest(), "operate"),
         ({"id": "treadle:leader", "task": "treadle.leader", "queue": "treadle"}, "work"),
         ({"id": "g", "task": "treadle.flow", "payload": '{"kwargs":{"guard":true}}', "ran": True}, "work"),
         ({"id": "treadle:" + "0" * 32 + "-000001"}, "work"),
         ({"id": "f", "task": "treadle.flow", "ran": True}, "enqueue"),
         ({"id": hashed("r"), "root": "r", "task": ""}, "enqueue"),
     ],
-)  # fmt: skip
+)
 async def test_the_scope_that_a_row_of_treadles_own_needs(
     session: aiohttp.ClientSession, job: dict[str, Any], needed: str
 ) -> None:
@@ -224,10 +303,12 @@ async def test_a_schedule_is_changed_by_those_who_operate(session: aiohttp.Clien
     evil = json.dumps({**EVERY, "task": "evil", "job": {"id": "i", "task": "evil"}})
     known = {"id": row.id, "version": claimed["version"]}
     for outcome in (
-        {"state": "ready", "memo": [["definition", evil]]}, {"state": "ready", "memo": [["paused", "1"]]},
-        {"state": "cancelled", "reason": "asked"}, {"state": "succeeded"},
+        {"state": "ready", "memo": [["definition", evil]]},
+        {"state": "ready", "memo": [["paused", "1"]]},
+        {"state": "cancelled", "reason": "asked"},
+        {"state": "succeeded"},
         {"state": "ready", "then": [{"id": "cron:other:20261122T000000Z", "task": "x"}]},
-    ):  # fmt: skip
+    ):
         _, said = await call("/v1/work/settle", {"outcomes": [{**known, **outcome}]})
         assert said["settled"][0]["status"] == "refused", outcome
     status, _ = await call(
@@ -352,10 +433,12 @@ async def test_odd_rows_break_no_list(session: aiohttp.ClientSession, stored: Ap
     app = stored
     url = host().add(app, tokens(*SCOPES))
     payloads = {
-        "huge": '[{"$t":"int","v":"0x' + "f" * 6_000 + '"}]', "half": '[{"$t":"str","v":[55296]}]',
-        "none": "nonsense {", "key": '{"kwargs":{"a":{"$t":"str","v":[55296]}}}',
+        "huge": '[{"$t":"int","v":"0x' + "f" * 6_000 + '"}]',
+        "half": '[{"$t":"str","v":[55296]}]',
+        "none": "nonsense {",
+        "key": '{"kwargs":{"a":{"$t":"str","v":[55296]}}}',
         "good": "[1]",
-    }  # fmt: skip
+    }
     jobs = [NewJob(id=id, task="t", payload=payload) for id, payload in payloads.items()]
     host().run(app.storage.enqueue(jobs))
     call = Caller(url, session)

@@ -31,9 +31,17 @@ from treadle.storage.http import HttpStorage
 
 HELD = {"sqlite": 400_000, "memory": 900_000}  # calls; 304,000 and 697,000 with 10,000 jobs in a batch, the most of all
 PRESENCE = {
-    "worker": "w", "host": "h", "pid": 1, "queues": ["q"], "tasks": ["t"], "slots": 1, "running": 1, "uptime": 1.0,
-    "ttl": 9.0, "gone": False,
-}  # fmt: skip
+    "worker": "w",
+    "host": "h",
+    "pid": 1,
+    "queues": ["q"],
+    "tasks": ["t"],
+    "slots": 1,
+    "running": 1,
+    "uptime": 1.0,
+    "ttl": 9.0,
+    "gone": False,
+}
 
 
 def post(url: str, path: str, body: Any) -> Answer:
@@ -69,10 +77,14 @@ LISTS: dict[str, tuple[str, int, Made]] = {
     "after of a call": ("enqueue", MOST_EDGES, lambda n: {"jobs": edges(n)}),
     "outcomes": ("settle", MOST_ROWS, lambda n: {"outcomes": [_out(id) for id in names(n)]}),
     "outcomes and a claim": (
-        "settle_claim", MOST_ROWS, lambda n: {"outcomes": [_out(id) for id in names(n)], "claim": claim()}
+        "settle_claim",
+        MOST_ROWS,
+        lambda n: {"outcomes": [_out(id) for id in names(n)], "claim": claim()},
     ),
     "holds": (
-        "heartbeat", MOST_ROWS, lambda n: {"worker": PRESENCE, "holds": [{"id": id, "version": 1} for id in names(n)]}
+        "heartbeat",
+        MOST_ROWS,
+        lambda n: {"worker": PRESENCE, "holds": [{"id": id, "version": 1} for id in names(n)]},
     ),
     "ids": ("get", MOST_CALL, lambda n: {"ids": names(n)}),
     "topics": ("watch", MOST_CALL, lambda n: {"topics": [f"job:{id}" for id in names(n)], "timeout": 0}),
@@ -84,7 +96,7 @@ LISTS: dict[str, tuple[str, int, Made]] = {
     "limits": ("set_limits", MOST_CHANGES, lambda n: {"changes": [change(id) for id in names(n)]}),
     "rows of a page": ("find", MOST_CALL, lambda n: {"limit": n}),
     "rows to prune": ("prune", MOST_CALL, lambda n: {"limit": n}),
-}  # fmt: skip
+}
 SPLIT = ("jobs", "after of a call", "outcomes", "outcomes and a claim", "holds", "topics", "limits")
 
 
@@ -235,24 +247,40 @@ DOORS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
     "jobs": ("work/enqueue", lambda s: {"jobs": [job(id) for id in names(MOST_ROWS, s)]}),
     "keyed jobs": ("work/enqueue", lambda s: {"jobs": [job(id, key=id) for id in names(MOST_ROWS, s)]}),
     "after of one": ("work/enqueue", lambda s: {"jobs": [job(s, wait_timeout=60, after=names(MOST_UPSTREAMS, s))]}),
-    "after of a call": ("work/enqueue", lambda s: {"jobs": [
-        job(f"{s}{n}", wait_timeout=60, after=names(MOST_UPSTREAMS, f"{s}{n}")) for n in range(2)]}),
+    "after of a call": (
+        "work/enqueue",
+        lambda s: {"jobs": [job(f"{s}{n}", wait_timeout=60, after=names(MOST_UPSTREAMS, f"{s}{n}")) for n in range(2)]},
+    ),
     "much too long an after": ("work/enqueue", lambda s: {"jobs": [job(s, wait_timeout=60, after=names(90_000, s))]}),
     "far too many jobs": ("work/enqueue", lambda s: {"jobs": [job(id) for id in names(90_000, s)]}),
     "a claim": ("work/claim", lambda s: claim(worker=f"{s}#1", queues=[["held", 1]], limit=MOST_CLAIM)),
     "settled": ("work/settle", lambda s: {"outcomes": [_out(id) for id in names(MOST_ROWS, "h")]}),
-    "children": ("work/settle", lambda s: {"outcomes": [
-        {"id": f"{s}p", "version": 0, "state": "succeeded", "then": [job(id) for id in names(MOST_ROWS, s)]}]}),
-    "a heartbeat": ("work/heartbeat", lambda s: {
-        "worker": PRESENCE, "holds": [{"id": id, "version": 1} for id in names(MOST_ROWS, "h")]}),
+    "children": (
+        "work/settle",
+        lambda s: {
+            "outcomes": [
+                {"id": f"{s}p", "version": 0, "state": "succeeded", "then": [job(id) for id in names(MOST_ROWS, s)]}
+            ]
+        },
+    ),
+    "a heartbeat": (
+        "work/heartbeat",
+        lambda s: {"worker": PRESENCE, "holds": [{"id": id, "version": 1} for id in names(MOST_ROWS, "h")]},
+    ),
     "topics": ("work/watch", lambda s: {"topics": [f"job:{id}" for id in names(MOST_CALL, s)], "timeout": 0}),
     "ids": ("work/get", lambda s: {"ids": names(MOST_CALL, "h")}),
     "a page": ("work/find", lambda s: {"queue": "held", "limit": MOST_CALL}),
     "limits": ("work/set_limits", lambda s: {"changes": [change(id) for id in names(MOST_CHANGES, s)]}),
     "old rows": ("work/prune", lambda s: {"limit": MOST_CALL}),
-    "a batch": ("jobs/batch", lambda s: {"jobs": [
-        {"task": "t", "queue": "q", "args": [n], "labels": ["a"], "lane": f"l{n % 7}"} for n in range(10_000)]}),
-}  # fmt: skip
+    "a batch": (
+        "jobs/batch",
+        lambda s: {
+            "jobs": [
+                {"task": "t", "queue": "q", "args": [n], "labels": ["a"], "lane": f"l{n % 7}"} for n in range(10_000)
+            ]
+        },
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", HELD)

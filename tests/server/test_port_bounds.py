@@ -29,9 +29,7 @@ ANSWERED_LATER = pytest.mark.skipif(
 
 
 @asynccontextmanager
-async def served(
-    bounds: Bounds | None = None, settings: Settings | None = None, **more: Any
-) -> AsyncIterator[Serving]:  # fmt: skip
+async def served(bounds: Bounds | None = None, settings: Settings | None = None, **more: Any) -> AsyncIterator[Serving]:
     site = make_site(App("memory://"), settings or Settings())
     async with Serving(site, bounds=bounds, on_stop=site.state.waiting.send_home, **more) as serving:
         yield serving
@@ -93,13 +91,15 @@ async def test_a_whole_head_that_is_too_large_is_refused_and_one_that_is_not_is_
 @pytest.mark.parametrize(
     ("pieces", "status"),
     [
-        ((), 408), ((b"GET /v1/stats HT",), 408), ((b"\r\n",), 408),
+        ((), 408),
+        ((b"GET /v1/stats HT",), 408),
+        ((b"\r\n",), 408),
         ((b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: ",), 408),
         ((head("POST", "/v1/jobs", {**JOB, "Content-Length": "1000"}), b"{"), 408),
         ((head("POST", "/v1/jobs", {**JOB, "Transfer-Encoding": "chunked"}), b"5\r\nab"), 408),
     ],
     ids=["silence", "half a line", "a blank line", "half a head", "half a body", "half a chunk"],
-)  # fmt: skip
+)
 async def test_what_stays_half_is_ended(pieces: tuple[bytes, ...], status: int) -> None:
     async with served(Bounds(head_time=SHORT, body_time=SHORT)) as serving:
         answer = await asyncio.to_thread(said, serving.url, *pieces)
@@ -185,9 +185,12 @@ async def test_headers_behind_a_body_are_no_headers() -> None:
 
     def send(trailer: bytes, count: int = 1) -> Answer:
         return said(
-            serving.url, head("POST", "/v1/jobs", {**JOB, "Transfer-Encoding": "chunked", "Connection": "close"}), body,
-            *[trailer] * count, b"\r\n",
-        )  # fmt: skip
+            serving.url,
+            head("POST", "/v1/jobs", {**JOB, "Transfer-Encoding": "chunked", "Connection": "close"}),
+            body,
+            *[trailer] * count,
+            b"\r\n",
+        )
 
     async with served() as serving:
         first = await asyncio.to_thread(send, b"Idempotency-Key: one\r\n")
@@ -273,14 +276,18 @@ async def test_very_many_requests_on_one_connection_at_once_are_refused() -> Non
 @pytest.mark.parametrize(
     "raw",
     [
-        b"\x16\x03\x01\x02\x00\x01\x00", b"SSH-2.0-x\r\n", b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nConnection: close\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"SSH-2.0-x\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nConnection: close\r\n\r\n",
         b"GET * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET /healthz HTTP/1.1\nHost : localhost\n\n",
     ],
-)  # fmt: skip
+)
 async def test_what_is_not_http_is_refused_in_our_own_words(raw: bytes) -> None:
     async with served() as serving:
         answer = await asyncio.to_thread(said, serving.url, raw)

@@ -72,8 +72,9 @@ def test_a_slip_gives_no_right(text: str, said: str) -> None:
 def test_what_is_written_is_read_again() -> None:
     made = Token(name="web", digest=digest("s"), scopes=("read", "work"), queues=("a", 'b"c'), expires=1_900_000_000.0)
     assert read(as_toml(made) + as_toml(Token(name="other", digest=digest("t"), scopes=()))) == (
-        made, Token(name="other", digest=digest("t"), scopes=()),
-    )  # fmt: skip
+        made,
+        Token(name="other", digest=digest("t"), scopes=()),
+    )
 
 
 @pytest.mark.parametrize("value", ["2030-01-31", "2030-01-31T00:00:00", "2030-01-31T01:00:00+01:00"])
@@ -104,8 +105,11 @@ def run(*words: str) -> Any:
 
 def test_what_each_token_may_do_is_listed_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "tokens.toml")
-    for words in (("web", "--scope", "enqueue", "--scope", "read", "--queue", "mail"), ("all",),
-                  ("old", "--scope", "operate", "--expires", "2020-01-01")):  # fmt: skip
+    for words in (
+        ("web", "--scope", "enqueue", "--scope", "read", "--queue", "mail"),
+        ("all",),
+        ("old", "--scope", "operate", "--expires", "2020-01-01"),
+    ):
         assert run(*words, "--file", file).exit_code == 0
     found = run("--file", file).output
     assert "send jobs; look at jobs" in found

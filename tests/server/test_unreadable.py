@@ -67,10 +67,20 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path, session: aiohttp.
 def cursors() -> Iterator[str]:
     for order in ("newest", "oldest", "ended", "line"):
         for parts in (
-            (DEEP,), ("1", DEEP), ("1e400", '"a"'), ("1" + "0" * 400, '"a"'), ("1", '"a\\u0000"'), ("1", '"a"', "2"),
-            ('"q"', str(2**63), "1", '"a"'), ('"q"', "1" + "0" * 400, "1", '"a"'), ('"q"', "1", "1e308", '"a"'),
-            ('"q"', "1", "1e308", '"\\u0000"'), ('"\\u0000"', "1", "1", '"a"'), ("1e308", '"a"'), ("-1e308", '"a"'),
-        ):  # fmt: skip
+            (DEEP,),
+            ("1", DEEP),
+            ("1e400", '"a"'),
+            ("1" + "0" * 400, '"a"'),
+            ("1", '"a\\u0000"'),
+            ("1", '"a"', "2"),
+            ('"q"', str(2**63), "1", '"a"'),
+            ('"q"', "1" + "0" * 400, "1", '"a"'),
+            ('"q"', "1", "1e308", '"a"'),
+            ('"q"', "1", "1e308", '"\\u0000"'),
+            ('"\\u0000"', "1", "1", '"a"'),
+            ("1e308", '"a"'),
+            ("-1e308", '"a"'),
+        ):
             yield f'["{order}",{",".join(parts)}]'
 
 
@@ -90,19 +100,19 @@ async def test_a_cursor_that_is_none_is_refused(site: Site) -> None:
 
 
 POLICIES = {
-    '{"more":' + DEEP + "}": ("retry", "expected the JSON text of a policy, found '{\"more\":["),
+    '{"more":' + DEEP + "}": ("retry", 'expected the JSON text of a policy, found \'{"more":['),
     "{not json": ("retry", "expected the JSON text of a policy, found '{not json'"),
     "[]": ("retry", "expected `object`, found an array"),
-    '{"timeout":"soon"}': ("timeout", "expected `float | null`, found \"soon\""),
+    '{"timeout":"soon"}': ("timeout", 'expected `float | null`, found "soon"'),
     '{"timeout":-1}': ("timeout", "expected more than 0 s, or None for no limit, found -1.0"),
     '{"max_lost":-1}': ("max_lost", "expected 1 or more, or 0 for any number, found -1"),
-    '{"retry":{"attempts":"x"}}': ("retry.attempts", "expected `int | null`, found \"x\""),
+    '{"retry":{"attempts":"x"}}': ("retry.attempts", 'expected `int | null`, found "x"'),
     '{"retry":{"attempts":0}}': ("retry", "attempts: expected 1 to 1,000,000,000, or None for no end, found 0"),
     '{"retry":{"attempts":' + "9" * 400 + "}}": ("retry", "attempts: expected 1 to"),
     '{"retry":{"factor":[' + DEEP + "]}}": ("retry.factor", "expected `float`, found `array`"),
     '{"retry":{"base":-5}}': ("retry.base", "expected seconds (0 to 3,153,600,000) or a timedelta, found -5.0"),
-    '{"retry":{"base":"z"}}': ("retry.base", "invalid ISO8601 duration, found \"z\""),
-}  # fmt: skip
+    '{"retry":{"base":"z"}}': ("retry.base", 'invalid ISO8601 duration, found "z"'),
+}
 
 
 @pytest.mark.parametrize("text", POLICIES)
@@ -124,16 +134,19 @@ async def test_a_policy_is_refused_by_its_field(session: aiohttp.ClientSession, 
     assert words in said["settled"][0]["reason"]
 
 
-@pytest.mark.parametrize(("retry", "words"), [
-    ({"attempts": 0}, "retry.attempts: expected `int` >= 1, found 0"),
-    ({"attempts": "x"}, "retry.attempts: expected `int | null`, found \"x\""),
-    ({"attempts": 10**30}, "retry.attempts: expected `int` <= 1000000000, found 1000"),
-    ({"jitter": 2}, "retry.jitter: expected `float` <= 1.0, found 2"),
-    ({"base": -1}, "retry.base: expected `float` >= 0.0, found -1"),
-    ({"base": {"a": 1}}, "retry.base: expected `float`, found an object"),
-    ({"tries": 3}, "retry: object contains unknown field `tries`"),
-    (7, "retry: expected `object`, found 7"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("retry", "words"),
+    [
+        ({"attempts": 0}, "retry.attempts: expected `int` >= 1, found 0"),
+        ({"attempts": "x"}, 'retry.attempts: expected `int | null`, found "x"'),
+        ({"attempts": 10**30}, "retry.attempts: expected `int` <= 1000000000, found 1000"),
+        ({"jitter": 2}, "retry.jitter: expected `float` <= 1.0, found 2"),
+        ({"base": -1}, "retry.base: expected `float` >= 0.0, found -1"),
+        ({"base": {"a": 1}}, "retry.base: expected `float`, found an object"),
+        ({"tries": 3}, "retry: object contains unknown field `tries`"),
+        (7, "retry: expected `object`, found 7"),
+    ],
+)
 async def test_so_is_one_of_the_native_api(session: aiohttp.ClientSession, retry: Any, words: str) -> None:
     call = Client(memory_url(None), session)
     status, answer = await call("POST", "/v1/jobs", {"task": "t", "retry": retry})
@@ -143,15 +156,18 @@ async def test_so_is_one_of_the_native_api(session: aiohttp.ClientSession, retry
     assert words in answer["message"]
 
 
-@pytest.mark.parametrize(("path", "body"), [
-    ("/v1/jobs", '{"task":"t","priority":1e999,"x":[' + DEEP + "]}"),
-    ("/v1/jobs", '{"task":["' + "x" * 9 + '"],"args":[' + DEEP + "]}"),
-    ("/v1/jobs", '{"task":7,'),
-    ("/v1/jobs", '{"task":"t","args":[' + DEEP + "]}"),
-    ("/v1/work/enqueue", '{"jobs":[{"id":7}],"more":' + DEEP + "}"),
-    ("/v1/work/claim", '{"worker":7,"more":' + DEEP + "}"),
-    ("/v1/work/settle", '{"outcomes":[{"id":"a","version":1,"succeed":' + DEEP + "}]}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/jobs", '{"task":"t","priority":1e999,"x":[' + DEEP + "]}"),
+        ("/v1/jobs", '{"task":["' + "x" * 9 + '"],"args":[' + DEEP + "]}"),
+        ("/v1/jobs", '{"task":7,'),
+        ("/v1/jobs", '{"task":"t","args":[' + DEEP + "]}"),
+        ("/v1/work/enqueue", '{"jobs":[{"id":7}],"more":' + DEEP + "}"),
+        ("/v1/work/claim", '{"worker":7,"more":' + DEEP + "}"),
+        ("/v1/work/settle", '{"outcomes":[{"id":"a","version":1,"succeed":' + DEEP + "}]}"),
+    ],
+)
 async def test_a_body_with_two_mistakes_is_refused_all_the_same(
     session: aiohttp.ClientSession, path: str, body: str
 ) -> None:
@@ -188,9 +204,11 @@ async def test_the_compatible_protocols_pass_over_rows_that_are_none_of_theirs(s
     header = (("dueTime", "1"),)
     await site.store(
         *[NewJob(id=id, task="wasi.run", queue=QUEUE, payload=text) for id, text in zip(wasi, ODD, strict=True)],
-        *[NewJob(id=id, task=defaults.DELAYED_TASK, queue=defaults.DELAYED_QUEUE, payload=text, headers=header)
-          for id, text in zip(delayed, ODD, strict=True)],
-    )  # fmt: skip
+        *[
+            NewJob(id=id, task=defaults.DELAYED_TASK, queue=defaults.DELAYED_QUEUE, payload=text, headers=header)
+            for id, text in zip(delayed, ODD, strict=True)
+        ],
+    )
     status, good = await site.queuey("POST", "/jobs/create", {"binary_addr": "sha256:" + "0" * 64})
     assert status == 200
     for id in wasi:
@@ -224,9 +242,10 @@ async def test_a_run_of_the_queue_protocol_that_left_odd_texts(
 
 
 MEMOS = tuple(
-    [[name, text]] for name in ("treadle:after", "treadle:lost", "treadle:plan", "treadle:of")
+    [[name, text]]
+    for name in ("treadle:after", "treadle:lost", "treadle:plan", "treadle:of")
     for text in (*ODD[:3], "0:", "0:x", "0:-1", "0:" + "9" * 5_000, '{"a":7}')
-)  # fmt: skip
+)
 
 
 async def test_memo_entries_that_cannot_be_read_keep_no_runner_from_its_jobs(site: Site) -> None:
@@ -238,17 +257,26 @@ async def test_memo_entries_that_cannot_be_read_keep_no_runner_from_its_jobs(sit
     for row in (await site.work("claim", ask))["records"]:
         await site.work("settle", {"outcomes": [{"id": row["job"]["id"], "version": row["version"], "succeed": 1}]})
     count = len(MEMOS)
-    claimed = await site.work("claim", {"worker": "w#1", "queues": [["default", count]], "limit": count,
-                                        "lease": 0.01})  # fmt: skip
+    claimed = await site.work("claim", {"worker": "w#1", "queues": [["default", count]], "limit": count, "lease": 0.01})
     for row, memo in zip(claimed["records"], MEMOS, strict=True):
         hold = {"id": row["job"]["id"], "version": row["version"], "memo": memo}
-        status, _ = await site.native("POST", "/v1/work/heartbeat", {"worker": {"worker": "w"}, "holds": [hold],
-                                                                     "lease": 0.001})  # fmt: skip
+        status, _ = await site.native(
+            "POST", "/v1/work/heartbeat", {"worker": {"worker": "w"}, "holds": [hold], "lease": 0.001}
+        )
         assert status in (200, 422), memo  # a plan that is none is refused
     found: dict[str, Any] = {}
     while len(found) < count:
-        answer = await site.work("claim", {"worker": f"w#{len(found) + 2}", "queues": [["default", count]],
-                                           "limit": count, "max_lost": 3, "wait": 1, "lease": 60})  # fmt: skip
+        answer = await site.work(
+            "claim",
+            {
+                "worker": f"w#{len(found) + 2}",
+                "queues": [["default", count]],
+                "limit": count,
+                "max_lost": 3,
+                "wait": 1,
+                "lease": 60,
+            },
+        )
         found |= {row["job"]["id"]: row for row in answer["records"]}
     for id, row in found.items():
         report = {"id": id, "version": row["version"], "then": [{"id": "", "task": "t"}], "again": True}
@@ -287,18 +315,29 @@ async def test_workers_go_on_beside_what_they_cannot_read(kind: str, tmp_path: P
             return 1
 
         async with app:
-            await storage.enqueue([
-                *[NewJob(id=f"rest{n}", task="treadle.limit", queue="treadle", payload=text)
-                  for n, text in enumerate(ODD)],
-                *[NewJob(id=f"flow{n}", task="treadle.flow", payload=text, ran=True) for n, text in enumerate(ODD)],
-                *[NewJob(id=f"job{n}", task="t", retry=text) for n, text in enumerate(ODD)],
-                *[NewJob(id=f"memo{n}", task="t") for n in range(len(MEMOS))],
-            ])  # fmt: skip
-            ask = Claim(worker="w#1", queues=(("default", 100),), ids=tuple(f"memo{n}" for n in range(len(MEMOS))),
-                        limit=100, lease=60.0)  # fmt: skip
+            await storage.enqueue(
+                [
+                    *[
+                        NewJob(id=f"rest{n}", task="treadle.limit", queue="treadle", payload=text)
+                        for n, text in enumerate(ODD)
+                    ],
+                    *[NewJob(id=f"flow{n}", task="treadle.flow", payload=text, ran=True) for n, text in enumerate(ODD)],
+                    *[NewJob(id=f"job{n}", task="t", retry=text) for n, text in enumerate(ODD)],
+                    *[NewJob(id=f"memo{n}", task="t") for n in range(len(MEMOS))],
+                ]
+            )
+            ask = Claim(
+                worker="w#1",
+                queues=(("default", 100),),
+                ids=tuple(f"memo{n}" for n in range(len(MEMOS))),
+                limit=100,
+                lease=60.0,
+            )
             rows = (await storage.claim(ask)).records
-            holds = [Hold(row.id, row.version, memo=tuple((name, text) for name, text in memo))
-                     for row, memo in zip(rows, MEMOS, strict=True)]  # fmt: skip
+            holds = [
+                Hold(row.id, row.version, memo=tuple((name, text) for name, text in memo))
+                for row, memo in zip(rows, MEMOS, strict=True)
+            ]
             await storage.heartbeat(Presence(worker="w"), holds, 60.0)
             back = [Outcome(id=row.id, version=row.version, state=State.READY) for row in rows]
             assert {each.status for each in await storage.settle(back)} == {"applied"}

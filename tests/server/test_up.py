@@ -18,9 +18,19 @@ async def test_a_queue_of_modules_with_its_runner(tmp_path: Path) -> None:
         url = await up.url()
         await up.says("runner")
         run = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "treadle", "wasi", "run", "--server", url, "echo.wasm", "in.txt", "out.bin",
-            cwd=tmp_path, env=CLEAN,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "treadle",
+            "wasi",
+            "run",
+            "--server",
+            url,
+            "echo.wasm",
+            "in.txt",
+            "out.bin",
+            cwd=tmp_path,
+            env=CLEAN,
+        )
         assert await asyncio.wait_for(run.wait(), 60) == 0
         assert (tmp_path / "out.bin").read_bytes() == b"there and back"
         assert await up.stop() == 0

@@ -194,9 +194,14 @@ class Postgres:
         words = ["-D", self.folder / "data", "-p", str(self.port), "-c", "unix_socket_directories=", *settings]
         with open(self.folder / "log", "wb") as log:
             self._server = subprocess.Popen(
-                [self._bin / "postgres", *words], stdout=log, stderr=log, cwd="/", env=self._environment,
-                start_new_session=True, **self._identity,
-            )  # fmt: skip
+                [self._bin / "postgres", *words],
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=self._environment,
+                start_new_session=True,
+                **self._identity,
+            )
         if self._guard is None and os.name == "posix":
             self._guard = subprocess.Popen(
                 ["/bin/sh", "-c", GUARD, "guard", str(self.folder)], stdin=subprocess.PIPE, start_new_session=True

@@ -31,12 +31,16 @@ class Sentinel(Valkey):
 
     def watch(self, primary: Valkey, replica: Valkey, peers: Sequence[Sentinel]) -> None:
         lines = [
-            f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", f"sentinel myid {self.id}",
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self.folder}",
+            f"sentinel myid {self.id}",
             f"sentinel monitor {MASTER} 127.0.0.1 {primary.port} 2",
-            f"sentinel down-after-milliseconds {MASTER} 500", f"sentinel failover-timeout {MASTER} 2000",
+            f"sentinel down-after-milliseconds {MASTER} 500",
+            f"sentinel failover-timeout {MASTER} 2000",
             f"sentinel known-replica {MASTER} 127.0.0.1 {replica.port}",
             *(f"sentinel known-sentinel {MASTER} 127.0.0.1 {peer.port} {peer.id}" for peer in peers),
-        ]  # fmt: skip
+        ]
         self.config.write_text("\n".join(lines) + "\n")
 
     def command(self) -> Sequence[str]:

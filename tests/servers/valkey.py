@@ -74,9 +74,18 @@ class Valkey(Process):
     def command(self) -> Sequence[str]:
         VERSIONS.add(f"{version()} ({binary()})")
         return (
-            binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "",
-            *self._keeping, *self._words,
-        )  # fmt: skip
+            binary(),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self.folder),
+            "--save",
+            "",
+            *self._keeping,
+            *self._words,
+        )
 
     def answers(self) -> bool:
         try:

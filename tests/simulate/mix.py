@@ -213,8 +213,10 @@ async def limited(sim: Simulation, n: int) -> None:
 
 async def families(sim: Simulation, n: int) -> None:
     specs: list[tuple[JobSpec[Any, Any], int]] = [
-        (parent.job(n), 5 * n), (fan_in.job(n), 3 * n + 3), (tolerant.job(n), 2),
-    ]  # fmt: skip
+        (parent.job(n), 5 * n),
+        (fan_in.job(n), 3 * n + 3),
+        (tolerant.job(n), 2),
+    ]
     spec, value = sim.chance.choice(specs)
     await send(sim, spec, value)
 
@@ -280,9 +282,23 @@ async def given_up(sim: Simulation, n: int) -> None:
 
 
 DEEDS: tuple[Deed, ...] = (
-    singles, singles, several, in_order, limited, families, families, joined, with_keys, inside, waits, batches,
-    share, chosen, race, given_up,
-)  # fmt: skip
+    singles,
+    singles,
+    several,
+    in_order,
+    limited,
+    families,
+    families,
+    joined,
+    with_keys,
+    inside,
+    waits,
+    batches,
+    share,
+    chosen,
+    race,
+    given_up,
+)
 
 
 async def work(sim: Simulation) -> None:
@@ -312,9 +328,14 @@ async def operate(sim: Simulation) -> None:
 def _some(sim: Simulation) -> str | None:
     """A job that was stored; not one that waits for a signal, which comes once, or whose value others have too."""
     stored = {entry.id for entry in sim.entries if entry.what == "stored"}
-    ids = [entry.id for entry in sim.entries
-           if entry.what == "asked" and entry.id in stored and not entry.facts["task"].endswith("durable")
-           and "shared-" not in entry.facts.get("key", "")]  # fmt: skip
+    ids = [
+        entry.id
+        for entry in sim.entries
+        if entry.what == "asked"
+        and entry.id in stored
+        and not entry.facts["task"].endswith("durable")
+        and "shared-" not in entry.facts.get("key", "")
+    ]
     return sim.chance.choice(ids) if ids else None
 
 

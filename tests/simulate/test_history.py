@@ -35,16 +35,28 @@ def lived(id: str = "a", begin: float = 1.0, end: float = 2.0, actor: str = "w",
 
 def row(id: str = "a", begin: float = 1.0, end: float = 2.0, **job: Any) -> Record:
     return Record(
-        job=NewJob(id=id, task="t", **job), version=2, state=State.SUCCEEDED, after=job.get("after", ()), result="1",
-        created_at=START, started_at=START + begin, ended_at=START + end,
-    )  # fmt: skip
+        job=NewJob(id=id, task="t", **job),
+        version=2,
+        state=State.SUCCEEDED,
+        after=job.get("after", ()),
+        result="1",
+        created_at=START,
+        started_at=START + begin,
+        ended_at=START + end,
+    )
 
 
 def signal(turn: str) -> Record:
     """A signal `s` that was given to the job `a`."""
     payload = '{"job":"a","signal":"s"}'
-    return Record(job=NewJob(id=f"treadle:signal:{turn}", task="", payload=payload, root="a", parent="a"), version=1,
-                  state=State.SUCCEEDED, after=(), result="1", created_at=START)  # fmt: skip
+    return Record(
+        job=NewJob(id=f"treadle:signal:{turn}", task="", payload=payload, root="a", parent="a"),
+        version=1,
+        state=State.SUCCEEDED,
+        after=(),
+        result="1",
+        created_at=START,
+    )
 
 
 def rules(entries: Sequence[Entry], rows: Sequence[Record], *limits: LimitUse, **rest: Any) -> list[str]:
@@ -79,7 +91,7 @@ ASKED_LATER = at(1, "asked", "b"), at(1.5, "stored", "b")
         ("order", [*lived("a", 3, 4), *ASKED_LATER, *lived("b", 2, 3)[2:]], [row("a", 3, 4), row("b", 2, 3)]),
         ("after", [*lived("a", 1, 4), *lived("b", 2, 3)], [row("a", 1, 4), row("b", 2, 3, after=("a",))]),
     ],
-)  # fmt: skip
+)
 def test_a_promise_that_is_not_kept(rule: str, entries: list[Entry], rows: list[Record]) -> None:
     assert rules(entries, rows) == [rule]
 
@@ -122,8 +134,14 @@ def test_the_story_of_a_job_has_its_entries_in_order_and_its_row() -> None:
     [found] = check([*lived(), at(1.5, "stalled", "", seconds=3)], [replace(row(), result="2")], lease=LEASE)
     text = str(found)
     assert [line.split()[2] for line in text.splitlines()[1:-1]] == [
-        "asked", "stored", "claimed", "began", "stalled", "ended", "settled",
-    ]  # fmt: skip
+        "asked",
+        "stored",
+        "claimed",
+        "began",
+        "stalled",
+        "ended",
+        "settled",
+    ]
     assert text.splitlines()[-1].strip().startswith("a: succeeded v2")
 
 

@@ -34,8 +34,14 @@ def test_a_mixed_fleet_on_sqlite(part: int) -> None:
 
 def test_a_seed_is_the_same_run_each_time() -> None:
     """Also the first of a process, and after another seed: this test is meant to pass alone too."""
-    settings = Settings(app=lambda: mixed, scenario=work, concurrency=2, lease=5.0, patience=3_600.0,
-                        connect=lambda now: connect("memory://", now=now))  # fmt: skip
+    settings = Settings(
+        app=lambda: mixed,
+        scenario=work,
+        concurrency=2,
+        lease=5.0,
+        patience=3_600.0,
+        connect=lambda now: connect("memory://", now=now),
+    )
     for seed in range(10):
         first, second = (Simulation(case_of(seed, 8, 3, KINDS, 6, 5.0), settings) for _ in range(2))
         assert first.run() == second.run()

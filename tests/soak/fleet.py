@@ -54,9 +54,17 @@ class Fleet:
         words = role.rstrip("0123456789"), self.url, str(path), actor, str(self.seed * 1000 + self._serial)
         with (self.folder / f"{actor}.log").open("wb") as log:
             self._processes[role] = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.soak.process", *words, str(self.patience), self.database or "",
-                self.plant, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "tests.soak.process",
+                *words,
+                str(self.patience),
+                self.database or "",
+                self.plant,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
         until = time.monotonic() + BEGIN
         while not (path.exists() and path.stat().st_size):
             if self._processes[role].returncode is not None or time.monotonic() > until:

@@ -20,9 +20,12 @@ from tests.soak.tasks import LEASE
 
 Fault = Callable[[], Awaitable[None]]
 STAGES: dict[str, type[Stage]] = {
-    "sqlite": SqliteStage, "postgres": PostgresStage, "valkey": RedisStage, "shards": ShardsStage,
+    "sqlite": SqliteStage,
+    "postgres": PostgresStage,
+    "valkey": RedisStage,
+    "shards": ShardsStage,
     "cluster": ClusterStage,
-}  # fmt: skip
+}
 
 
 class Nemesis:
@@ -137,8 +140,10 @@ class Nemesis:
     # --- PostgreSQL's own
 
     async def _on_backends(self, what: str, share: float) -> int:
-        statement = f"SELECT count({what}(pid)) FROM pg_stat_activity WHERE datname = current_database()" \
-            f" AND pid <> pg_backend_pid() AND random() < {share}"  # fmt: skip
+        statement = (
+            f"SELECT count({what}(pid)) FROM pg_stat_activity WHERE datname = current_database()"
+            f" AND pid <> pg_backend_pid() AND random() < {share}"
+        )
         try:
             async with await psycopg.AsyncConnection.connect(self._stage.direct, autocommit=True) as connection:
                 found = await (await connection.execute(statement.encode())).fetchone()

@@ -177,7 +177,15 @@ def ending_lost(it: Any) -> None:
 FAULTS: dict[str, Callable[[Any], None]] = {
     made.__name__.replace("_", "-"): made
     for made in (
-        version_ignored, slot_ignored, then_lost, ticked_twice, memo_lost, job_lost, key_ignored, join_early,
-        claimed_again, ending_lost,
+        version_ignored,
+        slot_ignored,
+        then_lost,
+        ticked_twice,
+        memo_lost,
+        job_lost,
+        key_ignored,
+        join_early,
+        claimed_again,
+        ending_lost,
     )
-}  # fmt: skip
+}

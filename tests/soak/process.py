@@ -19,10 +19,13 @@ from treadle import Worker
 from treadle.storage import connect
 
 WAITS = (
-    "treadle.storage.redis.pool.TIMEOUT", "treadle.storage.redis.topology.CONNECT",
-    "treadle.storage.postgres.address.TIMEOUT", "treadle.storage.postgres.pool.CONNECT",
-    "treadle.storage.sqlite.lockfile.WAIT", "treadle.storage.sqlite.connection.WAIT",
-)  # fmt: skip
+    "treadle.storage.redis.pool.TIMEOUT",
+    "treadle.storage.redis.topology.CONNECT",
+    "treadle.storage.postgres.address.TIMEOUT",
+    "treadle.storage.postgres.pool.CONNECT",
+    "treadle.storage.sqlite.lockfile.WAIT",
+    "treadle.storage.sqlite.connection.WAIT",
+)
 
 
 def be_patient(seconds: float) -> None:

@@ -42,9 +42,13 @@ class Producer:
     async def run(self) -> None:
         """Until `stopping` is set."""
         acts: list[tuple[int, Callable[[], Awaitable[None]]]] = [
-            (60, self._jobs), (10, self._workflows), (8, self._joins), (5, self._cancel), (6, self._signal),
+            (60, self._jobs),
+            (10, self._workflows),
+            (8, self._joins),
+            (5, self._cancel),
+            (6, self._signal),
             (1, self._fork),
-        ]  # fmt: skip
+        ]
         if self._database is not None:
             acts += [(6, self._transaction), (5, self._books)]
         weights, doing = zip(*acts, strict=True)

@@ -51,17 +51,25 @@ class Verdict(Struct):
         return not self.violations and not self.died
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: {len(self.violations)} violations, {len(self.died)} processes died; "
-                 f"{summary(self.counts)}"]  # fmt: skip
+        lines = [
+            f"seed {self.seed}: {len(self.violations)} violations, {len(self.died)} processes died; "
+            f"{summary(self.counts)}"
+        ]
         lines += [str(found) for found in self.violations[:5]] + self.died[:3]
         rules = Counter(found.rule for found in self.violations)
         return "\n".join([*lines, *([f"all violations: {dict(rules)}; histories in {self.folder}"] if rules else [])])
 
 
 async def trial(
-    stage: Stage, seed: int, seconds: float, say: Callable[[str], None], *, only: tuple[str, ...] = (), plant: str = "",
+    stage: Stage,
+    seed: int,
+    seconds: float,
+    say: Callable[[str], None],
+    *,
+    only: tuple[str, ...] = (),
+    plant: str = "",
     drain: float = DRAIN,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Torment a fleet on this open stage for so long, let it drain, and judge. The stage must be empty."""
     folder = Path(tempfile.mkdtemp(prefix=f"treadle-soak-{seed}-"))
     url, direct = _shared(stage, stage.url), _shared(stage, stage.direct)
@@ -79,8 +87,14 @@ async def trial(
         await _drain(app, history, fleet, say, drain)
         await fleet.end("worker")
         rows = [row async for row in app.jobs.iterate()]
-        found = judge(app, read(*fleet.paths), rows, await app.limits.list(), _tables(stage),
-                      ordered=not isinstance(stage, PostgresStage | ShardsStage))  # fmt: skip
+        found = judge(
+            app,
+            read(*fleet.paths),
+            rows,
+            await app.limits.list(),
+            _tables(stage),
+            ordered=not isinstance(stage, PostgresStage | ShardsStage),
+        )
         stage.check()
         fleet.count()
         verdict = Verdict(seed, _counts(fleet, len(rows)), found, fleet.died, str(folder))

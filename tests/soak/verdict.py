@@ -16,9 +16,14 @@ CLOCK = 0.005  # s; a moment of the storage is rounded, and two moments of one c
 
 
 def judge(
-    app: App, entries: Sequence[Entry], rows: Sequence[Record], limits: Sequence[LimitUse],
-    tables: Mapping[str, Sequence[str]], *, ordered: bool = True,
-) -> list[Violation]:  # fmt: skip
+    app: App,
+    entries: Sequence[Entry],
+    rows: Sequence[Record],
+    limits: Sequence[LimitUse],
+    tables: Mapping[str, Sequence[str]],
+    *,
+    ordered: bool = True,
+) -> list[Violation]:
     """All violations.
 
     tables   the users' own tables: name -> the ids in them
@@ -27,8 +32,10 @@ def judge(
     """
     acted = {entry.id for entry in entries if entry.what == "act"}
     expected = dict(_expected(app, rows, acted))
-    uses = [*(use for use in limits if use.key not in {rule.name for rule in RULES}),
-            *(LimitUse(key=rule.name, rule=rule) for rule in RULES)]  # fmt: skip
+    uses = [
+        *(use for use in limits if use.key not in {rule.name for rule in RULES}),
+        *(LimitUse(key=rule.name, rule=rule) for rule in RULES),
+    ]
     found = check(entries, rows, uses, lease=LEASE, expected=expected)
     it = Evidence(entries, rows, limits, LEASE)
     for rule in (_as_asked, _delays, _strict, _ticks):
@@ -87,8 +94,9 @@ def _strict(it: Evidence) -> Iterator[Violation]:
     for name, line in lines.items():
         for (_, ended, one), (began, _, other) in pairwise(sorted(line)):
             if began < ended - CLOCK:
-                yield it.violation("strict", f"{other} was claimed under {name} {ended - began:g} s before {one} ended",
-                                   one, other)  # fmt: skip
+                yield it.violation(
+                    "strict", f"{other} was claimed under {name} {ended - began:g} s before {one} ended", one, other
+                )
 
 
 def _ticks(it: Evidence) -> Iterator[Violation]:

@@ -63,10 +63,14 @@ def kinds_of_jobs(number: int) -> list[NewJob]:
 async def populate(storage: Storage, jobs: int, queue: int | None = 1) -> None:
     """About so many jobs, by the verbs alone: every state, waits open and counted, keys, slots, windows, memos.
     `queue`: the slots of one of the queues in the end."""
-    await storage.set_limits([
-        Limit("tenant", slots=1), Limit("paced", rate=1_000, per=86_400.0), Limit("queue:slow", slots=queue and 10_000),
-        Limit("sips", rate=10, per=60.0, how="bucket", burst=5),
-    ])  # fmt: skip
+    await storage.set_limits(
+        [
+            Limit("tenant", slots=1),
+            Limit("paced", rate=1_000, per=86_400.0),
+            Limit("queue:slow", slots=queue and 10_000),
+            Limit("sips", rate=10, per=60.0, how="bucket", burst=5),
+        ]
+    )
     rows = [job for number in range(jobs // 11) for job in kinds_of_jobs(number)]
     for at in range(0, len(rows), STEP):
         await storage.enqueue(rows[at : at + STEP])
@@ -75,14 +79,23 @@ async def populate(storage: Storage, jobs: int, queue: int | None = 1) -> None:
     )
     ask = itertools.count()
     while True:
-        claimed = await storage.claim(Claim(
-            worker=f"w#{next(ask)}", queues=(("default", STEP), ("slow", STEP)), tasks=tasks, limit=STEP, lease=600.0
-        ))  # fmt: skip
+        claimed = await storage.claim(
+            Claim(
+                worker=f"w#{next(ask)}",
+                queues=(("default", STEP), ("slow", STEP)),
+                tasks=tasks,
+                limit=STEP,
+                lease=600.0,
+            )
+        )
         if not claimed.records:
             break
         await storage.settle([out for row in claimed.records if (out := ending(row)) is not None])
-        holds = [Hold(row.job.id, row.version, (("step", row.job.id),), '{"progress":0.5}')
-                 for row in claimed.records if row.job.task == "runs"]  # fmt: skip
+        holds = [
+            Hold(row.job.id, row.version, (("step", row.job.id),), '{"progress":0.5}')
+            for row in claimed.records
+            if row.job.task == "runs"
+        ]
         if holds:
             await storage.heartbeat(Presence(worker="w"), holds, 600.0)
     await storage.set_limits([Limit("queue:slow", slots=queue, hold="ended")])

@@ -51,9 +51,11 @@ class Play:
                 options["after"] += (f"later{dice.randint(0, 9)}",)
         if self.some("key"):
             options |= {
-                "key": dice.choice("xyz"), "key_conflict": dice.choice(["keep", "raise", "replace", "replace"]),
-                "key_window": dice.choice([None, None, 20.0]), "key_until": dice.choice(["ended", "ended", "started"]),
-            }  # fmt: skip
+                "key": dice.choice("xyz"),
+                "key_conflict": dice.choice(["keep", "raise", "replace", "replace"]),
+                "key_window": dice.choice([None, None, 20.0]),
+                "key_until": dice.choice(["ended", "ended", "started"]),
+            }
         if self.some("limits"):
             names = dice.sample(["a", "b:1", "b:2", "c"], dice.randint(1, 2))
             options["limits"] = tuple((name, dice.choice([1, 1, 2])) for name in names)
@@ -67,11 +69,15 @@ class Play:
             options |= {"aging": dice.choice([0.0, 5.0]), "priority": dice.randint(-2, 2)}
         if self.some("rest"):
             options |= {
-                "deadline": dice.choice([None, 15.0]), "lease": dice.choice([None, 7.0]),
-                "labels": tuple(dice.sample("pqr", dice.randint(0, 2))), "ran": dice.random() < 0.15,
-                "keep": dice.choice([0.0, 100.0]), "keep_failed": dice.choice([70.0, 200.0]),
-                "task": dice.choice(["t", "t", "u", ""]), "queue": dice.choice(["default", "default", "other"]),
-            }  # fmt: skip
+                "deadline": dice.choice([None, 15.0]),
+                "lease": dice.choice([None, 7.0]),
+                "labels": tuple(dice.sample("pqr", dice.randint(0, 2))),
+                "ran": dice.random() < 0.15,
+                "keep": dice.choice([0.0, 100.0]),
+                "keep_failed": dice.choice([70.0, 200.0]),
+                "task": dice.choice(["t", "t", "u", ""]),
+                "queue": dice.choice(["default", "default", "other"]),
+            }
         return NewJob(id=id, **{"task": "t", **options})
 
     def enqueue(self) -> Callable[[Storage], Any]:
@@ -87,11 +93,14 @@ class Play:
         there = [id for id, row in self.rows.items() if not row.state.final]  # who claims by id has just stored it
         tasks = dice.choice([None, {"t": (None, None), "u": (1, 9.0)}, {"t": (2, None)}, {"t": (None, 4.0)}])
         return Claim(
-            worker=f"w{dice.randint(0, 1)}#{self.tickets}", limit=dice.choice([1, 2, 5, 40]), lease=10.0, tasks=tasks,
+            worker=f"w{dice.randint(0, 1)}#{self.tickets}",
+            limit=dice.choice([1, 2, 5, 40]),
+            lease=10.0,
+            tasks=tasks,
             queues=dice.choice([(("default", 3),), (("other", 1), ("default", 9))]),
             ids=tuple(dice.sample(there, min(3, len(there)))) if dice.random() < 0.1 else (),
             holds=tuple(dice.sample(self.ids, min(3, len(self.ids)))) if dice.random() < 0.2 else (),
-        )  # fmt: skip
+        )
 
     def outcome(self) -> Outcome:
         dice = self.dice
@@ -120,9 +129,11 @@ class Play:
         if state is State.WAITING:
             options |= {
                 "after": (*(job.id for job in options["then"]), *dice.choices(self.ids, k=dice.randint(0, 1))),
-                "need": dice.choice([None, 1]), "slack": dice.choice([None, 0, 1]), "ran": dice.random() < 0.5,
+                "need": dice.choice([None, 1]),
+                "slack": dice.choice([None, 0, 1]),
+                "ran": dice.random() < 0.5,
                 "delay": dice.choice([0.0, 0.0, 5.0]),
-            }  # fmt: skip
+            }
         version = row.version - (dice.random() < 0.05)
         return Outcome(id=row.job.id, version=version, state=state, **options)
 
@@ -155,10 +166,14 @@ class Play:
         name = dice.choice(["a", "b", "b:1", "c", "queue", "queue:default", "queue:other"])
         kind = dice.choice(["slots", "slots", "rate", "both", "none", "none"])
         return Limit(
-            name, slots=dice.randint(0, 3) if kind in ("slots", "both") else None,
-            rate=dice.randint(1, 3) if kind in ("rate", "both") else None, per=float(dice.randint(1, 10)),
-            how=dice.choice(["window", "bucket"]), burst=dice.choice([None, 2]), hold=dice.choice(["running", "ended"]),
-        )  # fmt: skip
+            name,
+            slots=dice.randint(0, 3) if kind in ("slots", "both") else None,
+            rate=dice.randint(1, 3) if kind in ("rate", "both") else None,
+            per=float(dice.randint(1, 10)),
+            how=dice.choice(["window", "bucket"]),
+            burst=dice.choice([None, 2]),
+            hold=dice.choice(["running", "ended"]),
+        )
 
     def beat(self) -> Callable[[Storage], Any]:
         dice = self.dice
@@ -166,10 +181,14 @@ class Play:
         some += [row for row in self.rows.values() if row.state is State.RUNNING and dice.random() < 0.5]
         rows = {row.job.id: row for row in some}.values()  # a worker holds a job once
         holds = [
-            Hold(row.job.id, row.version, (("s", "h"),) if dice.random() < 0.2 else (),
-                 "beat" if dice.random() < 0.2 else None)
+            Hold(
+                row.job.id,
+                row.version,
+                (("s", "h"),) if dice.random() < 0.2 else (),
+                "beat" if dice.random() < 0.2 else None,
+            )
             for row in rows
-        ]  # fmt: skip
+        ]
         presence = Presence(worker=f"w{dice.randint(0, 2)}", gone=dice.random() < 0.1, ttl=20.0)
         return lambda storage: storage.heartbeat(presence, holds, 10.0)
 
@@ -177,12 +196,17 @@ class Play:
         dice, pick = self.dice, self.dice.choice
         return Query(
             state=tuple(dice.sample(list(State), dice.randint(1, 3))) if dice.random() < 0.4 else (),
-            task=pick([None, None, "t", ""]), queue=pick([None, None, "default"]), label=pick([None, None, "p"]),
-            root=pick([None, None, None, pick(self.ids or ["x"])]), order=pick(["newest", "oldest", "ended", "line"]),
-            parent=pick([None, None, None, pick(self.ids or ["x"])]), limit=pick([1, 3, 50]), count=dice.random() < 0.5,
+            task=pick([None, None, "t", ""]),
+            queue=pick([None, None, "default"]),
+            label=pick([None, None, "p"]),
+            root=pick([None, None, None, pick(self.ids or ["x"])]),
+            order=pick(["newest", "oldest", "ended", "line"]),
+            parent=pick([None, None, None, pick(self.ids or ["x"])]),
+            limit=pick([1, 3, 50]),
+            count=dice.random() < 0.5,
             ahead_of=pick([None, None, None, pick(self.ids or ["x"])]),
             before=pick([None, None, self.clock() - 5]),
-        )  # fmt: skip
+        )
 
     def next(self) -> Callable[[Storage], Any]:
         what = self.dice.random()

@@ -50,8 +50,11 @@ def test_retention_follows_the_defaults(kind: str, tmp_path: Path) -> None:
     with a_url(kind, tmp_path) as url:
         run = subprocess.run(
             [sys.executable, "-c", CHANGED, url, str(defaults.__file__)],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert run.returncode == 0, run.stderr
     expected = {"good": 172_800, "bad": 1_000_000, "short": 300}
     assert dict(line.split() for line in run.stdout.splitlines()) == {

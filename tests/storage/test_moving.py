@@ -416,8 +416,11 @@ def killed_and_done(source: str, target: str, step: int) -> int:
     for kills in range(40):
         child = subprocess.Popen(
             [sys.executable, "-m", "treadle", "move", source, target, "--wait", "0", "--step", str(step)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ},
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ},
+        )
         try:
             out, err = child.communicate(timeout=(0.1 + 0.1 * kills) * slowly)
         except subprocess.TimeoutExpired:

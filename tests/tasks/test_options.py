@@ -85,20 +85,66 @@ def test_an_option_as_a_field(option: str, value: Any, field: str, stored: objec
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("queue", ""), ("queue", 5), ("queue", " x"), ("queue", "a\nb"), ("queue", "q" * 256), ("priority", 32768),
-        ("priority", True), ("priority", 1.0), ("delay", -1), ("delay", "5"), ("delay", float("nan")), ("delay", 1e12),
-        ("run_at", datetime(2030, 1, 1)), ("run_at", 5.0), ("deadline", datetime(2030, 1, 1)), ("expires", -1),  # noqa: DTZ001
-        ("timeout", 0), ("timeout", -1), ("timeout", "x"), ("retry", 3), ("retry", {"attempts": 3}), ("lease", 0),
-        ("lease", None), ("max_lost", -1), ("max_lost", True), ("key", 5), ("key", ""), ("key", Key("")),
-        ("key", Key("x", conflict="explode")), ("key", Key("x", until="never")), ("key", Key("x", window=-1)),
-        ("lane", 5), ("limits", "smtp"), ("limits", 5), ("limits", ["queue:mail"]), ("limits", [""]), ("cost", 0),
+        ("queue", ""),
+        ("queue", 5),
+        ("queue", " x"),
+        ("queue", "a\nb"),
+        ("queue", "q" * 256),
+        ("priority", 32768),
+        ("priority", True),
+        ("priority", 1.0),
+        ("delay", -1),
+        ("delay", "5"),
+        ("delay", float("nan")),
+        ("delay", 1e12),
+        ("run_at", datetime(2030, 1, 1)),  # noqa: DTZ001
+        ("run_at", 5.0),
+        ("deadline", datetime(2030, 1, 1)),  # noqa: DTZ001
+        ("expires", -1),
+        ("timeout", 0),
+        ("timeout", -1),
+        ("timeout", "x"),
+        ("retry", 3),
+        ("retry", {"attempts": 3}),
+        ("lease", 0),
+        ("lease", None),
+        ("max_lost", -1),
+        ("max_lost", True),
+        ("key", 5),
+        ("key", ""),
+        ("key", Key("")),
+        ("key", Key("x", conflict="explode")),
+        ("key", Key("x", until="never")),
+        ("key", Key("x", window=-1)),
+        ("lane", 5),
+        ("limits", "smtp"),
+        ("limits", 5),
+        ("limits", ["queue:mail"]),
+        ("limits", [""]),
+        ("cost", 0),
         ("cost", 10**9 + 1),
-        ("cost", 1.5), ("keep", -1), ("after", [5]), ("after", None), ("after", ["not an id"]), ("when", "all"),
-        ("wait_timeout", "x"), ("pass_result", 1), ("inline", "yes"), ("labels", "one"), ("labels", [5]),
-        ("labels", 5), ("labels", [str(n) for n in range(17)]), ("headers", ["a"]), ("headers", {"a": 1}),
-        ("headers", {1: "a"}), ("id", ""), ("id", None), ("id", "cron:x"), ("id", "a b"),
+        ("cost", 1.5),
+        ("keep", -1),
+        ("after", [5]),
+        ("after", None),
+        ("after", ["not an id"]),
+        ("when", "all"),
+        ("wait_timeout", "x"),
+        ("pass_result", 1),
+        ("inline", "yes"),
+        ("labels", "one"),
+        ("labels", [5]),
+        ("labels", 5),
+        ("labels", [str(n) for n in range(17)]),
+        ("headers", ["a"]),
+        ("headers", {"a": 1}),
+        ("headers", {1: "a"}),
+        ("id", ""),
+        ("id", None),
+        ("id", "cron:x"),
+        ("id", "a b"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_refused_where_it_is_written(option: str, value: Any) -> None:
     options = {option: value, **({"after": "up"} if option == "when" else {})}
     with pytest.raises(BadOption, match=option):
@@ -197,9 +243,12 @@ def test_when_as_a_constant_holds_for_the_after_of_a_job() -> None:
 @pytest.mark.parametrize(
     ("when", "threshold"),
     [
-        (all_succeeded(), (3, 0)), (all_done(), (3, None)), (at_least(1), (1, 2)), (at_least(2, of="done"), (2, None)),
+        (all_succeeded(), (3, 0)),
+        (all_done(), (3, None)),
+        (at_least(1), (1, 2)),
+        (at_least(2, of="done"), (2, None)),
     ],
-)  # fmt: skip
+)
 def test_what_when_means(when: Any, threshold: tuple[int, int | None]) -> None:
     job = new(after=["a", "b", "c"], when=when)
     assert (job.need, job.slack) == threshold
@@ -257,11 +306,20 @@ def test_a_wrong_argument_is_named_before_computed_options_stumble_over_it() -> 
 @pytest.mark.parametrize(
     "rule",
     [
-        Limit("", slots=1), Limit("x", slots=-1), Limit("x", slots=True), Limit("x", rate=0), Limit("x", rate=1, per=0),
-        Limit("x", rate=1, per=1e9), Limit("x", rate=1, how="sliding"), Limit("x", slots=1, hold="ever"),
-        Limit("x", rate=1, burst=5), Limit("x", slots=1.5), Limit("x", rate=1, per="60"), "smtp",
+        Limit("", slots=1),
+        Limit("x", slots=-1),
+        Limit("x", slots=True),
+        Limit("x", rate=0),
+        Limit("x", rate=1, per=0),
+        Limit("x", rate=1, per=1e9),
+        Limit("x", rate=1, how="sliding"),
+        Limit("x", slots=1, hold="ever"),
+        Limit("x", rate=1, burst=5),
+        Limit("x", slots=1.5),
+        Limit("x", rate=1, per="60"),
+        "smtp",
     ],
-)  # fmt: skip
+)
 def test_a_limit_that_means_nothing_is_refused(rule: Any) -> None:
     with pytest.raises(BadOption, match="limit"):
         check(rule)

@@ -135,8 +135,11 @@ async def test_drain_runs_retries_that_are_due_and_leaves_what_is_later(app: App
         assert await drain(app) == 5
         rows = [await app.jobs.get(job) for job in jobs]
     assert [(row.state, row.attempt) for row in rows] == [
-        (State.FAILED, 3), (State.READY, 1), (State.READY, 0), (State.READY, 0),
-    ]  # fmt: skip
+        (State.FAILED, 3),
+        (State.READY, 1),
+        (State.READY, 0),
+        (State.READY, 0),
+    ]
 
 
 async def test_drain_runs_only_the_tasks_asked_for(app: App) -> None:
@@ -238,8 +241,11 @@ async def test_drain_raises_the_first_error_and_runs_nothing_after_it(app: App) 
             await drain(app, raise_errors=True)
         assert ran == ["a"]
         assert [(row.state, row.attempt) for row in [await app.jobs.get(job) for job in jobs]] == [
-            (State.SUCCEEDED, 1), (State.READY, 0), (State.READY, 1), (State.READY, 0),
-        ]  # fmt: skip
+            (State.SUCCEEDED, 1),
+            (State.READY, 0),
+            (State.READY, 1),
+            (State.READY, 0),
+        ]
         assert await drain(app) == 1
         await unstorable.enqueue()
         with pytest.raises(Exception, match="unstorable: the result"):

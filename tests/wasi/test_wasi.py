@@ -244,9 +244,12 @@ async def test_signs_of_life_come_as_often_as_the_queue_needs_them(blobs: Direct
 async def call(*words: str, folder: Path, given: bytes = b"") -> tuple[int, bytes]:
     command = [sys.executable, "-m", "treadle", "wasi", *words]
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=folder, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        *command,
+        cwd=folder,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     out, _ = await process.communicate(given)
     return process.returncode or 0, out
 

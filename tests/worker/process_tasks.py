@@ -47,9 +47,16 @@ def moment(at: datetime) -> datetime:
 def whoami() -> dict[str, object]:
     here = current()
     return {
-        "id": here.id, "attempt": here.attempt, "version": here.version, "task": here.task, "lost": here.lost,
-        "labels": list(here.labels), "headers": dict(here.headers), "worker": here.worker, "cancelled": here.cancelled,
-    }  # fmt: skip
+        "id": here.id,
+        "attempt": here.attempt,
+        "version": here.version,
+        "task": here.task,
+        "lost": here.lost,
+        "labels": list(here.labels),
+        "headers": dict(here.headers),
+        "worker": here.worker,
+        "cancelled": here.cancelled,
+    }
 
 
 def pid() -> int:

@@ -26,7 +26,7 @@ from treadle import (
     Worker,
     current,
     current_batch,
-)  # fmt: skip
+)
 from treadle.errors import BadStep
 from treadle.execution.context import NotRunning
 from treadle.testing import HandClock, drain
@@ -184,8 +184,10 @@ async def test_a_place_may_defer_or_abort(app: App, clock: HandClock) -> None:
     await drain(app)
     rows = [await app.jobs.get(job) for job in jobs]
     assert [(row.state, row.attempt, row.reason) for row in rows] == [
-        (State.SUCCEEDED, 1, None), (State.READY, 0, None), (State.FAILED, 1, "aborted"),
-    ]  # fmt: skip
+        (State.SUCCEEDED, 1, None),
+        (State.READY, 0, None),
+        (State.FAILED, 1, "aborted"),
+    ]
     clock.advance(60)
     await drain(app)
     assert await jobs[1].result(0) == "later"

@@ -17,8 +17,15 @@ EVERY = {"name": "n", "timing": {"type": "every", "seconds": 1e-9}, "task": "t",
 FOREIGN = NewJob(id="foreign", task="t", queue="treadle")
 PROMISE = NewJob(id="promise", queue="treadle")
 GARBAGE = NewJob(id="treadle:schedule:garbage", task="treadle.schedule", queue="treadle", payload="[]")
-FAST = NewJob(id="treadle:schedule:fast", task="treadle.schedule", queue="treadle", key="treadle.schedule n", lease=5.0,
-              payload=json.dumps(EVERY), labels=("schedule=n",))  # fmt: skip
+FAST = NewJob(
+    id="treadle:schedule:fast",
+    task="treadle.schedule",
+    queue="treadle",
+    key="treadle.schedule n",
+    lease=5.0,
+    payload=json.dumps(EVERY),
+    labels=("schedule=n",),
+)
 REST = NewJob(id="rest", task="treadle.limit", queue="treadle", payload='{"limit":"mail","seconds":-1.0}')
 NO_REST = NewJob(id="no-rest", task="treadle.limit", queue="treadle", payload='{"limit":"\\u0000","seconds":1e300}')
 ELSEWHERE = NewJob(id="elsewhere", task="treadle.schedule", queue="default", delay=1e6)

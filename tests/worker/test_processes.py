@@ -31,7 +31,7 @@ from treadle import (
     State,
     TooLarge,
     Worker,
-)  # fmt: skip
+)
 from treadle.core.model import NewJob
 from treadle.execution.context import Context, enter
 from treadle.tasks.task import Task
@@ -144,9 +144,16 @@ async def test_arguments_and_results_are_what_the_annotations_say(pool: ProcessP
 async def test_current_works_inside(pool: ProcessPool) -> None:
     found = await run(pool, work.whoami, labels=("a",), headers=(("k", "v"),))
     assert found == {
-        "id": "j1", "attempt": 1, "version": 3, "task": "tests.worker.process_tasks.whoami", "lost": 0, "labels": ["a"],
-        "headers": {"k": "v"}, "worker": "", "cancelled": False,
-    }  # fmt: skip
+        "id": "j1",
+        "attempt": 1,
+        "version": 3,
+        "task": "tests.worker.process_tasks.whoami",
+        "lost": 0,
+        "labels": ["a"],
+        "headers": {"k": "v"},
+        "worker": "",
+        "cancelled": False,
+    }
 
 
 async def test_it_has_our_surroundings(pool: ProcessPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

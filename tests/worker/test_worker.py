@@ -33,7 +33,7 @@ from treadle import (
     UnknownTask,
     Worker,
     current,
-)  # fmt: skip
+)
 from treadle.core.model import Claim
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
@@ -141,10 +141,18 @@ async def test_queues_share_claims_by_weight(app: App, spy: Spy) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"concurrency": 0}, {"concurrency": True}, {"concurrency": 1.5}, {"queues": "mail"}, {"queues": {"a": 0}},
-        {"queues": [""]}, {"grace": -1}, {"lease": 0}, {"poll": 0}, {"name": " "},
+        {"concurrency": 0},
+        {"concurrency": True},
+        {"concurrency": 1.5},
+        {"queues": "mail"},
+        {"queues": {"a": 0}},
+        {"queues": [""]},
+        {"grace": -1},
+        {"lease": 0},
+        {"poll": 0},
+        {"name": " "},
     ],
-)  # fmt: skip
+)
 async def test_wrong_settings_are_refused(app: App, options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         Worker(app, **options)
@@ -171,9 +179,15 @@ async def test_stop_tells_waits_cancels_and_hands_back_uncounted(app: App, told:
     gate.go.set()
     async with work(app, name="second"):
         assert await job.result(timeout=30) == 7
-    assert told.names("worker.started", "worker.stopping", "worker.stopped") == [
-        "worker.started", "worker.stopping", "worker.stopped",
-    ] * 2  # fmt: skip
+    assert (
+        told.names("worker.started", "worker.stopping", "worker.stopped")
+        == [
+            "worker.started",
+            "worker.stopping",
+            "worker.stopped",
+        ]
+        * 2
+    )
 
 
 async def test_what_ends_within_the_grace_counts(app: App) -> None:

@@ -151,8 +151,12 @@ async def test_a_returned_child_whose_key_is_held_has_the_value_of_the_holder(
         "spec": shop.page,
     }
     expected = {
-        "flow": [5, 100], "gather": [[100, 5]], "chain": ["took 100"], "then": [5, 100, [100, 5]], "spec": [100]
-    }  # fmt: skip
+        "flow": [5, 100],
+        "gather": [[100, 5]],
+        "chain": ["took 100"],
+        "then": [5, 100, [100, 5]],
+        "spec": [100],
+    }
 
     @app.task(name="root", reduce="list")
     async def root() -> object:

@@ -451,8 +451,11 @@ async def test_children_take_deadline_headers_and_lane_and_nothing_else(app: App
     assert one.job.deadline is not None
     assert 3500 < one.job.deadline <= 3600
     assert (dict(one.job.headers), one.job.lane, one.job.priority, one.job.labels) == (
-        {"a": "x", "b": "own"}, "l1", 0, (),
-    )  # fmt: skip
+        {"a": "x", "b": "own"},
+        "l1",
+        0,
+        (),
+    )
     assert one.job.stride == 1 / 4  # the weight goes with the name: its children have the turns it had
     assert (two.job.deadline, two.job.lane, two.job.stride) == (900, "l2", 1)
     assert (three.job.lane, three.job.stride) == ("l3", 2)

@@ -33,9 +33,7 @@ Chosen = Callable[[Record], Outcome | None]
 class Acts:
     """The acts of `app.jobs` on rows that were found."""
 
-    def __init__(
-        self, client: Client, storage: Callable[[], Awaitable[Storage]], reach: tuple[str, ...] = ()
-    ) -> None:  # fmt: skip
+    def __init__(self, client: Client, storage: Callable[[], Awaitable[Storage]], reach: tuple[str, ...] = ()) -> None:
         self._client, self._storage, self._reach = client, storage, reach
 
     async def settle(self, rows: Sequence[Record], chosen: Chosen, raising: bool = False) -> list[Record]:
@@ -146,8 +144,14 @@ def _refused(row: Record, reason: str) -> TreadleError:
 def cancelled(row: Record) -> Outcome | None:
     if row.state.final:
         return None
-    return Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, attempt=row.attempt, reason=ASKED,
-                   error="cancelled by hand")  # fmt: skip
+    return Outcome(
+        id=row.job.id,
+        version=row.version,
+        state=State.CANCELLED,
+        attempt=row.attempt,
+        reason=ASKED,
+        error="cancelled by hand",
+    )
 
 
 def reopened(row: Record) -> Outcome | None:

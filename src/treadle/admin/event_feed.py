@@ -88,8 +88,11 @@ class Following:
         mark, at_mark, cursor = self._mark, self._at_mark, None
         while True:
             page = await storage.find(Query(order="newest", limit=PAGE, cursor=cursor))
-            fresh = [row for row in page.records if row.created_at > mark
-                     or (row.created_at == mark and row.job.id not in at_mark)]  # fmt: skip
+            fresh = [
+                row
+                for row in page.records
+                if row.created_at > mark or (row.created_at == mark and row.job.id not in at_mark)
+            ]
             found += fresh
             cursor = page.cursor
             if cursor is None or len(fresh) < len(page.records) or len(found) >= TRACKED:
@@ -126,9 +129,15 @@ def _event(row: Record, before: Record | None) -> Event:
     job = row.job
     worker = (row.worker or "").rpartition("#")[0] if row.state is State.RUNNING else ""
     return Event(
-        name=_name(row, before), id=job.id, task=job.task, queue=job.queue, worker=worker, error=row.error, record=row,
+        name=_name(row, before),
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        worker=worker,
+        error=row.error,
+        record=row,
         attempt=row.attempt + (row.state is State.RUNNING),
-    )  # fmt: skip
+    )
 
 
 def _name(row: Record, before: Record | None) -> str:

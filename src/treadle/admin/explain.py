@@ -21,9 +21,13 @@ NEAR = 0.25  # s by which an item may have been claimed before the batch that it
 
 
 def explain(
-    row: Record, upstreams: Mapping[str, Record | None], ahead: int | None, stats: Stats, now: float,
+    row: Record,
+    upstreams: Mapping[str, Record | None],
+    ahead: int | None,
+    stats: Stats,
+    now: float,
     parent: Record | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """One sentence. `upstreams` are the rows it waits for, `ahead` how many stand before it in line, `parent` is the
     running job whose function enqueued it."""
     if row.state.final:

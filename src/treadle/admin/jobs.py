@@ -57,9 +57,15 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
     looks = frozenset({"get", "handle", "list", "position", "explain", "signals_of", "signal"})  # `signal` stores a row
 
     def __init__(
-        self, client: Client, storage: Callable[[], Awaitable[Storage]], tasks: Mapping[str, Task[..., Any, Any]],
-        now: Callable[[], float], names: Names, moved: Moved, most: int = defaults.MAX_STEP,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        storage: Callable[[], Awaitable[Storage]],
+        tasks: Mapping[str, Task[..., Any, Any]],
+        now: Callable[[], float],
+        names: Names,
+        moved: Moved,
+        most: int = defaults.MAX_STEP,
+    ) -> None:
         self._names, self._moved = names, moved
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
         self._acts, self._reach = acts.Acts(client, storage), tuple[str, ...]()
@@ -104,9 +110,15 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         return stored_values.arguments(row.job.payload)
 
     async def list(
-        self, /, *, cursor: str | None = None, limit: int = 50, count: bool = False,
-        order: Literal["newest", "oldest", "ended", "line"] = "newest", **filters: Filter,
-    ) -> Page:  # fmt: skip
+        self,
+        /,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        count: bool = False,
+        order: Literal["newest", "oldest", "ended", "line"] = "newest",
+        **filters: Filter,
+    ) -> Page:
         """One page of rows; `page.cursor` goes on with the next. Raises BadOption for a filter that does not exist.
         Warns (UnknownName) if nothing fits and nothing uses the queue, the task or the label of the filter."""
         if not 0 <= limit <= 10_000:
@@ -200,8 +212,7 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         async for rows in self._chosen(job, filters, _reopens, progress):
             done += await self._acts.reopen(rows, raising=job is not None)
         if job is not None and not done:
-            await self._refuse(job, _reopens,
-                               "only failed and cancelled jobs are reopened")  # fmt: skip
+            await self._refuse(job, _reopens, "only failed and cancelled jobs are reopened")
         return done
 
     async def signals_of(self, job: HasId | str) -> Sequence[str]:
@@ -249,8 +260,9 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         """
         if job is None and filters:
             filters.setdefault("state", (State.READY,))
-        return await self._many(job, filters, acts.at_once, lambda row: row.state is State.READY,
-                                "only ready jobs can be run now", progress)  # fmt: skip
+        return await self._many(
+            job, filters, acts.at_once, lambda row: row.state is State.READY, "only ready jobs can be run now", progress
+        )
 
     async def delete(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
@@ -265,9 +277,14 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
         return await self._many(job, filters, acts.let_go, lambda row: row.state.final, "cancel it first", progress)
 
     async def _many(
-        self, job: HasId | str | None, filters: dict[str, Filter], act: acts.Chosen, fits: Callable[[Record], bool],
-        otherwise: str, progress: Told | None,
-    ) -> int:  # fmt: skip
+        self,
+        job: HasId | str | None,
+        filters: dict[str, Filter],
+        act: acts.Chosen,
+        fits: Callable[[Record], bool],
+        otherwise: str,
+        progress: Told | None,
+    ) -> int:
         done = 0
         async for rows in self._chosen(job, filters, fits, progress):
             done += len(await self._acts.settle(rows, act, raising=job is not None))
@@ -282,9 +299,12 @@ class Jobs(Awaited, Stays, call="app.jobs", sync="app.sync.jobs.{name}(...)"):
             raise Stale(row.job.id, f"{row.state}: {otherwise}")
 
     async def _chosen(
-        self, job: HasId | str | None, filters: dict[str, Filter], fits: Callable[[Record], bool],
+        self,
+        job: HasId | str | None,
+        filters: dict[str, Filter],
+        fits: Callable[[Record], bool],
         progress: Told | None = None,
-    ) -> AsyncIterator[Sequence[Record]]:  # fmt: skip
+    ) -> AsyncIterator[Sequence[Record]]:
         """The job, or what the filters find, a group after the other."""
         if (job is None) == (not filters):
             raise BadOption("job", "give a job or an id, or else at least one filter")
@@ -321,11 +341,16 @@ def query_of(filters: dict[str, Filter], **rest: Any) -> Query:
             raise BadOption(name, f"expected a text (a label of a mapping is 'key=value'), found {filters[name]!r}")
     task = filters.get("task")
     return Query(
-        state=_states(filters.get("state")), task=task if task is None or isinstance(task, str) else task.name,
-        queue=filters.get("queue"), root=None if filters.get("workflow") is None else id_of(filters["workflow"]),
-        parent=None if filters.get("parent") is None else id_of(filters["parent"]), label=filters.get("label"),
-        ids=tuple(map(id_of, filters.get("ids") or ())), before=None if before is None else before.timestamp(), **rest,
-    )  # fmt: skip
+        state=_states(filters.get("state")),
+        task=task if task is None or isinstance(task, str) else task.name,
+        queue=filters.get("queue"),
+        root=None if filters.get("workflow") is None else id_of(filters["workflow"]),
+        parent=None if filters.get("parent") is None else id_of(filters["parent"]),
+        label=filters.get("label"),
+        ids=tuple(map(id_of, filters.get("ids") or ())),
+        before=None if before is None else before.timestamp(),
+        **rest,
+    )
 
 
 def _states(value: Any) -> tuple[State, ...]:

@@ -276,8 +276,11 @@ class Names:
 
     async def _not_paused(self, what: str, name: str) -> str | None:
         prefix = "queue:" if what == "queue" else ""
-        shut = {use.key.removeprefix(prefix) for use in await self._rules()
-                if use.rule.slots == 0 and use.key.startswith(prefix)}  # fmt: skip
+        shut = {
+            use.key.removeprefix(prefix)
+            for use in await self._rules()
+            if use.rule.slots == 0 and use.key.startswith(prefix)
+        }
         return None if name in shut else f"the {what} {name!r} is not paused{near(name, filter(_seen(), shut))}"
 
     async def _no_rule(self, name: str) -> str | None:

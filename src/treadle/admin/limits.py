@@ -23,9 +23,11 @@ MARK: Final = Limit(f"{OWN}declared", slots=1)  # no job names it, and no operat
 
 
 class Limits(
-    Awaited, call="app.limits", sync="app.sync.limits.{name}(...)",
+    Awaited,
+    call="app.limits",
+    sync="app.sync.limits.{name}(...)",
     more=dict.fromkeys(("shut", "hold", "store", "is_stored"), "{through}"),
-):  # fmt: skip
+):
     """The rules. A rule is looked up by a job's limit name, then by what stands before its colon."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], names: Names, moved: Moved) -> None:

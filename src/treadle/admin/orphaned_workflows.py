@@ -63,6 +63,15 @@ class Orphans:
             cursor = page.cursor
             if cursor is None:
                 break
-        self._emitter.emit(Event(name="workflow.orphaned", id=event.id, task=event.task, queue=event.queue,
-                                 worker=event.worker, error=event.error, record=event.record,
-                                 states=dict(states)))  # fmt: skip
+        self._emitter.emit(
+            Event(
+                name="workflow.orphaned",
+                id=event.id,
+                task=event.task,
+                queue=event.queue,
+                worker=event.worker,
+                error=event.error,
+                record=event.record,
+                states=dict(states),
+            )
+        )

@@ -76,8 +76,11 @@ class Comparison(Struct, frozen=True):
     def differences(self) -> list[tuple[str, str, str, int, int]]:
         """(queue, task, state, jobs at the source, jobs at the target) where they are not alike."""
         one, other = self.source.counts, self.target.counts
-        return [(*key, one.get(key, 0), other.get(key, 0)) for key in sorted({*one, *other})
-                if one.get(key, 0) != other.get(key, 0)]  # fmt: skip
+        return [
+            (*key, one.get(key, 0), other.get(key, 0))
+            for key in sorted({*one, *other})
+            if one.get(key, 0) != other.get(key, 0)
+        ]
 
 
 class Moved(Struct, frozen=True):
@@ -94,9 +97,14 @@ class _Run:
     """One run of the command. Its marks replace those of earlier runs, which are refused from then on."""
 
     def __init__(
-        self, source: Place, target: Place, found: Sequence[Mark | None], move: str, wait: float = WAIT,
+        self,
+        source: Place,
+        target: Place,
+        found: Sequence[Mark | None],
+        move: str,
+        wait: float = WAIT,
         told: Told = lambda *_: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.source, self.target, self.move = source, target, move
         self._wait, self._told = max(wait, PATIENT), told
         self._turn = 1 + max((mark.turn for mark in found if mark is not None), default=0)
@@ -128,9 +136,15 @@ class _Run:
 
     def next(self, role: Role, other: Place, cursor: str | None = None, jobs: int = 0) -> Mark:
         return Mark(
-            role=role, other=other.name, move=self.move, cursor=cursor, jobs=jobs,
-            turn=self._turn, run=self._run, step=next(self._steps),
-        )  # fmt: skip
+            role=role,
+            other=other.name,
+            move=self.move,
+            cursor=cursor,
+            jobs=jobs,
+            turn=self._turn,
+            run=self._run,
+            step=next(self._steps),
+        )
 
 
 async def move(
@@ -186,9 +200,13 @@ async def prepare(source: Place, target: Place) -> None:
 
 
 async def _begin(
-    source: Place, target: Place, leaving: Mark | None, arriving: Mark | None, wait: float = WAIT,
+    source: Place,
+    target: Place,
+    leaving: Mark | None,
+    arriving: Mark | None,
+    wait: float = WAIT,
     told: Told = lambda *_: None,
-) -> _Run:  # fmt: skip
+) -> _Run:
     """Mark the target of a move that begins, or of one whose target was emptied since."""
     await _check_free(source, target, leaving, arriving)
     going_on = leaving is not None and leaving.role in LEAVING

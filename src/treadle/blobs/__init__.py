@@ -9,9 +9,18 @@ from treadle.blobs.directory import MOST, DirectoryBlobs
 from treadle.blobs.store import BadAddress, Blob, Blobs, Corrupt, NoBlob, TooBig
 
 __all__ = [
-    "MOST", "BadAddress", "Blob", "Blobs", "Corrupt", "DirectoryBlobs", "NoBlob", "S3Blobs", "TooBig", "address_of",
+    "MOST",
+    "BadAddress",
+    "Blob",
+    "Blobs",
+    "Corrupt",
+    "DirectoryBlobs",
+    "NoBlob",
+    "S3Blobs",
+    "TooBig",
+    "address_of",
     "sri",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -77,9 +77,12 @@ def read_url(url: str, environment: Mapping[str, str] = os.environ) -> tuple[Pla
         raise BadUrl("blobs: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
     prefix = parts.path.strip("/")
     place = Place(
-        endpoint=(given or f"https://s3.{region}.amazonaws.com").rstrip("/"), bucket=parts.netloc,
-        prefix=f"{prefix}/" if prefix else "", region=region, by_path=given is not None or "." in parts.netloc,
-    )  # fmt: skip
+        endpoint=(given or f"https://s3.{region}.amazonaws.com").rstrip("/"),
+        bucket=parts.netloc,
+        prefix=f"{prefix}/" if prefix else "",
+        region=region,
+        by_path=given is not None or "." in parts.netloc,
+    )
     return place, Credentials(key, secret, environment.get("AWS_SESSION_TOKEN") or None)
 
 
@@ -178,9 +181,13 @@ class Bucket:
 
     @asynccontextmanager
     async def _request(
-        self, method: str, name: str, headers: Mapping[str, str] | None = None, digest: str = NOTHING,
+        self,
+        method: str,
+        name: str,
+        headers: Mapping[str, str] | None = None,
+        digest: str = NOTHING,
         content: AsyncIterator[bytes] | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         place, base = self._place, urlsplit(self._place.endpoint)
         host, path = base.netloc, f"{base.path}/{place.prefix}{name}"
         if place.by_path:

@@ -33,9 +33,16 @@ def escaped(path: str) -> str:
 
 
 def sign(
-    method: str, host: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], digest: str,
-    who: Credentials, region: str, now: float,
-) -> dict[str, str]:  # fmt: skip
+    method: str,
+    host: str,
+    path: str,
+    query: Mapping[str, str],
+    headers: Mapping[str, str],
+    digest: str,
+    who: Credentials,
+    region: str,
+    now: float,
+) -> dict[str, str]:
     """All headers to send: those given, and the signature over them.
 
     path    escaped already

@@ -48,9 +48,10 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
     if orders.app:
         serve_main_names(app, orders.app)
     given = {
-        name: value for name in ("concurrency", "queues", "tasks", "grace", "lease", "poll", "role")
+        name: value
+        for name in ("concurrency", "queues", "tasks", "grace", "lease", "poll", "role")
         if (value := msgspec.structs.asdict(orders)[name]) is not None
-    }  # fmt: skip
+    }
 
     async def run() -> None:
         # The name is new at each start: a claim is repeated under its worker's name, and must not be taken for
@@ -74,9 +75,14 @@ def serve(orders: Orders, channel: socket.socket | None) -> None:
 async def _greeter(app: App, worker: Worker, known: list[str], channel: socket.socket | None) -> None:
     queues = worker.queues()
     hello = Hello(
-        worker=worker.name, url=place(app.url, type(app.storage).__name__), queues=queues, tasks=known,
-        slots=worker.concurrency, grace=worker.grace, strangers=await _strangers(app, queues),
-    )  # fmt: skip
+        worker=worker.name,
+        url=place(app.url, type(app.storage).__name__),
+        queues=queues,
+        tasks=known,
+        slots=worker.concurrency,
+        grace=worker.grace,
+        strangers=await _strangers(app, queues),
+    )
     if channel is not None:
         try:
             channel.sendall(msgspec.json.encode(hello) + b"\n")

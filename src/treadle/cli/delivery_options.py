@@ -29,17 +29,36 @@ NAMES = ("API_HOST", "API_PORT", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "WORKER
 def delivering(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where delayed jobs go."""
     options = [
-        click.option("--webhook", metavar="URL", envvar="TREADLE_WEBHOOK",
-                     help="delayed: POST each job to this URL; 2xx is done. @FILE reads it from a file."),
-        click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'",
-                     help="... with this header. @FILE reads headers from a file, one a line."),
-        click.option("--command", metavar="COMMAND", envvar="TREADLE_COMMAND",
-                     help="delayed: run this for each job, the payload on stdin; exit code 0 is done."),
-        click.option("--command-env", "command_env", multiple=True, metavar="NAME",
-                     help="... with this variable, although it may hold credentials, such as PGPASSWORD; repeatable."),
-        click.option("--deliver-timeout", type=seconds, metavar="SECONDS",
-                     help="Seconds one webhook or command may take [30]."),
-    ]  # fmt: skip
+        click.option(
+            "--webhook",
+            metavar="URL",
+            envvar="TREADLE_WEBHOOK",
+            help="delayed: POST each job to this URL; 2xx is done. @FILE reads it from a file.",
+        ),
+        click.option(
+            "--header",
+            "headers",
+            multiple=True,
+            metavar="'NAME: VALUE'",
+            help="... with this header. @FILE reads headers from a file, one a line.",
+        ),
+        click.option(
+            "--command",
+            metavar="COMMAND",
+            envvar="TREADLE_COMMAND",
+            help="delayed: run this for each job, the payload on stdin; exit code 0 is done.",
+        ),
+        click.option(
+            "--command-env",
+            "command_env",
+            multiple=True,
+            metavar="NAME",
+            help="... with this variable, although it may hold credentials, such as PGPASSWORD; repeatable.",
+        ),
+        click.option(
+            "--deliver-timeout", type=seconds, metavar="SECONDS", help="Seconds one webhook or command may take [30]."
+        ),
+    ]
     for option in reversed(options):
         command = option(command)
     return command

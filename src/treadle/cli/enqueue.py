@@ -65,9 +65,17 @@ def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], option
 )
 @click.option("--wait", type=seconds, metavar="SECONDS", help="Wait so long for its result, and print that as JSON.")
 def enqueue(
-    target: Target, task: str, args: tuple[str, ...], kw: tuple[str, ...], labels: tuple[str, ...],
-    headers: tuple[str, ...], limits: tuple[str, ...], after: tuple[str, ...], wait: float | None, **plain: Any,
-) -> int:  # fmt: skip
+    target: Target,
+    task: str,
+    args: tuple[str, ...],
+    kw: tuple[str, ...],
+    labels: tuple[str, ...],
+    headers: tuple[str, ...],
+    limits: tuple[str, ...],
+    after: tuple[str, ...],
+    wait: float | None,
+    **plain: Any,
+) -> int:
     """Send one job of TASK and print its id.
 
     ARGS are JSON values; what is no JSON is plain text: `treadle enqueue mail.send ann@example.org 3 '{"a": 1}'`.

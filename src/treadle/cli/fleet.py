@@ -32,10 +32,14 @@ class Fleet:
     """`processes` workers with the same orders. All calls belong to one event loop."""
 
     def __init__(
-        self, orders: Orders, processes: int, say: Say = lambda text: note(f"treadle: {text}"),
-        greeted: Callable[[Hello, int], None] | None = None, environment: Mapping[str, str] | None = None,
+        self,
+        orders: Orders,
+        processes: int,
+        say: Say = lambda text: note(f"treadle: {text}"),
+        greeted: Callable[[Hello, int], None] | None = None,
+        environment: Mapping[str, str] | None = None,
         roles: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.orders, self.size = orders, processes
         self._roles = roles  # of each, in order
         self._say, self._greeted, self._environment = say, greeted, environment
@@ -84,8 +88,10 @@ class Fleet:
 
     def _kill(self) -> None:
         if self._children:
-            self._say(f"{plural(len(self._children), 'process')} did not stop and will be killed; "
-                      "what they ran comes back when its lease runs out")  # fmt: skip
+            self._say(
+                f"{plural(len(self._children), 'process')} did not stop and will be killed; "
+                "what they ran comes back when its lease runs out"
+            )
             self._code = FAILED
             self._signal(signal.SIGKILL)
 
@@ -127,10 +133,16 @@ class Fleet:
         with ours:
             with theirs:
                 child = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "treadle.cli.child", str(theirs.fileno()), self.orders.app or "delayed",
-                    stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=self._environment,
+                    sys.executable,
+                    "-m",
+                    "treadle.cli.child",
+                    str(theirs.fileno()),
+                    self.orders.app or "delayed",
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env=self._environment,
                     **_own_group(),
-                )  # fmt: skip
+                )
             self._children[number] = child
             if self._stop.is_set():
                 self._signal(signal.SIGTERM if self._asked < 3 else signal.SIGKILL)

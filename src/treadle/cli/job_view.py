@@ -86,9 +86,14 @@ def what(row: Record, now: float) -> str:
 def line(row: Record, now: float) -> tuple[object, ...]:
     text = what(row, now)
     return (
-        row.id, str(row.state), _name(row), row.job.queue, row.attempt, age(row.created_at, now),
+        row.id,
+        str(row.state),
+        _name(row),
+        row.job.queue,
+        row.attempt,
+        age(row.created_at, now),
         text if len(text) <= 60 else text[:57] + "...",
-    )  # fmt: skip
+    )
 
 
 def plain(app: App, row: Record) -> dict[str, Any]:
@@ -96,16 +101,38 @@ def plain(app: App, row: Record) -> dict[str, Any]:
     args, kwargs = stored_values.carried_call(*call_of(app, row), row.job.payload, ENCODE)
     job = row.job
     return {
-        "id": job.id, "task": job.task, "queue": job.queue, "state": str(row.state), "reason": row.reason,
-        "args": args, "kwargs": kwargs, "result": json_of(row.result), "error": row.error,
-        "attempt": row.attempt, "lost": row.lost, "priority": job.priority, "key": job.key, "lane": job.lane,
-        "labels": list(job.labels), "headers": dict(job.headers), "limits": [name for name, _ in job.limits],
-        "after": list(row.after), "pending": row.pending, "workflow": job.root or job.id, "parent": job.parent,
-        "worker": row.worker, "steps": dict(steps(row)), "note": json_of(row.note),
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "state": str(row.state),
+        "reason": row.reason,
+        "args": args,
+        "kwargs": kwargs,
+        "result": json_of(row.result),
+        "error": row.error,
+        "attempt": row.attempt,
+        "lost": row.lost,
+        "priority": job.priority,
+        "key": job.key,
+        "lane": job.lane,
+        "labels": list(job.labels),
+        "headers": dict(job.headers),
+        "limits": [name for name, _ in job.limits],
+        "after": list(row.after),
+        "pending": row.pending,
+        "workflow": job.root or job.id,
+        "parent": job.parent,
+        "worker": row.worker,
+        "steps": dict(steps(row)),
+        "note": json_of(row.note),
         "stands_aside_for": row.parked if row.place is None else None,
-        "created_at": iso(row.created_at), "due_at": iso(row.due_at), "started_at": iso(row.started_at),
-        "ended_at": iso(row.ended_at), "deadline_at": iso(row.deadline_at), "expires_at": iso(row.expires_at),
-    }  # fmt: skip
+        "created_at": iso(row.created_at),
+        "due_at": iso(row.due_at),
+        "started_at": iso(row.started_at),
+        "ended_at": iso(row.ended_at),
+        "deadline_at": iso(row.deadline_at),
+        "expires_at": iso(row.expires_at),
+    }
 
 
 def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object]]:
@@ -117,17 +144,34 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
     due = "lease ends" if row.state is State.RUNNING else "due"
     done = ", ".join(f"{name} ({what if len(what) <= 60 else what[:57] + '...'})" for name, what in steps(row))
     return [
-        ("id", job.id), ("state", str(row.state)), ("why", why), ("call", f"{_name(row)}({call})"),
-        ("queue", job.queue), ("priority", job.priority or None), ("try", f"{row.attempt} so far"),
-        ("lost", f"{plural(row.lost, 'lease')} ran out" if row.lost else None), ("worker", row.worker), ("key", key),
-        ("lane", job.lane), ("limits", ", ".join(name for name, _ in job.limits)), ("labels", ", ".join(job.labels)),
-        ("headers", ", ".join(f"{name}={text}" for name, text in job.headers)), ("waits for", waits),
-        ("workflow", job.root), ("parent", job.parent), ("steps", done), ("progress", note_of(row)),
-        ("created", stamp(row.created_at, now)), ("started", stamp(row.started_at, now)),
-        (due, stamp(row.due_at, now) if not row.state.final else None), ("deadline", stamp(row.deadline_at, now)),
-        ("ended", stamp(row.ended_at, now)), ("kept until", stamp(row.expires_at, now)),
-        ("result", _result(row)), ("error", row.error),
-    ]  # fmt: skip
+        ("id", job.id),
+        ("state", str(row.state)),
+        ("why", why),
+        ("call", f"{_name(row)}({call})"),
+        ("queue", job.queue),
+        ("priority", job.priority or None),
+        ("try", f"{row.attempt} so far"),
+        ("lost", f"{plural(row.lost, 'lease')} ran out" if row.lost else None),
+        ("worker", row.worker),
+        ("key", key),
+        ("lane", job.lane),
+        ("limits", ", ".join(name for name, _ in job.limits)),
+        ("labels", ", ".join(job.labels)),
+        ("headers", ", ".join(f"{name}={text}" for name, text in job.headers)),
+        ("waits for", waits),
+        ("workflow", job.root),
+        ("parent", job.parent),
+        ("steps", done),
+        ("progress", note_of(row)),
+        ("created", stamp(row.created_at, now)),
+        ("started", stamp(row.started_at, now)),
+        (due, stamp(row.due_at, now) if not row.state.final else None),
+        ("deadline", stamp(row.deadline_at, now)),
+        ("ended", stamp(row.ended_at, now)),
+        ("kept until", stamp(row.expires_at, now)),
+        ("result", _result(row)),
+        ("error", row.error),
+    ]
 
 
 def _result(row: Record) -> str | None:

@@ -55,11 +55,24 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def with_filters(
-        state: tuple[str, ...], task: str | None, queue: str | None, workflow: str | None, parent: str | None,
-        label: str | None, before: datetime | None, **rest: Any,
-    ) -> Any:  # fmt: skip
-        typed = {"state": state or None, "task": task, "queue": queue, "workflow": workflow, "parent": parent,
-                 "label": label, "before": before}  # fmt: skip
+        state: tuple[str, ...],
+        task: str | None,
+        queue: str | None,
+        workflow: str | None,
+        parent: str | None,
+        label: str | None,
+        before: datetime | None,
+        **rest: Any,
+    ) -> Any:
+        typed = {
+            "state": state or None,
+            "task": task,
+            "queue": queue,
+            "workflow": workflow,
+            "parent": parent,
+            "label": label,
+            "before": before,
+        }
         return command(filters={name: value for name, value in typed.items() if value is not None}, **rest)
 
     return with_filters
@@ -83,9 +96,16 @@ def jobs() -> None:
 @every
 @as_json
 def list_(
-    target: Target, filters: Filters, limit: int, cursor: str | None, order: Any, watch: bool, every_: float,
-    times: int | None, json_: bool,
-) -> None:  # fmt: skip
+    target: Target,
+    filters: Filters,
+    limit: int,
+    cursor: str | None,
+    order: Any,
+    watch: bool,
+    every_: float,
+    times: int | None,
+    json_: bool,
+) -> None:
     """One page of jobs, newest first. --every and --times are for --watch."""
     from treadle.cli import job_view
 

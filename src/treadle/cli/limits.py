@@ -31,22 +31,43 @@ def list_(target: Target, json_: bool) -> None:
     """Each rule, and each partition of one that is in use."""
     uses = target.run(lambda app: app.limits.list())
     if json_:
-        document([
-            {"limit": use.key, "rule": use.rule.name, "slots": use.rule.slots, "rate": use.rule.rate,
-             "per": use.rule.per, "how": use.rule.how, "burst": use.rule.burst, "hold": use.rule.hold,
-             "used": use.used, "aside": use.parked, "starts": use.starts, "next_start": use.next_start,
-             "declared": use.declared,
-             "pauses": [{"why": each.why, "until": each.until} for each in use.pauses],
-             "slots_when_resumed": use.behind.slots if use.behind is not None else None}
-            for use in uses
-        ])  # fmt: skip
+        document(
+            [
+                {
+                    "limit": use.key,
+                    "rule": use.rule.name,
+                    "slots": use.rule.slots,
+                    "rate": use.rule.rate,
+                    "per": use.rule.per,
+                    "how": use.rule.how,
+                    "burst": use.rule.burst,
+                    "hold": use.rule.hold,
+                    "used": use.used,
+                    "aside": use.parked,
+                    "starts": use.starts,
+                    "next_start": use.next_start,
+                    "declared": use.declared,
+                    "pauses": [{"why": each.why, "until": each.until} for each in use.pauses],
+                    "slots_when_resumed": use.behind.slots if use.behind is not None else None,
+                }
+                for use in uses
+            ]
+        )
         return
     rows = [
-        (use.key, use.rule.slots, None if use.rule.rate is None else f"{use.rule.rate:,} per {use.rule.per:g} s",
-         use.rule.how if use.rule.rate is not None else None, use.rule.hold, use.used,
-         None if use.rule.rate is None else use.starts, use.parked, _state(use))
+        (
+            use.key,
+            use.rule.slots,
+            None if use.rule.rate is None else f"{use.rule.rate:,} per {use.rule.per:g} s",
+            use.rule.how if use.rule.rate is not None else None,
+            use.rule.hold,
+            use.used,
+            None if use.rule.rate is None else use.starts,
+            use.parked,
+            _state(use),
+        )
         for use in uses
-    ]  # fmt: skip
+    ]
     table(COLUMNS, rows, "no limits", right=("slots", "used", "starts", "aside"))
 
 
@@ -69,9 +90,15 @@ def _state(use: LimitUse) -> str:
 @click.option("--burst", type=click.IntRange(1, MAX_COUNT), help="With bucket: so many at once.")
 @click.option("--hold", type=click.Choice(["running", "ended"]), default="running", help="How long a slot is taken.")
 def set_(
-    target: Target, name: str, slots: int | None, rate: int | None, per: float, how: Literal["window", "bucket"],
-    burst: int | None, hold: Literal["running", "ended"],
-) -> None:  # fmt: skip
+    target: Target,
+    name: str,
+    slots: int | None,
+    rate: int | None,
+    per: float,
+    how: Literal["window", "bucket"],
+    burst: int | None,
+    hold: Literal["running", "ended"],
+) -> None:
     """Add a rule, or replace it whole. Jobs name it, or `NAME:partition`; `queue:mail` holds for that queue."""
     from treadle.core.model import Limit
 
@@ -138,6 +165,9 @@ def _moment(seconds: float) -> str:
 
 
 pausable(
-    limits, "limit", lambda app: app.limits, resume_help="Open a paused limit, with the rule it had.",
+    limits,
+    "limit",
+    lambda app: app.limits,
+    resume_help="Open a paused limit, with the rule it had.",
     pause_help="Start no job that names a limit, until it is resumed. Its rule stays as it is.",
-)  # fmt: skip
+)

@@ -74,9 +74,11 @@ class Json(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "at": moment(record.created).isoformat(timespec="milliseconds"), "level": record.levelname.lower(),
-            "logger": record.name, "text": record.getMessage(),
-        }  # fmt: skip
+            "at": moment(record.created).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "text": record.getMessage(),
+        }
         line |= {name: value for name in FIELDS if (value := record.__dict__.get(name, "-")) != "-"}
         if trace := _trace(self, record):
             line["error"] = trace

@@ -25,8 +25,14 @@ T = TypeVar("T")
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--wait", metavar="SECONDS", type=seconds, default="30", show_default=True,
-              help="How long jobs that run may take to end at their old place.")  # fmt: skip
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=seconds,
+    default="30",
+    show_default=True,
+    help="How long jobs that run may take to end at their old place.",
+)
 @click.option("--check", is_flag=True, help="Move nothing: compare what both hold.")
 @click.option("--dry-run", is_flag=True, help="Move nothing: say what would be moved.")
 @click.option("--prepare", is_flag=True, help="Move nothing yet: processes started with TARGET wait for the move.")
@@ -34,9 +40,16 @@ T = TypeVar("T")
 @click.option("--step", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Jobs carried at once.")
 @as_json
 def move(
-    source: str, target: str, wait: float, check: bool, dry_run: bool, prepare: bool, abort: bool, step: int,
+    source: str,
+    target: str,
+    wait: float,
+    check: bool,
+    dry_run: bool,
+    prepare: bool,
+    abort: bool,
+    step: int,
     json_: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Carry all jobs, limits and schedules of SOURCE to TARGET, both storage URLs; TARGET must be empty.
 
     Workers and producers need not be stopped. Cut off at any moment, it goes on when it is called again. SOURCE keeps
@@ -73,9 +86,10 @@ def move(
                 lambda old, new: _compared(storage_move.compare(old, new, step=step, told=progress), json_),
             )
         return _run(
-            source, target,
+            source,
+            target,
             lambda old, new: _moved(storage_move.move(old, new, wait=wait, step=step, told=progress), old, new, json_),
-        )  # fmt: skip
+        )
 
 
 def _run(source: str, target: str | None, act: Callable[[Place, Place], Awaitable[int]]) -> int:
@@ -115,34 +129,60 @@ async def _moved(move: Awaitable[Moved], old: Place, new: Place, json_: bool) ->
     if json_:
         document({"source": old.name, "target": new.name, "moved": done})
         return OK
-    facts([
-        ("moved", plural(done.jobs, "job")), ("to", new.name), ("rules", done.rules),
-        ("ran meanwhile", f"{plural(done.running, 'job')}: ready again when the lease is over" if done.running else ""),
-        ("digest", f"{done.digest} on both sides"),
-    ])  # fmt: skip
-    note(f"start workers and producers with {new.name}; {old.name} keeps its jobs, and takes no new ones: delete it "
-         "when you are sure")  # fmt: skip
+    facts(
+        [
+            ("moved", plural(done.jobs, "job")),
+            ("to", new.name),
+            ("rules", done.rules),
+            (
+                "ran meanwhile",
+                f"{plural(done.running, 'job')}: ready again when the lease is over" if done.running else "",
+            ),
+            ("digest", f"{done.digest} on both sides"),
+        ]
+    )
+    note(
+        f"start workers and producers with {new.name}; {old.name} keeps its jobs, and takes no new ones: delete it "
+        "when you are sure"
+    )
     return OK
 
 
 async def _compared(compare: Awaitable[Comparison], json_: bool) -> int:
     found = await compare
     if json_:
-        document({"same": found.same, "source": found.source.digest, "target": found.target.digest,
-                  "jobs": [found.source.jobs, found.target.jobs], "differences": found.differences()})  # fmt: skip
+        document(
+            {
+                "same": found.same,
+                "source": found.source.digest,
+                "target": found.target.digest,
+                "jobs": [found.source.jobs, found.target.jobs],
+                "differences": found.differences(),
+            }
+        )
     else:
-        table(("queue", "task", "state", "source", "target"), found.differences(), "as many of each on both sides",
-              right=("source", "target"))  # fmt: skip
-        facts([("source", f"{plural(found.source.jobs, 'job')}, {found.source.digest}"),
-               ("target", f"{plural(found.target.jobs, 'job')}, {found.target.digest}"),
-               ("verdict", "ok: both hold the same" if found.same else "fail: they differ")])  # fmt: skip
+        table(
+            ("queue", "task", "state", "source", "target"),
+            found.differences(),
+            "as many of each on both sides",
+            right=("source", "target"),
+        )
+        facts(
+            [
+                ("source", f"{plural(found.source.jobs, 'job')}, {found.source.digest}"),
+                ("target", f"{plural(found.target.jobs, 'job')}, {found.target.digest}"),
+                ("verdict", "ok: both hold the same" if found.same else "fail: they differ"),
+            ]
+        )
     return OK if found.same else FAILED
 
 
 async def _prepared(prepare: Awaitable[None], old: Place, new: Place) -> int:
     await prepare
-    note(f"{new.name} waits for the jobs of {old.name}: start workers and producers with it now, they work as soon as "
-         "the move has ended; --abort takes this back")  # fmt: skip
+    note(
+        f"{new.name} waits for the jobs of {old.name}: start workers and producers with it now, they work as soon as "
+        "the move has ended; --abort takes this back"
+    )
     return OK
 
 

@@ -20,9 +20,16 @@ from treadle.serialization.tagged_json import short
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 COLOURS = {
-    "succeeded": "green", "ok": "green", "running": "cyan", "failed": "red", "fail": "red", "cancelled": "yellow",
-    "warn": "yellow", "paused": "yellow", "waiting": "blue",
-}  # fmt: skip
+    "succeeded": "green",
+    "ok": "green",
+    "running": "cyan",
+    "failed": "red",
+    "fail": "red",
+    "cancelled": "yellow",
+    "warn": "yellow",
+    "paused": "yellow",
+    "waiting": "blue",
+}
 
 
 class Stop(Exception):

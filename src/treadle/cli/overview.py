@@ -31,20 +31,33 @@ def workers(target: Target, json_: bool) -> None:
     seen, leader = target.run(look)
     found = seen.workers
     if json_:
-        document([
-            {"worker": each.worker, "host": each.host, "pid": each.pid, "queues": list(each.queues),
-             "slots": each.slots, "running": each.running, "uptime": round(each.uptime, 3),
-             "leads": each.worker == leader}
-            for each in found
-        ])  # fmt: skip
+        document(
+            [
+                {
+                    "worker": each.worker,
+                    "host": each.host,
+                    "pid": each.pid,
+                    "queues": list(each.queues),
+                    "slots": each.slots,
+                    "running": each.running,
+                    "uptime": round(each.uptime, 3),
+                    "leads": each.worker == leader,
+                }
+                for each in found
+            ]
+        )
         return
     rows = [
         (
-            f"{each.worker} (leads)" if each.worker == leader else each.worker, each.host, str(each.pid),
-            ", ".join(each.queues), f"{each.running}/{each.slots}", lasts(each.uptime),
+            f"{each.worker} (leads)" if each.worker == leader else each.worker,
+            each.host,
+            str(each.pid),
+            ", ".join(each.queues),
+            f"{each.running}/{each.slots}",
+            lasts(each.uptime),
         )
         for each in found
-    ]  # fmt: skip
+    ]
     columns = ("worker", "host", "pid", "queues", "running", "up for")
     table(columns, rows, "no worker was heard of", right=("pid", "running"))
 

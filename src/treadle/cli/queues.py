@@ -30,14 +30,20 @@ def by_queue(stats: Stats) -> list[dict[str, Any]]:
             jobs[count.state] = jobs.get(count.state, 0) + count.jobs
         line, aside = sum(count.in_line for count in mine), sum(count.parked for count in mine)
         rule = rules.get(f"queue:{name}", rules.get("queue"))
-        found.append({
-            "queue": name, "in_line": line, "running": jobs.get("running", 0),
-            "scheduled": jobs.get("ready", 0) - line - aside, "aside": aside, "waiting": jobs.get("waiting", 0),
-            **{state: jobs.get(state, 0) for state in ("succeeded", "failed", "cancelled")},
-            "first_waits": max((count.oldest for count in mine if count.oldest is not None), default=None),
-            "workers": sum(name in worker.queues for worker in stats.workers),
-            "paused": rule is not None and rule.slots == 0,
-        })  # fmt: skip
+        found.append(
+            {
+                "queue": name,
+                "in_line": line,
+                "running": jobs.get("running", 0),
+                "scheduled": jobs.get("ready", 0) - line - aside,
+                "aside": aside,
+                "waiting": jobs.get("waiting", 0),
+                **{state: jobs.get(state, 0) for state in ("succeeded", "failed", "cancelled")},
+                "first_waits": max((count.oldest for count in mine if count.oldest is not None), default=None),
+                "workers": sum(name in worker.queues for worker in stats.workers),
+                "paused": rule is not None and rule.slots == 0,
+            }
+        )
     return found
 
 
@@ -56,15 +62,27 @@ def list_(target: Target, json_: bool) -> None:
         document(found)
         return
     rows = [
-        (each["queue"], each["in_line"], each["running"], each["scheduled"], each["aside"], each["waiting"],
-         each["failed"], "" if each["first_waits"] is None else lasts(each["first_waits"]), each["workers"],
-         "paused" if each["paused"] else "open")
+        (
+            each["queue"],
+            each["in_line"],
+            each["running"],
+            each["scheduled"],
+            each["aside"],
+            each["waiting"],
+            each["failed"],
+            "" if each["first_waits"] is None else lasts(each["first_waits"]),
+            each["workers"],
+            "paused" if each["paused"] else "open",
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     table(COLUMNS, rows, "no queues: no jobs, no workers", right=[name for name in COLUMNS if name not in LEFT])
 
 
 pausable(
-    queues, "queue", lambda app: app.queues, resume_help="Claim from a queue again.",
+    queues,
+    "queue",
+    lambda app: app.queues,
+    resume_help="Claim from a queue again.",
     pause_help="Claim nothing more from a queue, everywhere and at once. What runs goes on.",
-)  # fmt: skip
+)

@@ -31,18 +31,36 @@ def list_(target: Target, json_: bool) -> None:
     """Each schedule: when it comes next, what its last job was, why one could not be made."""
     found, now = target.run(lambda app: app.schedules.list()), wall()
     if json_:
-        document([
-            {"schedule": each.name, "when": each.timing, "task": each.task, "catch_up": each.catch_up,
-             "overlap": each.overlap, "paused": each.paused, "last": each.last, "error": each.error,
-             "next_at": iso(None if each.next_at is None else each.next_at.timestamp())}
-            for each in found
-        ])  # fmt: skip
+        document(
+            [
+                {
+                    "schedule": each.name,
+                    "when": each.timing,
+                    "task": each.task,
+                    "catch_up": each.catch_up,
+                    "overlap": each.overlap,
+                    "paused": each.paused,
+                    "last": each.last,
+                    "error": each.error,
+                    "next_at": iso(None if each.next_at is None else each.next_at.timestamp()),
+                }
+                for each in found
+            ]
+        )
         return
     rows = [
-        (each.name, each.timing, each.task, "" if each.next_at is None else age(each.next_at.timestamp(), now),
-         each.catch_up, each.overlap, _state(each), each.last)
+        (
+            each.name,
+            each.timing,
+            each.task,
+            "" if each.next_at is None else age(each.next_at.timestamp(), now),
+            each.catch_up,
+            each.overlap,
+            _state(each),
+            each.last,
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     table(COLUMNS, rows, "no schedules: those of an app are stored when one of its workers starts")
 
 
@@ -53,9 +71,12 @@ def _state(each: Schedule) -> str:
 
 
 pausable(
-    schedules, "schedule", lambda app: app.schedules, pause_help="No more jobs of it, until it is resumed.",
+    schedules,
+    "schedule",
+    lambda app: app.schedules,
+    pause_help="No more jobs of it, until it is resumed.",
     resume_help="Go on from now; what fell into the pause is not made up for.",
-)  # fmt: skip
+)
 
 
 @schedules.command()

@@ -34,27 +34,45 @@ TENDERS: Final = 4  # jobs of our own at once; each takes a moment
 def serving(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of everything that listens."""
     options = [
-        click.option("--host", envvar="TREADLE_HOST",
-                     help="The address to listen on [127.0.0.1; with --face and --tokens 0.0.0.0]."),
-        click.option("--port", type=click.IntRange(0, 65535), envvar="TREADLE_PORT",
-                     help="The port [7373]; 0: any free one."),
-        click.option("--tokens", type=click.Path(dir_okay=False, path_type=Path), envvar="TREADLE_TOKENS",
-                     metavar="FILE", help="Who may do what; `treadle token` makes it."),
+        click.option(
+            "--host",
+            envvar="TREADLE_HOST",
+            help="The address to listen on [127.0.0.1; with --face and --tokens 0.0.0.0].",
+        ),
+        click.option(
+            "--port", type=click.IntRange(0, 65535), envvar="TREADLE_PORT", help="The port [7373]; 0: any free one."
+        ),
+        click.option(
+            "--tokens",
+            type=click.Path(dir_okay=False, path_type=Path),
+            envvar="TREADLE_TOKENS",
+            metavar="FILE",
+            help="Who may do what; `treadle token` makes it.",
+        ),
         click.option("--open", "open_", is_flag=True, help="Listen beyond this machine without tokens."),
-        click.option("--allow-host", "hosts", multiple=True, metavar="NAME", envvar="TREADLE_ALLOW_HOST",
-                     help="Also answer to this host name; .example.org is every name below it."),
+        click.option(
+            "--allow-host",
+            "hosts",
+            multiple=True,
+            metavar="NAME",
+            envvar="TREADLE_ALLOW_HOST",
+            help="Also answer to this host name; .example.org is every name below it.",
+        ),
         click.option("--origin", "origins", multiple=True, help="Web pages of this origin may call it."),
         click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second for each token."),
         click.option("--requests", type=click.IntRange(1), help="Requests under way for each token [512]."),
-        click.option("--connections", type=click.IntRange(1),
-                     help="Connections at once [three quarters of what ulimit -n allows, at most 10000]."),
+        click.option(
+            "--connections",
+            type=click.IntRange(1),
+            help="Connections at once [three quarters of what ulimit -n allows, at most 10000].",
+        ),
         click.option("--max-body", type=click.IntRange(1_000), help="Bytes of one request [33554432]."),
         click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds for one answer [30]."),
         click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Speak TLS: the certificate."),
         click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="... and its key."),
         click.option("--no-docs", is_flag=True, help="No /docs and no /v1/openapi.json."),
         click.option("--quiet", is_flag=True, help="No line for each request."),
-    ]  # fmt: skip
+    ]
     for option in reversed(options):
         command = option(command)
     return command
@@ -181,9 +199,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     return Settings(tokens=tokens, hosts=hosts, origins=options["origins"], docs=not options["no_docs"], **given)
 
 
-async def _serve(
-    app: App, settings: Settings, options: dict[str, Any], beside: Beside
-) -> int:  # fmt: skip
+async def _serve(app: App, settings: Settings, options: dict[str, Any], beside: Beside) -> int:
     from treadle.server import Bounds, Serving, make_site
     from treadle.server.settings import PORT, PORTS
     from treadle.worker.os_signals import Signals
@@ -197,10 +213,15 @@ async def _serve(
     with Signals(asyncio.get_running_loop(), stopping):
         async with app:  # before the socket: a storage that is away is said in one line
             serving = Serving(
-                site, host=options["host"], port=first, tries=tries, certificate=options["tls_cert"],
-                key=options["tls_key"], on_stop=site.state.waiting.send_home,
+                site,
+                host=options["host"],
+                port=first,
+                tries=tries,
+                certificate=options["tls_cert"],
+                key=options["tls_key"],
+                on_stop=site.state.waiting.send_home,
                 bounds=Bounds(connections=options["connections"]),
-            )  # fmt: skip
+            )
             async with serving, announced(kinds, serving):
                 where = place(app.url, "a storage of the app")
                 note(f"treadle: {serving.url} ({_who(settings, serving)}); jobs live in {where}")
@@ -235,9 +256,10 @@ def _faces(named: Sequence[str], options: dict[str, Any], blobs: Blobs | None) -
         from treadle.compat.queuey.jobs import Rules
 
         given = {
-            "abandoned_age": options["abandoned_age"], "max_attempts": options["max_attempts"],
+            "abandoned_age": options["abandoned_age"],
+            "max_attempts": options["max_attempts"],
             "counting": options["abandon_counting"],
-        }  # fmt: skip
+        }
         rules = Rules(
             **{word: value for word, value in given.items() if value is not None},
             verify_addresses=options["verify_addresses"],

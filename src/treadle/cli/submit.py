@@ -162,7 +162,7 @@ def _shut(sock: socket.socket, late: threading.Event) -> None:
 )
 @click.option("--wait/--no-wait", default=True, help="Watch them, and say how late they were [wait].")
 @as_json
-def submit_jobs(count: int, offset: float, endpoint: str, patience: float, wait: bool, json_: bool) -> int:  # fmt: skip
+def submit_jobs(count: int, offset: float, endpoint: str, patience: float, wait: bool, json_: bool) -> int:
     """Post delayed jobs, wait until all have been handled, and say how late they were picked up.
 
     Exit code 1 if one failed, or was not picked up within a minute of the last due time. Lateness holds this machine's

@@ -38,9 +38,7 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(tuple(SCOPES)), help="What it may do [all of it].")
 @click.option("--queue", "queues", multiple=True, help="Only jobs of this queue; may be repeated [all].")
 @click.option("--expires", metavar="DATE", help="The day or moment (UTC) from which it is refused [never].")
-def token(
-    name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[str, ...], expires: str | None
-) -> int:  # fmt: skip
+def token(name: str | None, file: Path, scopes: tuple[str, ...], queues: tuple[str, ...], expires: str | None) -> int:
     """Make a token called NAME for `treadle server --tokens FILE`. Without NAME: list what each token of FILE may do.
 
     The secret is printed once, on stdout; the file keeps its hash only. Scopes: enqueue (send jobs), work (claim and

@@ -39,17 +39,27 @@ def _show(stats: Stats, before: dict[str, int], since: float) -> dict[str, int]:
     ended = {each["queue"]: sum(each[str(state)] for state in FINAL) for each in by_queue(stats)}
     clear()
     rows = [
-        (each["queue"], each["in_line"], each["running"], each["scheduled"], each["aside"], each["failed"],
-         "" if each["first_waits"] is None else lasts(each["first_waits"]),
-         f"{max(0, ended[each['queue']] - before[each['queue']]) / since:.1f}"
-         if since and each["queue"] in before else "",
-         "paused" if each["paused"] else "open")
+        (
+            each["queue"],
+            each["in_line"],
+            each["running"],
+            each["scheduled"],
+            each["aside"],
+            each["failed"],
+            "" if each["first_waits"] is None else lasts(each["first_waits"]),
+            f"{max(0, ended[each['queue']] - before[each['queue']]) / since:.1f}"
+            if since and each["queue"] in before
+            else "",
+            "paused" if each["paused"] else "open",
+        )
         for each in by_queue(stats)
-    ]  # fmt: skip
+    ]
     table(QUEUES, rows, "no queues: no jobs, no workers", right=QUEUES[1:6])
     data("")
-    workers = [(each.worker, ", ".join(each.queues), f"{each.running}/{each.slots}", lasts(each.uptime))
-               for each in stats.workers]  # fmt: skip
+    workers = [
+        (each.worker, ", ".join(each.queues), f"{each.running}/{each.slots}", lasts(each.uptime))
+        for each in stats.workers
+    ]
     table(WORKERS, workers, "no worker was heard of", right=("running",))
     running, slots = sum(each.running for each in stats.workers), sum(each.slots for each in stats.workers)
     data(f"{plural(len(stats.workers), 'worker')}, {running} of {plural(slots, 'slot')} taken")

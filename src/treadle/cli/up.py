@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 @click.option("--concurrency", "-c", type=click.IntRange(1), help="Jobs at once in each worker [20; delayed: 1].")
 @click.option("--roles", metavar="ROLES", help="Workers as processes of their own, such as leader,follower,follower.")
 @delivery_options.delivering
-def up(app: str | None, concurrency: int | None, roles: str | None, faces: tuple[str, ...], url: str | None,
-       **options: Any) -> int:  # fmt: skip
+def up(
+    app: str | None, concurrency: int | None, roles: str | None, faces: tuple[str, ...], url: str | None, **options: Any
+) -> int:
     """The server and workers for MODULE:APP: the whole system on one machine.
 
     With --face delayed no app is needed: jobs go to its @app.delayed_handler, to --webhook, to --command, or to stdout
@@ -50,9 +51,13 @@ def up(app: str | None, concurrency: int | None, roles: str | None, faces: tuple
         raise Stop(USAGE, "--roles starts processes, and what is in the memory of one the others do not see")
     slots = concurrency or (1 if is_delayed else 20)
     orders = Orders(
-        app=app or "", url=None if app else target.app.url, delivery=delivery, delayed=is_delayed, concurrency=slots,
+        app=app or "",
+        url=None if app else target.app.url,
+        delivery=delivery,
+        delayed=is_delayed,
+        concurrency=slots,
         ordered=is_delayed,
-    )  # fmt: skip
+    )
     options |= {"faces": faces, "api": options["api"] or not faces}
 
     def company(stopping: Stopping, port: int) -> Company:
@@ -176,8 +181,9 @@ class Beside:
         await self._stopping.again.wait()
         self._fleet.stop()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-                        ) -> None:  # fmt: skip
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         ended = self._running.done()
         if not ended:
             self._fleet.stop()

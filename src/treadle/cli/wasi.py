@@ -46,25 +46,34 @@ class Queue:
         from treadle import config
 
         if config.token() is not None and self.tokens()[0] is None:
-            note(f"treadle: {shown(url)} was found by discovery, where any machine can answer: it does not get "
-                 "TREADLE_TOKEN. Name the queue, --server URL, or give --trust-discovered")  # fmt: skip
+            note(
+                f"treadle: {shown(url)} was found by discovery, where any machine can answer: it does not get "
+                "TREADLE_TOKEN. Name the queue, --server URL, or give --trust-discovered"
+            )
 
 
 def to_server(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --server, --store and --trust-discovered to a command, which gets a Queue as `queue`."""
 
     @click.option(
-        "--server", envvar=["TREADLE_SERVER", "SERVAL_NODE_URL"], metavar="URL",
+        "--server",
+        envvar=["TREADLE_SERVER", "SERVAL_NODE_URL"],
+        metavar="URL",
         help="The queue [the first one that answers on the local network].",
-    )  # fmt: skip
+    )
     @click.option(
-        "--store", envvar="TREADLE_STORE", metavar="URL",
+        "--store",
+        envvar="TREADLE_STORE",
+        metavar="URL",
         help="The store for blobs [the queue's]. One of another origin gets TREADLE_STORE_TOKEN only.",
-    )  # fmt: skip
+    )
     @click.option(
-        "--trust-discovered", "trusted", is_flag=True, envvar="TREADLE_TRUST_DISCOVERED",
+        "--trust-discovered",
+        "trusted",
+        is_flag=True,
+        envvar="TREADLE_TRUST_DISCOVERED",
         help="Send the token to a queue that discovery found: any machine of the network may be that.",
-    )  # fmt: skip
+    )
     @functools.wraps(command)
     def with_queue(server: str | None, store: str | None, trusted: bool, **rest: Any) -> Any:
         return command(queue=Queue(server, store, trusted), **rest)

@@ -28,13 +28,19 @@ if TYPE_CHECKING:
 @click.option("--module", type=click.IntRange(1), default=64 * 2**20, show_default=True, help="Bytes of a module.")
 @click.option("--input", type=click.IntRange(1), default=256 * 2**20, show_default=True, help="Bytes of an input.")
 @click.option(
-    "--compiler", type=click.IntRange(1), default=512 * 2**20, show_default=True,
+    "--compiler",
+    type=click.IntRange(1),
+    default=512 * 2**20,
+    show_default=True,
     help="Bytes of memory for compiling a module, beside --memory; on Linux.",
-)  # fmt: skip
+)
 @click.option(
-    "--tickle", type=seconds, default="60", show_default=True,
+    "--tickle",
+    type=seconds,
+    default="60",
+    show_default=True,
     help="Seconds between signs of life; less if the queue counts a runner as gone sooner than after four of them.",
-)  # fmt: skip
+)
 @click.option(
     "--grace", type=seconds, default="30", show_default=True, help="Seconds that runs get to end when it is stopped."
 )

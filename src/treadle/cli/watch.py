@@ -62,9 +62,7 @@ def clear() -> None:
         click.clear()
 
 
-def pausable(
-    group: click.Group, what: str, room: Callable[[App], Any], pause_help: str, resume_help: str
-) -> None:  # fmt: skip
+def pausable(group: click.Group, what: str, room: Callable[[App], Any], pause_help: str, resume_help: str) -> None:
     """Give a group the commands `pause NAME` and `resume NAME`; `room` is the part of the app that does it."""
 
     @group.command("pause", help=pause_help)

@@ -65,10 +65,23 @@ def _listed(texts: tuple[str, ...]) -> list[str]:
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
 @delivering
 def worker(
-    app: str | None, face: str | None, url: str | None, concurrency: int | None, processes: int,
-    queues: dict[str, int] | None, tasks: tuple[str, ...], grace: float | None, lease: float | None,
-    poll: float | None, role: str | None, loop: str, name: str | None, log_level: str, log_json: bool, **options: Any,
-) -> int:  # fmt: skip
+    app: str | None,
+    face: str | None,
+    url: str | None,
+    concurrency: int | None,
+    processes: int,
+    queues: dict[str, int] | None,
+    tasks: tuple[str, ...],
+    grace: float | None,
+    lease: float | None,
+    poll: float | None,
+    role: str | None,
+    loop: str,
+    name: str | None,
+    log_level: str,
+    log_json: bool,
+    **options: Any,
+) -> int:
     """Run the jobs of MODULE:APP (or path/to/file.py:APP; without :APP, the only app of the module).
 
     The first SIGTERM or Ctrl-C: claim no more, let running jobs end within --grace, hand the rest back, exit 0. The
@@ -88,10 +101,23 @@ def worker(
         raise Stop(USAGE, words)
     check(loop)
     orders = Orders(
-        app=app or "", url=url, delayed=face is not None, delivery=delivery, ordered=face is not None, name=name,
-        concurrency=concurrency, queues=queues, tasks=_listed(tasks) or None, grace=grace, lease=lease, poll=poll,
-        role=role, loop=loop, log_level=log_level, log_json=log_json,
-    )  # fmt: skip
+        app=app or "",
+        url=url,
+        delayed=face is not None,
+        delivery=delivery,
+        ordered=face is not None,
+        name=name,
+        concurrency=concurrency,
+        queues=queues,
+        tasks=_listed(tasks) or None,
+        grace=grace,
+        lease=lease,
+        poll=poll,
+        role=role,
+        loop=loop,
+        log_level=log_level,
+        log_json=log_json,
+    )
     if sys.platform == "win32":
         # No process groups, no signals to pass on: one worker, in this very process.
         if processes > 1:

@@ -42,9 +42,11 @@ class LoopCall(Generic[T]):
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[T]],
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[], Awaitable[T]],
         wanted: Callable[[], bool] = lambda: True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop, self._work, self._wanted = loop, work, wanted
         self._answer: Future[T] = Future()
         self._task: asyncio.Task[None] | None = None

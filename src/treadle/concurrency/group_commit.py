@@ -51,9 +51,12 @@ class Groups(Generic[R]):
     """
 
     def __init__(
-        self, name: str, carry_out: Callable[[list[R]], Awaitable[None]],
-        pick: Callable[[deque[R]], list[R]] | None = None, left: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        carry_out: Callable[[list[R]], Awaitable[None]],
+        pick: Callable[[deque[R]], list[R]] | None = None,
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
         self._name, self._carry_out, self._pick, self._left = name, carry_out, pick or _all, left
         self.forget()
 

@@ -18,9 +18,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def started(
-    work: Coroutine[Any, Any, T], *, loop: asyncio.AbstractEventLoop | None = None,
+    work: Coroutine[Any, Any, T],
+    *,
+    loop: asyncio.AbstractEventLoop | None = None,
     context: contextvars.Context | None = None,
-) -> asyncio.Task[T]:  # fmt: skip
+) -> asyncio.Task[T]:
     """A task that runs at least to its first wait. If it is cancelled before it began, CancelledError is raised there.
 
     Not made by the loop's task factory: no line of it runs before it is answered, so the caller can keep it first.

@@ -19,10 +19,25 @@ from treadle.errors import BadOption
 log = logging.getLogger("treadle")
 
 NAMES: Final = (
-    "enqueued", "started", "succeeded", "failed", "retrying", "deferred", "expired", "cancelled", "lost", "waiting",
-    "lease.expired", "workflow.ended", "workflow.orphaned",
-    "worker.started", "worker.stopping", "worker.stopped", "worker.error", "worker.recovered",
-)  # fmt: skip
+    "enqueued",
+    "started",
+    "succeeded",
+    "failed",
+    "retrying",
+    "deferred",
+    "expired",
+    "cancelled",
+    "lost",
+    "waiting",
+    "lease.expired",
+    "workflow.ended",
+    "workflow.orphaned",
+    "worker.started",
+    "worker.stopping",
+    "worker.stopped",
+    "worker.error",
+    "worker.recovered",
+)
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -49,8 +64,15 @@ def was_lost(record: Record) -> bool:
 def lease_expired(record: Record) -> Event:
     """The event of a job whose lease ran out; without the worker's name if the job was settled since."""
     job, worker = record.job, (record.reason or "").removeprefix(LOST_BY) if was_lost(record) else ""
-    return Event(name="lease.expired", id=job.id, task=job.task, queue=job.queue, attempt=record.attempt + 1,
-                 worker=worker, record=record)  # fmt: skip
+    return Event(
+        name="lease.expired",
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        attempt=record.attempt + 1,
+        worker=worker,
+        record=record,
+    )
 
 
 Listener = Callable[[Event], Awaitable[None] | None]

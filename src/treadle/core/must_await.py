@@ -22,9 +22,16 @@ T = TypeVar("T")
 
 # What follows a call whose result is an argument of another call, as in `asyncio.run(task.enqueue())`.
 HANDED_ON: Final = (
-    "CALL", "PRECALL", "KW_NAMES", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL",
+    "CALL",
+    "PRECALL",
+    "KW_NAMES",
+    "LOAD_CONST",
+    "LOAD_SMALL_INT",
+    "LOAD_FAST",
+    "LOAD_NAME",
+    "LOAD_GLOBAL",
     "LOAD_DEREF",
-)  # fmt: skip
+)
 
 
 def check_awaited(call: str, instead: str, returned: bool = False) -> None:

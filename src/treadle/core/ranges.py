@@ -319,8 +319,14 @@ def check_presence(worker: Presence) -> None:
 def check_query(query: Query) -> None:
     """Raise BadOption for a look that asks for more than one page, or for names that no row has."""
     check_ids("ids", query.ids)
-    for option, name in (("task", query.task), ("queue", query.queue), ("root", query.root), ("parent", query.parent),
-                         ("label", query.label), ("ahead_of", query.ahead_of)):  # fmt: skip
+    for option, name in (
+        ("task", query.task),
+        ("queue", query.queue),
+        ("root", query.root),
+        ("parent", query.parent),
+        ("label", query.label),
+        ("ahead_of", query.ahead_of),
+    ):
         a_text(option, name, MOST_KEY)
         if name is not None and "\0" in name:
             raise BadOption(option, f"expected a text without U+0000, found {shown(name)}")

@@ -17,10 +17,28 @@ FILES: Final = ("sqlite", "memory", "file")  # no passwords; any character is pa
 WEB: Final = ("http", "https")  # the user may be the token
 
 # Options whose values tell one storage from another, or say how it behaves. All other values may be secrets.
-HARMLESS: Final = frozenset({
-    "ns", "shards", "schema", "pool", "timeout", "prepare", "synchronous", "shared", "db", "user", "host", "port",
-    "dbname", "sslmode", "connect_timeout", "region", "ca", "max_answer",
-})  # fmt: skip
+HARMLESS: Final = frozenset(
+    {
+        "ns",
+        "shards",
+        "schema",
+        "pool",
+        "timeout",
+        "prepare",
+        "synchronous",
+        "shared",
+        "db",
+        "user",
+        "host",
+        "port",
+        "dbname",
+        "sslmode",
+        "connect_timeout",
+        "region",
+        "ca",
+        "max_answer",
+    }
+)
 
 # Control characters, those that turn the direction of the text, and halves of surrogate pairs; not line ends and tabs.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"

@@ -6,5 +6,14 @@ from treadle.discovery.link import NoMulticast, Place, place
 from treadle.discovery.services import BLOBS, QUEUES, Whereabouts, find
 
 __all__ = [
-    "BLOBS", "QUEUES", "Announcement", "Browser", "Found", "NoMulticast", "Place", "Whereabouts", "find", "place",
-]  # fmt: skip
+    "BLOBS",
+    "QUEUES",
+    "Announcement",
+    "Browser",
+    "Found",
+    "NoMulticast",
+    "Place",
+    "Whereabouts",
+    "find",
+    "place",
+]

@@ -31,7 +31,7 @@ from treadle.discovery.packet import (
     Target,
     folded,
     name_of,
-)  # fmt: skip
+)
 
 log = logging.getLogger("treadle.discovery")
 
@@ -116,9 +116,10 @@ class Announcement:
         for kind in self._types:
             full = (self.instance, *kind)
             found += [
-                Answer(kind, PTR, full, ttl), Answer(full, SRV, target, ttl, flush=True),
+                Answer(kind, PTR, full, ttl),
+                Answer(full, SRV, target, ttl, flush=True),
                 Answer(full, TXT, told, ttl, flush=True),
-            ]  # fmt: skip
+            ]
         if ttl:
             found += [Answer(TYPES, PTR, kind, ttl) for kind in self._types]
         return [*found, *(self._addresses(ear, ttl))]
@@ -153,10 +154,11 @@ class Announcement:
         known = {(folded(each.name), each.kind, _key(each.data)) for each in packet.answers if each.ttl >= TTL / 2}
         everything = self._all(ear)
         answers = [
-            each for each in everything
+            each
+            for each in everything
             if any(_fits(question, each) for question in packet.questions)
             and (folded(each.name), each.kind, _key(each.data)) not in known
-        ]  # fmt: skip
+        ]
         if not answers:
             return
         more = tuple(each for each in everything if each not in answers and each.name != TYPES)

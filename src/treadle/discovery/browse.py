@@ -27,7 +27,7 @@ from treadle.discovery.packet import (
     Target,
     folded,
     name_of,
-)  # fmt: skip
+)
 
 FIRST_PAUSE: Final = 0.3  # s until the question is asked again; doubled each time
 LONGEST_PAUSE: Final = 30.0  # s
@@ -189,6 +189,10 @@ def _service(kind: str, full: Name, facts: Sequence[Answer]) -> Found | None:
         return None
     properties = told.data if told is not None and isinstance(told.data, dict) else {}
     return Found(
-        type=kind, instance=full[0], host=".".join(target.data.host), port=target.data.port,
-        addresses=tuple(addresses), properties=properties,
-    )  # fmt: skip
+        type=kind,
+        instance=full[0],
+        host=".".join(target.data.host),
+        port=target.data.port,
+        addresses=tuple(addresses),
+        properties=properties,
+    )

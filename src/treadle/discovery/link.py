@@ -145,9 +145,12 @@ class Link:
     """
 
     def __init__(
-        self, heard: Heard, speak: Callable[[], Coroutine[Any, Any, None]], where: Place,
+        self,
+        heard: Heard,
+        speak: Callable[[], Coroutine[Any, Any, None]],
+        where: Place,
         only: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._heard, self._speak, (self._address, self._port), self._only = heard, speak, where, only
         self._speaking: asyncio.Task[None] | None = None
         self.ears: list[Ear] = []

@@ -226,4 +226,4 @@ def decode(raw: bytes) -> Packet:
     first, proposed, more = (tuple(each) for each in answers)
     return Packet(
         id=id, is_response=bool(flags & 0x8000), questions=questions, answers=first, proposed=proposed, more=more
-    )  # fmt: skip
+    )

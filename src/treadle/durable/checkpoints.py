@@ -107,9 +107,10 @@ class Memo:
         owner = self._owners.setdefault(name, strand)
         if owner is not strand:
             raise BadStep(
-                name, "is asked for in two places that have no order (branches side by side, steps within steps), so a "
-                f"later run could not tell them apart; give each a name of its own, such as f'{name}:{{i}}'"
-            )  # fmt: skip
+                name,
+                "is asked for in two places that have no order (branches side by side, steps within steps), so a "
+                f"later run could not tell them apart; give each a name of its own, such as f'{name}:{{i}}'",
+            )
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
         after = strand.last
@@ -207,9 +208,13 @@ def valued(asked: Asked, text: str, own_codec: bool, turn: int | UnsetType = UNS
 def check_name(name: Any) -> None:
     """Raise BadStep for what cannot name a step."""
     if (
-        not isinstance(name, str) or not 0 < len(name) <= defaults.MAX_NAME or not name.isprintable()
-        or "#" in name or name.endswith(("&", ">")) or name.startswith(OURS)
-    ):  # fmt: skip
+        not isinstance(name, str)
+        or not 0 < len(name) <= defaults.MAX_NAME
+        or not name.isprintable()
+        or "#" in name
+        or name.endswith(("&", ">"))
+        or name.startswith(OURS)
+    ):
         raise BadStep(
             str(name)[:60],
             f"expected a name of 1-{defaults.MAX_NAME} printable characters without '#' (ours: the second step of a "

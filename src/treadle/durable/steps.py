@@ -252,9 +252,10 @@ class Durable:
         if self.run.place is not None and asyncio.current_task() is not self.run.place:
             # Noted, because whoever awaits the branch may never look at its error: asyncio.wait does not raise it.
             self.misused = BadStep(
-                what, "the whole function goes to sleep, so await it in the function itself, not in a task of gather, "
-                "wait_for or a TaskGroup"
-            )  # fmt: skip
+                what,
+                "the whole function goes to sleep, so await it in the function itself, not in a task of gather, "
+                "wait_for or a TaskGroup",
+            )
             raise self.misused
 
     def _stay(self, step: str) -> None:
@@ -273,9 +274,9 @@ class Durable:
         check_place(found, row.job.queue, None, None)
         if found.job.id != id and found.deadline_at is not None and found.deadline_at <= self._moment():
             # Its time is over, and no claim has ended it yet. Of two runs that do, one wins the next mark.
-            await self.home.settle([
-                Outcome(id=found.job.id, version=found.version, state=State.FAILED, reason=EXPIRED, error="over")
-            ])  # fmt: skip
+            await self.home.settle(
+                [Outcome(id=found.job.id, version=found.version, state=State.FAILED, reason=EXPIRED, error="over")]
+            )
             found = await self.home.store(asked)
             check_place(found, row.job.queue, None, None)
         if winner(found) != job:
@@ -288,10 +289,12 @@ class Durable:
         """Let others win these; without keys, all that this run has won."""
         rows = [self._marks.pop(key) for key in keys or tuple(self._marks) if key in self._marks]
         if rows:
-            await self.home.settle([
-                Outcome(id=row.id, version=row.version, state=State.CANCELLED, reason=ASKED, error="given back")
-                for row in rows
-            ])  # fmt: skip
+            await self.home.settle(
+                [
+                    Outcome(id=row.id, version=row.version, state=State.CANCELLED, reason=ASKED, error="given back")
+                    for row in rows
+                ]
+            )
 
     async def concluded(self, outcome: Outcome) -> Outcome:
         """The outcome with what this run remembers and is not known to be stored. Marks won by an attempt that failed

@@ -14,8 +14,9 @@ from treadle.errors import NestedTransaction
 from treadle.execution import context
 from treadle.storage.contract import Storage
 
-WRITES: Final = frozenset({"enqueue", "claim", "heartbeat", "settle", "settle_claim", "set_limits", "prune", "set_mark",
-                           "load", "begin"})  # fmt: skip
+WRITES: Final = frozenset(
+    {"enqueue", "claim", "heartbeat", "settle", "settle_claim", "set_limits", "prune", "set_mark", "load", "begin"}
+)
 
 
 def is_alone() -> bool:

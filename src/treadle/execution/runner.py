@@ -45,9 +45,12 @@ class OwnTask:
     __slots__ = ("decide", "name", "serves", "tends")
 
     def __init__(
-        self, name: str, decide: Callable[[Record, float], Awaitable[Outcome]], serves: str | None = None,
+        self,
+        name: str,
+        decide: Callable[[Record, float], Awaitable[Outcome]],
+        serves: str | None = None,
         tends: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.decide = name, decide
         self.tends = tends  # one worker for all is enough: where there are roles, it is left to the leader
         self.serves = serves  # the task it works for: workers that run only others leave it alone
@@ -84,10 +87,18 @@ class Runner:
     """How this worker runs jobs. One for all of them; what belongs to one job is in its Context."""
 
     def __init__(
-        self, layers: Sequence[middleware.Middleware], on_error: judge.OnError | None, chance: Callable[[], float],
-        now: Callable[[], float], result_limit: int, threads: Callable[[], Threads], processes: Callable[[], Processes],
-        batches: Batches, sender: Sender, troubles: dict[Context, BaseException | None],
-    ) -> None:  # fmt: skip
+        self,
+        layers: Sequence[middleware.Middleware],
+        on_error: judge.OnError | None,
+        chance: Callable[[], float],
+        now: Callable[[], float],
+        result_limit: int,
+        threads: Callable[[], Threads],
+        processes: Callable[[], Processes],
+        batches: Batches,
+        sender: Sender,
+        troubles: dict[Context, BaseException | None],
+    ) -> None:
         self._layers = middleware.overrides(layers, "run")
         self._sending, self._sender = middleware.overrides(layers, "enqueue"), sender
         self._on_error, self._chance, self._now, self._result_limit = on_error, chance, now, result_limit
@@ -320,9 +331,12 @@ def _interrupt() -> None:
 
 
 async def in_thread(
-    threads: Threads, call: Callable[[], Any], name: str, counts: Callable[[], bool],
+    threads: Threads,
+    call: Callable[[], Any],
+    name: str,
+    counts: Callable[[], bool],
     interrupt: Callable[[], None] = lambda: None,
-) -> Any:  # fmt: skip
+) -> Any:
     """What `call` answers in a thread. Cancelled, it tells (`interrupt`) and waits all the same; `counts` says then
     whether the answer does."""
     future = threads.run(call)

@@ -105,9 +105,10 @@ class Scope:
 
     async def _begin(self, sync: bool) -> Any:
         storage = transactional(
-            self._storage, "current().transaction()",
+            self._storage,
+            "current().transaction()",
             "use SQLite or PostgreSQL, or make the task's writes repeatable: `current().version` is a fencing token",
-        )  # fmt: skip
+        )
         if self._run.open is not None:
             raise NestedTransaction("this run has a transaction already, which is open until the function has returned")
         opened = Open(await storage.begin(sync), self._record, self._timeout)

@@ -124,6 +124,6 @@ def _fields_of(name: str, kind: Any) -> list[str] | None:
     if typing.is_typeddict(origin):
         return list(typing.get_type_hints(origin))
     raise BadOption(
-        "batch_handler", f"{name}: expected a list of dict, TypedDict, dataclass or Struct, one for each run, found a "
-        f"list of {kind!r}"
-    )  # fmt: skip
+        "batch_handler",
+        f"{name}: expected a list of dict, TypedDict, dataclass or Struct, one for each run, found a list of {kind!r}",
+    )

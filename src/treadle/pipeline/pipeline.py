@@ -96,9 +96,13 @@ class Pipeline:
         return register
 
     def batch_handler(
-        self, name: str, *, size: int = defaults.BATCH_SIZE, max_wait: float | timedelta = defaults.BATCH_WAIT,
+        self,
+        name: str,
+        *,
+        size: int = defaults.BATCH_SIZE,
+        max_wait: float | timedelta = defaults.BATCH_WAIT,
         by: Callable[[Any], Hashable] | None = None,
-    ) -> Callable[[H], H]:  # fmt: skip
+    ) -> Callable[[H], H]:
         """The function of a step, or of a child of one, that takes many runs at a time: a list with an item for each.
 
         An item holds the fields of its run, and those of the child, as the element type of the list says: a dict, or

@@ -24,9 +24,14 @@ Next = Callable[[datetime], datetime | None]
 """From a moment to the next one after it; None: never again."""
 
 MACROS: Final = {
-    "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
-}  # fmt: skip
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _LAST = re.compile(rf"\b({'|'.join(DAYS)})L\b", re.IGNORECASE)
 LEAST_EVERY: Final = 0.1  # s; a tick is a stored job: closer together it is a loop, not a schedule

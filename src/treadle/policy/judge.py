@@ -74,27 +74,46 @@ def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int
 
 def succeeded(record: Record, result: str, memo: Pairs = (), note: str | None = None) -> Outcome:
     return Outcome(
-        id=record.job.id, version=record.version, state=State.SUCCEEDED, attempt=record.attempt + 1, result=result,
-        memo=memo, note=note,
-    )  # fmt: skip
+        id=record.job.id,
+        version=record.version,
+        state=State.SUCCEEDED,
+        attempt=record.attempt + 1,
+        result=result,
+        memo=memo,
+        note=note,
+    )
 
 
 def handed_back(
     record: Record, delay: float = 0.0, memo: Pairs = (), note: str | None = None, reason: str | None = None
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Later, uncounted; with delay 0 it keeps its turn. The last error stays."""
     return Outcome(
-        id=record.job.id, version=record.version, state=State.READY, delay=delay, attempt=record.attempt,
-        result=record.result, error=record.error, reason=reason, memo=memo, note=note,
-    )  # fmt: skip
+        id=record.job.id,
+        version=record.version,
+        state=State.READY,
+        delay=delay,
+        attempt=record.attempt,
+        result=record.result,
+        error=record.error,
+        reason=reason,
+        memo=memo,
+        note=note,
+    )
 
 
 def ended(record: Record, reason: str, error: str, memo: Pairs = (), note: str | None = None) -> Outcome:
     """Failed, for good."""
     return Outcome(
-        id=record.job.id, version=record.version, state=State.FAILED, attempt=record.attempt + 1, reason=reason,
-        error=error, memo=memo, note=note,
-    )  # fmt: skip
+        id=record.job.id,
+        version=record.version,
+        state=State.FAILED,
+        attempt=record.attempt + 1,
+        reason=reason,
+        error=error,
+        memo=memo,
+        note=note,
+    )
 
 
 def asleep(record: Record, delay: float, now: float) -> Outcome:
@@ -107,9 +126,15 @@ def asleep(record: Record, delay: float, now: float) -> Outcome:
 def awaiting(record: Record, after: tuple[str, ...], then: tuple[NewJob, ...] = ()) -> Outcome:
     """Again when these have ended, however; uncounted."""
     return Outcome(
-        id=record.job.id, version=record.version, state=State.WAITING, attempt=record.attempt, error=record.error,
-        after=after, then=then, memo=(*_forgiving(record), *kept_upstreams(record)),
-    )  # fmt: skip
+        id=record.job.id,
+        version=record.version,
+        state=State.WAITING,
+        attempt=record.attempt,
+        error=record.error,
+        after=after,
+        then=then,
+        memo=(*_forgiving(record), *kept_upstreams(record)),
+    )
 
 
 def upstreams(record: Record) -> tuple[str, ...]:
@@ -160,9 +185,15 @@ def lost_too_often(record: Record, rules: Rules) -> Outcome | None:
 
 
 def failed(
-    record: Record, rules: Rules, error: BaseException, verdict: Verdict, now: float, chance: float,
-    memo: Pairs = (), note: str | None = None,
-) -> Outcome:  # fmt: skip
+    record: Record,
+    rules: Rules,
+    error: BaseException,
+    verdict: Verdict,
+    now: float,
+    chance: float,
+    memo: Pairs = (),
+    note: str | None = None,
+) -> Outcome:
     """What becomes of a run that raised. `verdict` is what `on_error` said; Defer and Abort raised by the task win.
     Anything else a classifier answers counts as nothing said. Stored arguments that do not fit the task are not tried
     again unless it asks for that.
@@ -190,18 +221,30 @@ def failed(
     if _too_late(record, now + delay):
         return ended(record, EXPIRED, f"the next try would be after its deadline; {text}", memo, note)
     return Outcome(
-        id=record.job.id, version=record.version, state=State.READY, delay=delay, attempt=attempt, error=text,
-        memo=memo, note=note,
-    )  # fmt: skip
+        id=record.job.id,
+        version=record.version,
+        state=State.READY,
+        delay=delay,
+        attempt=attempt,
+        error=text,
+        memo=memo,
+        note=note,
+    )
 
 
 def _hold(record: Record, limit: str, delay: float) -> NewJob:
     """The job that shuts a limit for so long; while one is under way, a newer one takes its place."""
     return NewJob(
-        id=f"treadle:hold:{ids.digest(record.job.id, record.version, limit)}", task=HOLD, queue=defaults.OWN_QUEUE,
-        payload=msgspec.json.encode(Held(limit, delay)).decode(), key=f"{HOLD} {limit}", key_conflict="replace",
-        lease=defaults.OWN_LEASE, keep=0.0, keep_failed=0.0,
-    )  # fmt: skip
+        id=f"treadle:hold:{ids.digest(record.job.id, record.version, limit)}",
+        task=HOLD,
+        queue=defaults.OWN_QUEUE,
+        payload=msgspec.json.encode(Held(limit, delay)).decode(),
+        key=f"{HOLD} {limit}",
+        key_conflict="replace",
+        lease=defaults.OWN_LEASE,
+        keep=0.0,
+        keep_failed=0.0,
+    )
 
 
 def _too_late(record: Record, moment: float) -> bool:

@@ -32,9 +32,15 @@ class AIMD:
     """
 
     def __init__(
-        self, *, max_fail_rate: float = 0.0, base: float | timedelta = 0.1, factor: float = 2.0,
-        max: float | timedelta = 30.0, step: float | timedelta | None = None, tasks: Iterable[Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        max_fail_rate: float = 0.0,
+        base: float | timedelta = 0.1,
+        factor: float = 2.0,
+        max: float | timedelta = 30.0,
+        step: float | timedelta | None = None,
+        tasks: Iterable[Any] | None = None,
+    ) -> None:
         if isinstance(max_fail_rate, bool) or not 0 <= max_fail_rate <= 1:
             raise BadOption("max_fail_rate", f"expected 0 to 1, found {max_fail_rate!r}")
         if isinstance(factor, bool) or not factor >= 1:

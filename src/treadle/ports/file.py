@@ -39,10 +39,15 @@ class FileQueue:
     outlives = True  # the process; see `ports.contract.three`
 
     def __init__(
-        self, file: str | Path, *, clock: clocks.Clock = clocks.wall, fs: Files | None = None,
-        on_error: Callable[[Exception], None] | None = None, corrupt: Literal["refuse", "aside"] = "refuse",
+        self,
+        file: str | Path,
+        *,
+        clock: clocks.Clock = clocks.wall,
+        fs: Files | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+        corrupt: Literal["refuse", "aside"] = "refuse",
         segment: int = SEGMENT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._path, self._now, self._files = Path(file), clock, fs or Disk()
         self._lock_file = self._path.with_name(f"{self._path.name}.lock")
         self._tell, self._corrupt, self._segment = on_error, corrupt, segment
@@ -208,9 +213,13 @@ class FileQueue:
 
 
 def file_queue(
-    file: str | Path, *, clock: clocks.Clock = clocks.wall, fs: Files | None = None,
-    on_error: Callable[[Exception], None] | None = None, corrupt: Literal["refuse", "aside"] = "refuse",
-) -> FileQueue:  # fmt: skip
+    file: str | Path,
+    *,
+    clock: clocks.Clock = clocks.wall,
+    fs: Files | None = None,
+    on_error: Callable[[Exception], None] | None = None,
+    corrupt: Literal["refuse", "aside"] = "refuse",
+) -> FileQueue:
     """A queue in files beside each other: `file_queue("queue.log")` writes `queue.log.0000000001` and so on.
 
     What was pushed, acked or set aside is on the disk when the call returns. Leases end with the process: what was

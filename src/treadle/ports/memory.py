@@ -30,9 +30,13 @@ class MemoryQueue:
     """
 
     def __init__(
-        self, clock: clocks.Clock = clocks.wall, *, max_batch: int | None = None, max_delay: float | None = None,
+        self,
+        clock: clocks.Clock = clocks.wall,
+        *,
+        max_batch: int | None = None,
+        max_delay: float | None = None,
         max_lease: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._now, self._held = clock, Held()
         self.max_batch, self.max_delay, self.max_lease = max_batch, max_delay, max_lease
 

@@ -309,9 +309,7 @@ async def _made(asked: Any, make: Callable[[], Any]) -> None:
 
 def _name(text: str) -> str:
     """A key as the server takes it: other characters as `=` and two hex digits each."""
-    return "".join(
-        chr(code) if chr(code) in PLAIN else f"={code:02X}" for code in text.encode()
-    )  # fmt: skip
+    return "".join(chr(code) if chr(code) in PLAIN else f"={code:02X}" for code in text.encode())
 
 
 def _ending(value: str, ttl: float | None) -> bytes:

@@ -47,9 +47,12 @@ class _Client:
         if self._redis is None or self._loop is not loop:
             self._loop = loop
             self._redis = Redis.from_url(
-                self._url, decode_responses=True, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT,
+                self._url,
+                decode_responses=True,
+                socket_timeout=TIMEOUT,
+                socket_connect_timeout=TIMEOUT,
                 retry=Retry(NoBackoff(), 0),
-            )  # fmt: skip
+            )
         return self._redis
 
     async def close(self) -> None:

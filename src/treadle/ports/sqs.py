@@ -44,8 +44,11 @@ class SqsQueue:
             if not re.match(r"https?://", given):
                 raise BadOption(name, f"expected the URL of a queue, found {given!r}")
         if url.endswith(".fifo"):
-            raise BadOption("url", "a FIFO queue has no delays and lets one message of a group out at a time: take one "
-                                   "of the standard kind; the order of jobs is not the queue's affair")  # fmt: skip
+            raise BadOption(
+                "url",
+                "a FIFO queue has no delays and lets one message of a group out at a time: take one "
+                "of the standard kind; the order of jobs is not the queue's affair",
+            )
         if not 0 <= wait <= 20:
             raise BadOption("wait", f"expected 0 to 20 s, found {wait!r}")
         self._url, self._dead, self._wait, self._options = url, dead, wait, client
@@ -61,9 +64,12 @@ class SqsQueue:
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
         since = monotonic()
         answer = await self._call(
-            "receive_message", MaxNumberOfMessages=min(limit, BATCH), VisibilityTimeout=_seconds(lease),
-            WaitTimeSeconds=int(self._wait), MessageSystemAttributeNames=["ApproximateReceiveCount"],
-        )  # fmt: skip
+            "receive_message",
+            MaxNumberOfMessages=min(limit, BATCH),
+            VisibilityTimeout=_seconds(lease),
+            WaitTimeSeconds=int(self._wait),
+            MessageSystemAttributeNames=["ApproximateReceiveCount"],
+        )
         found: list[Pulled] = []
         for message in answer.get("Messages", ()):
             handle = message["ReceiptHandle"]

@@ -156,9 +156,13 @@ class Client:
     """What tasks, specs and jobs send and wait through."""
 
     def __init__(
-        self, storage: Callable[[], Awaitable[Storage]], at_hand: Callable[[], Storage | None],
-        bound: Callable[[Any], Bound], emitter: Emitter, tasks: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        storage: Callable[[], Awaitable[Storage]],
+        at_hand: Callable[[], Storage | None],
+        bound: Callable[[Any], Bound],
+        emitter: Emitter,
+        tasks: Mapping[str, Any] | None = None,
+    ) -> None:
         self._storage, self._at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
         self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows as tasks are declared
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
@@ -261,9 +265,11 @@ class Client:
         return jobs
 
     async def _stored(
-        self, specs: Sequence[JobSpec[Any]], store: Callable[[list[NewJob]], Awaitable[Sequence[Record]]],
+        self,
+        specs: Sequence[JobSpec[Any]],
+        store: Callable[[list[NewJob]], Awaitable[Sequence[Record]]],
         told: bool = True,
-    ) -> Sequence[Record]:  # fmt: skip
+    ) -> Sequence[Record]:
         """The rows of these specs. What a flow is made of is stored with it."""
         jobs: list[NewJob] = []
         whole = waits = False

@@ -58,10 +58,15 @@ class Schedules(
     looks = frozenset({"list", "get", "store"})  # `store` has nothing to store where code declares none
 
     def __init__(
-        self, storage: Callable[[], Awaitable[Storage]], send: Send, new_id: Callable[[], str],
-        handle: Callable[[Record], Job[Any, Any]], tell: Callable[[BaseException], None],
-        prepare: ticker.Prepare, moved: Moved,
-    ) -> None:  # fmt: skip
+        self,
+        storage: Callable[[], Awaitable[Storage]],
+        send: Send,
+        new_id: Callable[[], str],
+        handle: Callable[[Record], Job[Any, Any]],
+        tell: Callable[[BaseException], None],
+        prepare: ticker.Prepare,
+        moved: Moved,
+    ) -> None:
         self._moved = moved
         self._storage, self._send, self._new_id, self._handle = storage, send, new_id, handle
         self._declared: dict[str, Declared] = {}
@@ -71,9 +76,16 @@ class Schedules(
     # --- declaring
 
     def declare(
-        self, task: Task[..., Any, Any], timing: Timing, ask: Next | None, name: str | None, args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None, catch_up: CatchUp, overlap: Overlap,
-    ) -> None:  # fmt: skip
+        self,
+        task: Task[..., Any, Any],
+        timing: Timing,
+        ask: Next | None,
+        name: str | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        catch_up: CatchUp,
+        overlap: Overlap,
+    ) -> None:
         """Write a schedule down in this process. Raises BadOption, and BadArgument if the task cannot be called so."""
         found, named = name or task.name, dict(kwargs or {})
         ticker.check(found, catch_up, overlap)
@@ -200,10 +212,16 @@ class Schedules(
         return sent if row is None else self._handle(row)
 
     async def upsert(
-        self, name: str, spec: JobSpec[Any] | None = None, *, cron: str | None = None,
-        every: float | timedelta | None = None, tz: str = "UTC", catch_up: CatchUp | None = None,
+        self,
+        name: str,
+        spec: JobSpec[Any] | None = None,
+        *,
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        tz: str = "UTC",
+        catch_up: CatchUp | None = None,
         overlap: Overlap | None = None,
-    ) -> Schedule:  # fmt: skip
+    ) -> Schedule:
         """Make a schedule, or change the one of that name, at once and everywhere.
 
         spec        the job each tick is: `task.options(...).job(...)`; needed for a new one, and its task's code only
@@ -236,16 +254,24 @@ class Schedules(
         raise Stale(name, "it is being changed all the time")
 
     def _edited(
-        self, entry: Entry, spec: JobSpec[Any] | None, timing: Timing | None, catch_up: CatchUp | None,
+        self,
+        entry: Entry,
+        spec: JobSpec[Any] | None,
+        timing: Timing | None,
+        catch_up: CatchUp | None,
         overlap: Overlap | None,
-    ) -> Outcome:  # fmt: skip
+    ) -> Outcome:
         old = entry.definition
         if spec is not None and old.job is None:
             raise BadOption("upsert", f"{old.name!r} is declared in code, which makes its jobs: change the rest only")
         new = replace(
-            old, timing=timing or old.timing, catch_up=catch_up or old.catch_up, overlap=overlap or old.overlap,
-            job=old.job if spec is None else spec.new, task=old.task if spec is None else spec.new.task,
-        )  # fmt: skip
+            old,
+            timing=timing or old.timing,
+            catch_up=catch_up or old.catch_up,
+            overlap=overlap or old.overlap,
+            job=old.job if spec is None else spec.new,
+            task=old.task if spec is None else spec.new.task,
+        )
         memo = {"definition": new.text()} | ({} if new.timing == old.timing else {"cursor": ""})
         return ticker.changed(entry.row, memo, defaults.MAX_DELAY if entry.rests else 0.0)
 
@@ -280,10 +306,17 @@ def _names(row: Record) -> list[str]:
 def _shown(entry: Entry) -> Schedule:
     row, definition = entry.row, entry.definition
     return Schedule(
-        name=definition.name, timing=str(definition.timing), task=definition.task, catch_up=definition.catch_up,
-        overlap=definition.overlap, paused=entry.rests == "1", next_at=_next_at(entry), last=entry.last,
-        error=row.error, id=row.job.id,
-    )  # fmt: skip
+        name=definition.name,
+        timing=str(definition.timing),
+        task=definition.task,
+        catch_up=definition.catch_up,
+        overlap=definition.overlap,
+        paused=entry.rests == "1",
+        next_at=_next_at(entry),
+        last=entry.last,
+        error=row.error,
+        id=row.job.id,
+    )
 
 
 def _next_at(entry: Entry) -> datetime | None:

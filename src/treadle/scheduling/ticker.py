@@ -54,8 +54,14 @@ class Definition(Struct, frozen=True, omit_defaults=True):
 read = msgspec.json.Decoder(Definition).decode
 # What a row raises that says it is a schedule and is none.
 UNREADABLE: Final = (
-    msgspec.MsgspecError, CronSimError, BadOption, ValueError, OverflowError, StopIteration, RecursionError,
-)  # fmt: skip
+    msgspec.MsgspecError,
+    CronSimError,
+    BadOption,
+    ValueError,
+    OverflowError,
+    StopIteration,
+    RecursionError,
+)
 
 
 class Declared(Struct, frozen=True):
@@ -91,10 +97,16 @@ def new_row(id: str, definition: Definition, declared: bool) -> NewJob:
     """A schedule as a job. One that code declared is run only by workers that have the code: their claims name it."""
     name = definition.name
     return NewJob(
-        id=f"treadle:schedule:{id}", task=task_name(name, declared), payload=definition.text(),
-        queue=defaults.OWN_QUEUE, lease=defaults.OWN_LEASE, key=f"{TASK} {name}", labels=(label(name),), keep=0.0,
+        id=f"treadle:schedule:{id}",
+        task=task_name(name, declared),
+        payload=definition.text(),
+        queue=defaults.OWN_QUEUE,
+        lease=defaults.OWN_LEASE,
+        key=f"{TASK} {name}",
+        labels=(label(name),),
+        keep=0.0,
         keep_failed=0.0,
-    )  # fmt: skip
+    )
 
 
 def task_name(name: str, declared: bool) -> str:
@@ -114,9 +126,12 @@ def a_tick(job: NewJob, name: str, id: str, at: float | None) -> NewJob:
     """One job of a schedule. Nobody is there to be told that its key is held, so it is then answered by the holder."""
     moment = () if at is None else (("treadle-moment", aware(at).isoformat()),)
     return replace(
-        job, id=id, labels=(*job.labels, label(name)), headers=(*job.headers, ("treadle-schedule", name), *moment),
+        job,
+        id=id,
+        labels=(*job.labels, label(name)),
+        headers=(*job.headers, ("treadle-schedule", name), *moment),
         key_conflict="keep" if job.key_conflict == "raise" else job.key_conflict,
-    )  # fmt: skip
+    )
 
 
 Prepare = Callable[[Sequence[NewJob]], Awaitable[tuple[NewJob, ...]]]
@@ -127,9 +142,12 @@ class Ticker:
     """Runs schedules. One for all of an app; what belongs to one schedule is in its row."""
 
     def __init__(
-        self, storage: Callable[[], Awaitable[Storage]], declared: Mapping[str, Declared],
-        tell: Callable[[BaseException], None], prepare: Prepare,
-    ) -> None:  # fmt: skip
+        self,
+        storage: Callable[[], Awaitable[Storage]],
+        declared: Mapping[str, Declared],
+        tell: Callable[[BaseException], None],
+        prepare: Prepare,
+    ) -> None:
         self._storage, self._declared, self._tell, self._prepare = storage, declared, tell, prepare
 
     async def run(self, record: Record, now: float) -> Outcome:
@@ -180,7 +198,7 @@ class Ticker:
 
     async def _not_taken(
         self, then: tuple[NewJob, ...], problem: Exception | None
-    ) -> tuple[tuple[NewJob, ...], Exception | None]:  # fmt: skip
+    ) -> tuple[tuple[NewJob, ...], Exception | None]:
         """Those whose ids no other caller has stored: such a row would swallow the tick without a word."""
         rows = await (await self._storage()).get([job.id for job in then]) if then else ()
         foreign = {row.job.id: row for row in rows if row is not None}

@@ -66,9 +66,15 @@ __all__ = [
 # What a class raises because of its arguments, and so at each attempt. Another error, such as one of the network, may
 # be over by the next.
 UNFIT: Final = (
-    msgspec.MsgspecError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError,
+    msgspec.MsgspecError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
     RecursionError,
-)  # fmt: skip
+)
 
 _Call = tuple[tuple[object, ...], dict[str, object]]
 Folds = Callable[[Any], Any]
@@ -174,9 +180,11 @@ class Signature:
         args, _ = self._arguments(self._late(), text)
         if args:
             raise BadArgument(
-                self.name, None, f"in a chain the first argument is the result before it, found {args[0]!r} in its "
-                f"place; {self.by_name(len(args))}, or say that it follows: options(pass_result=True).job(...)"
-            )  # fmt: skip
+                self.name,
+                None,
+                f"in a chain the first argument is the result before it, found {args[0]!r} in its "
+                f"place; {self.by_name(len(args))}, or say that it follows: options(pass_result=True).job(...)",
+            )
 
     def by_name(self, count: int) -> str:
         """What to write in a chain for so many arguments that follow the result."""

@@ -96,9 +96,12 @@ class Door:
 
         try:
             await loop.connect_accepted_socket(
-                protocol, found, ssl=config.ssl, ssl_handshake_timeout=handshake,
+                protocol,
+                found,
+                ssl=config.ssl,
+                ssl_handshake_timeout=handshake,
                 ssl_shutdown_timeout=None if handshake is None else self._bounds.late_time,
-            )  # fmt: skip
+            )
         except (OSError, TimeoutError):  # no TLS, or not in time
             found.close()
 

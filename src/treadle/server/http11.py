@@ -49,9 +49,14 @@ class Bounded(HttpToolsProtocol):
     """One connection."""
 
     def __init__(
-        self, config: Config, state: ServerState, app_state: dict[str, Any], loop: asyncio.AbstractEventLoop,
-        bounds: Bounds, made: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        state: ServerState,
+        app_state: dict[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        bounds: Bounds,
+        made: Callable[[], None],
+    ) -> None:
         super().__init__(config, state, app_state, loop)
         self._bounds, self._made = bounds, made
         self._phase = Phase.HEAD

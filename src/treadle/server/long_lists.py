@@ -52,8 +52,9 @@ def _listing(kind: Any) -> _Listing | None:
             outer = msgspec.defstruct(
                 kind.__name__,
                 [_raw(each, raw) if each.name == field.name else _same(each) for each in fields(kind)],
-                forbid_unknown_fields=kind.__struct_config__.forbid_unknown_fields, kw_only=True,
-            )  # fmt: skip
+                forbid_unknown_fields=kind.__struct_config__.forbid_unknown_fields,
+                kw_only=True,
+            )
             return _Listing(field.name, msgspec.json.Decoder(outer), msgspec.json.Decoder(rows[0]), make)
     return None
 

@@ -92,9 +92,14 @@ class Waiting:
                 bench.watcher.cancel()
 
     async def until_found(
-        self, queues: Sequence[str], wait: float, request: Request, look: Look[T],
-        back: Callable[[T], Awaitable[None]], which: Hashable = None,
-    ) -> T:  # fmt: skip
+        self,
+        queues: Sequence[str],
+        wait: float,
+        request: Request,
+        look: Look[T],
+        back: Callable[[T], Awaitable[None]],
+        which: Hashable = None,
+    ) -> T:
         """Look for work until some is found or `wait` seconds are over; what the last look found.
 
         which  of the jobs of these queues it asks for

@@ -104,9 +104,14 @@ class Guard:
             if access.isEnabledFor(logging.INFO):
                 token: Token | None = scope.get("treadle.token")
                 access.info(
-                    "%s %s %d %.1f ms %s %s", scope["method"], path_of(scope), status, (loop.time() - began) * 1000,
-                    token.name if token is not None else "-", id,
-                )  # fmt: skip
+                    "%s %s %d %.1f ms %s %s",
+                    scope["method"],
+                    path_of(scope),
+                    status,
+                    (loop.time() - began) * 1000,
+                    token.name if token is not None else "-",
+                    id,
+                )
 
     async def _call(self, scope: Scope, receive: Receive, send: Send, begun: Callable[[], bool]) -> None:
         """The call itself. Whatever it raises becomes an answer, if none has begun."""

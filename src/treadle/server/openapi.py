@@ -22,13 +22,21 @@ from treadle.server.operation import NO_BODY, Operation
 from treadle.storage import messages
 
 WORDS: Final = {
-    200: "Done.", 201: "Stored.", 400: "The body is not JSON, or was cut short.", 401: "The token is not known.",
-    403: "The token has no such right.", 404: "There is no such thing.", 405: "The method is not for this path.",
-    409: "It has moved on, or is held by another.", 410: "The jobs live elsewhere since a move.",
-    413: "The body is too large.", 415: "The body is not application/json.",
-    422: "It is JSON, but not what is expected.", 429: "Too many requests; Retry-After says when.",
+    200: "Done.",
+    201: "Stored.",
+    400: "The body is not JSON, or was cut short.",
+    401: "The token is not known.",
+    403: "The token has no such right.",
+    404: "There is no such thing.",
+    405: "The method is not for this path.",
+    409: "It has moved on, or is held by another.",
+    410: "The jobs live elsewhere since a move.",
+    413: "The body is too large.",
+    415: "The body is not application/json.",
+    422: "It is JSON, but not what is expected.",
+    429: "Too many requests; Retry-After says when.",
     503: "The storage is away; nothing is known to be done.",
-}  # fmt: skip
+}
 ALWAYS: Final = (401, 403, 410, 422, 429, 503)
 WITH_BODY: Final = (400, 413, 415)
 REF: Final = "#/components/schemas/{name}"
@@ -97,9 +105,7 @@ def _operation(operation: Operation, of: dict[int, Any], components: dict[str, A
         statuses |= set(WITH_BODY)
         content = {"application/json": {"schema": of[id(operation.takes)]}}
         found["requestBody"] = {"required": operation.empty is None, "content": content}
-    found["responses"] = {
-        str(status): _response(status, operation, of) for status in sorted(statuses)
-    }  # fmt: skip
+    found["responses"] = {str(status): _response(status, operation, of) for status in sorted(statuses)}
     return found
 
 

@@ -31,9 +31,12 @@ class Reported(RemoteFailure):
 def check(report: Report) -> bool:
     """Whether the report has to be judged. Raises Refused unless it says exactly one thing."""
     said = [
-        report.state is not None, report.succeed is not UNSET, report.fail is not None, report.abort is not None,
+        report.state is not None,
+        report.succeed is not UNSET,
+        report.fail is not None,
+        report.abort is not None,
         report.defer is not None,
-    ]  # fmt: skip
+    ]
     # "then" alone says it as well: the job goes on as those; and "again" is said beside nothing else
     if sum(said) != (0 if report.then and not any(said) else 1) or (report.again and (any(said) or not report.then)):
         words = f"job {report.id}: expected exactly one of state, succeed, fail, abort, defer, or else then"

@@ -43,10 +43,18 @@ class Serving:
     """
 
     def __init__(
-        self, site: Callable[..., Awaitable[Any]], *, host: str = "127.0.0.1", port: int = 0, tries: int = 1,
-        certificate: str | None = None, key: str | None = None, grace: float = GRACE,
-        on_stop: Callable[[], None] = lambda: None, bounds: Bounds | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        site: Callable[..., Awaitable[Any]],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tries: int = 1,
+        certificate: str | None = None,
+        key: str | None = None,
+        grace: float = GRACE,
+        on_stop: Callable[[], None] = lambda: None,
+        bounds: Bounds | None = None,
+    ) -> None:
         bounds = bounds or Bounds()
         bounds.most_connections()
         self._socket = listen(host, port, tries)
@@ -54,11 +62,19 @@ class Serving:
         self._on_stop = on_stop
         self.scheme = "https" if certificate else "http"
         config = uvicorn.Config(
-            site, log_config=None, access_log=False, http="httptools", ws="none", lifespan="on",
-            ssl_certfile=certificate, ssl_keyfile=key, timeout_graceful_shutdown=max(1, round(grace)),
-            server_header=False, timeout_keep_alive=max(1, round(bounds.idle_time)),
+            site,
+            log_config=None,
+            access_log=False,
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            timeout_graceful_shutdown=max(1, round(grace)),
+            server_header=False,
+            timeout_keep_alive=max(1, round(bounds.idle_time)),
             proxy_headers=False,  # any client of this machine could choose the address by which it is counted
-        )  # fmt: skip
+        )
         self._server = uvicorn.Server(config)
         self._door = Door(self._socket, self._server, bounds)
         self._ticking: asyncio.Task[None] | None = None

@@ -42,9 +42,11 @@ T = TypeVar("T")
 def is_own(job: NewJob) -> bool:
     """Whether a row is Treadle's own, by its task, queue, key or id."""
     return (
-        job.task.startswith(OWN) or job.queue == defaults.OWN_QUEUE
-        or (job.key is not None and job.key.startswith(OWN)) or ids.problem(job.id) is not None
-    )  # fmt: skip
+        job.task.startswith(OWN)
+        or job.queue == defaults.OWN_QUEUE
+        or (job.key is not None and job.key.startswith(OWN))
+        or ids.problem(job.id) is not None
+    )
 
 
 def refuse_own(job: NewJob) -> None:
@@ -173,10 +175,15 @@ def check_schedule(job: NewJob) -> None:
     name = definition.name
     is_declared = definition.job is None
     expect(
-        job.task == ticker.task_name(name, is_declared) and job.key == f"{ticker.TASK} {name}"
-        and job.id.startswith(SCHEDULE) and job.queue == defaults.OWN_QUEUE and job.lease == defaults.OWN_LEASE,
-        "task", job, f"the row of the schedule {name!r}",
-    )  # fmt: skip
+        job.task == ticker.task_name(name, is_declared)
+        and job.key == f"{ticker.TASK} {name}"
+        and job.id.startswith(SCHEDULE)
+        and job.queue == defaults.OWN_QUEUE
+        and job.lease == defaults.OWN_LEASE,
+        "task",
+        job,
+        f"the row of the schedule {name!r}",
+    )
 
 
 def check_definition(definition: Definition) -> None:
@@ -205,10 +212,15 @@ def check_hold_row(job: NewJob) -> str:
     a_name("limit", held.limit)
     a_span("seconds", held.seconds)
     expect(
-        not held.limit.startswith(OWN) and job.key == f"{HOLD} {held.limit}" and job.queue == defaults.OWN_QUEUE
-        and _HOLD_ID.fullmatch(job.id) is not None and job.lease == defaults.OWN_LEASE,
-        "task", job, f"the rest of the limit {held.limit!r}",
-    )  # fmt: skip
+        not held.limit.startswith(OWN)
+        and job.key == f"{HOLD} {held.limit}"
+        and job.queue == defaults.OWN_QUEUE
+        and _HOLD_ID.fullmatch(job.id) is not None
+        and job.lease == defaults.OWN_LEASE,
+        "task",
+        job,
+        f"the rest of the limit {held.limit!r}",
+    )
     return held.limit
 
 
@@ -225,8 +237,10 @@ def check_signal(job: NewJob) -> str:
     expect(turn.isascii() and turn.isdigit() and len(turn) < 10, "id", job, "a signal")
     expect(
         job.id == signal_id(wanted.job, wanted.signal, int(turn)) and job.parent == wanted.job and job.key is None,
-        "id", job, f"the signal {wanted.signal!r} to job {wanted.job}",
-    )  # fmt: skip
+        "id",
+        job,
+        f"the signal {wanted.signal!r} to job {wanted.job}",
+    )
     a_count("round", wanted.round)
     an_id("job", wanted.job)
     return wanted.job
@@ -237,8 +251,10 @@ def check_mark(job: NewJob) -> str:
     won: Won = read(msgspec.json.Decoder(Won).decode, "payload", job.payload)
     expect(
         job.key == f"{ONCE_KEY}{won.once}" and _ONCE_ID.fullmatch(job.id) is not None and job.deadline is not None,
-        "key", job, f"the mark {won.once!r} of job {won.job}",
-    )  # fmt: skip
+        "key",
+        job,
+        f"the mark {won.once!r} of job {won.job}",
+    )
     an_id("job", won.job)
     return won.job
 

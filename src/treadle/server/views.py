@@ -261,13 +261,37 @@ def view(row: Record) -> JobView:
     args, kwargs = _arguments(job.payload)
     progress, note = stored_values.progress(row.note)
     return JobView(
-        id=job.id, task=job.task, queue=job.queue, state=row.state, priority=job.priority, args=args, kwargs=kwargs,
-        version=row.version, attempt=row.attempt, lost=row.lost, result=_plain(row.result), error=row.error,
-        reason=row.reason, progress=progress, note=note, key=None if job.key is None else job.key.partition(" ")[2],
-        lane=job.lane, labels=job.labels, headers=dict(job.headers), after=row.after, pending=row.pending,
-        workflow=job.root or job.id, parent=job.parent, worker=row.worker, parked=row.parked, due_at=row.due_at,
-        created_at=row.created_at, started_at=row.started_at, ended_at=row.ended_at, deadline_at=row.deadline_at,
-    )  # fmt: skip
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        state=row.state,
+        priority=job.priority,
+        args=args,
+        kwargs=kwargs,
+        version=row.version,
+        attempt=row.attempt,
+        lost=row.lost,
+        result=_plain(row.result),
+        error=row.error,
+        reason=row.reason,
+        progress=progress,
+        note=note,
+        key=None if job.key is None else job.key.partition(" ")[2],
+        lane=job.lane,
+        labels=job.labels,
+        headers=dict(job.headers),
+        after=row.after,
+        pending=row.pending,
+        workflow=job.root or job.id,
+        parent=job.parent,
+        worker=row.worker,
+        parked=row.parked,
+        due_at=row.due_at,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        deadline_at=row.deadline_at,
+    )
 
 
 def _arguments(payload: str) -> tuple[Any, Any]:

@@ -11,8 +11,12 @@ from treadle.ports import Ports
 from treadle.storage.contract import Storage
 
 KNOWN = (
-    "sqlite:///file.db", "postgresql://host/database", "redis://host:6379/0", "http://host:7373", "memory://",
-)  # fmt: skip
+    "sqlite:///file.db",
+    "postgresql://host/database",
+    "redis://host:6379/0",
+    "http://host:7373",
+    "memory://",
+)
 
 REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 

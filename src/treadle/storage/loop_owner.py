@@ -116,9 +116,14 @@ class Lifecycle:
     """
 
     def __init__(
-        self, storage: Storage, make: Callable[[], Storage] | None, by_url: bool,
-        before_close: Callable[[], Awaitable[object]], when_open: Callable[[], None], when_forked: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        storage: Storage,
+        make: Callable[[], Storage] | None,
+        by_url: bool,
+        before_close: Callable[[], Awaitable[object]],
+        when_open: Callable[[], None],
+        when_forked: Callable[[], None],
+    ) -> None:
         self.storage, self._make, self._by_url, self._before_close = storage, make, by_url, before_close
         self._when_open, self._when_forked = when_open, when_forked
         self.own_loop: Loop | None = None  # the portal's, which gives the storage to any other loop that opens the app

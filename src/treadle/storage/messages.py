@@ -87,17 +87,30 @@ class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def ask(self) -> Claim:
         return Claim(
-            worker=self.worker, queues=self.queues, tasks=self.tasks, limit=self.limit, lease=self.lease, ids=self.ids,
-            holds=self.holds, reach=self.reach,
-        )  # fmt: skip
+            worker=self.worker,
+            queues=self.queues,
+            tasks=self.tasks,
+            limit=self.limit,
+            lease=self.lease,
+            ids=self.ids,
+            holds=self.holds,
+            reach=self.reach,
+        )
 
 
 def claim_call(ask: Claim, most: int) -> ClaimCall:
     """The same words, to be sent."""
     return ClaimCall(
-        worker=ask.worker, queues=ask.queues, tasks=ask.tasks, limit=ask.limit, lease=ask.lease, ids=ask.ids,
-        holds=ask.holds, reach=ask.reach, most=most,
-    )  # fmt: skip
+        worker=ask.worker,
+        queues=ask.queues,
+        tasks=ask.tasks,
+        limit=ask.limit,
+        lease=ask.lease,
+        ids=ask.ids,
+        holds=ask.holds,
+        reach=ask.reach,
+        most=most,
+    )
 
 
 class Beat(Struct, frozen=True):
@@ -147,11 +160,25 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Word for word; only where `state` is given."""
         assert self.state is not None
         return Outcome(
-            id=self.id, version=self.version, state=self.state, delay=self.delay, attempt=self.attempt,
-            result=self.result, value=self.value, error=self.error, reason=self.reason, memo=self.memo, note=self.note,
-            then=self.then, after=self.after, need=self.need, slack=self.slack, ran=self.ran, keep=self.keep,
+            id=self.id,
+            version=self.version,
+            state=self.state,
+            delay=self.delay,
+            attempt=self.attempt,
+            result=self.result,
+            value=self.value,
+            error=self.error,
+            reason=self.reason,
+            memo=self.memo,
+            note=self.note,
+            then=self.then,
+            after=self.after,
+            need=self.need,
+            slack=self.slack,
+            ran=self.ran,
+            keep=self.keep,
             reach=self.reach,
-        )  # fmt: skip
+        )
 
 
 class Outcomes(Struct, frozen=True):
@@ -306,6 +333,16 @@ def error_of(problem: Problem) -> errors.TreadleError:
 
 
 Verb = Literal[
-    "enqueue", "claim", "heartbeat", "settle", "settle_claim", "get", "find", "stats", "limits", "set_limits", "prune",
+    "enqueue",
+    "claim",
+    "heartbeat",
+    "settle",
+    "settle_claim",
+    "get",
+    "find",
+    "stats",
+    "limits",
+    "set_limits",
+    "prune",
     "watch",
-]  # fmt: skip
+]

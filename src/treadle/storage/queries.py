@@ -94,8 +94,11 @@ def find(rows: Sequence[Record], query: Query) -> Page:
     if query.ahead_of is not None:
         own = next((row for row in rows if row.job.id == query.ahead_of and row.place is not None), None)
         mark = sort_key(own, "line") if own else ()
-        found = [row for row in found if own and row.place is not None and row.job.queue == own.job.queue
-                 and sort_key(row, "line") < mark]  # fmt: skip
+        found = [
+            row
+            for row in found
+            if own and row.place is not None and row.job.queue == own.job.queue and sort_key(row, "line") < mark
+        ]
     total = len(found) if query.count else None
     if query.cursor is not None:
         cursor = read_cursor(query.cursor, query.order)
@@ -124,23 +127,31 @@ def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
             parked[key] += 1
     return tuple(
         Count(
-            queue=key[0], task=key[1], state=key[2], jobs=number, in_line=line[key], parked=parked[key],
+            queue=key[0],
+            task=key[1],
+            state=key[2],
+            jobs=number,
+            in_line=line[key],
+            parked=parked[key],
             oldest=max(0.0, now - oldest[key]) if key in oldest else None,
         )
         for key, number in sorted(jobs.items())
-    )  # fmt: skip
+    )
 
 
 def limit_uses(
-    facts: Mapping[str, LimitFacts], used: Mapping[str, int] = EMPTY, parked: Mapping[str, int] = EMPTY,
+    facts: Mapping[str, LimitFacts],
+    used: Mapping[str, int] = EMPTY,
+    parked: Mapping[str, int] = EMPTY,
     rates: Mapping[str, RateUse] = NO_RATES,
-) -> tuple[LimitUse, ...]:  # fmt: skip
+) -> tuple[LimitUse, ...]:
     """Each rule, and each partition of one that is in use."""
     rules = acting_rules(facts)
     in_use = [
-        *(key for key, slots in used.items() if slots), *(key for key, jobs in parked.items() if jobs),
+        *(key for key, slots in used.items() if slots),
+        *(key for key, jobs in parked.items() if jobs),
         *(key for key, (starts, _) in rates.items() if starts),
-    ]  # fmt: skip
+    ]
     keys = {*rules, *(key for key in in_use if rule_for(rules, key))}
     return tuple(
         _limit_use(key, rule, facts[rule.name], used.get(key, 0), parked.get(key, 0), rates.get(key, UNUSED))
@@ -151,9 +162,7 @@ def limit_uses(
 
 def workers(found: Iterable[tuple[Presence, float]], now: float) -> tuple[Presence, ...]:
     """Those who sent a heartbeat within their `ttl`, from (worker, when its last heartbeat came)."""
-    return tuple(
-        replace(worker, age=max(0.0, now - seen)) for worker, seen in found if seen + worker.ttl >= now
-    )  # fmt: skip
+    return tuple(replace(worker, age=max(0.0, now - seen)) for worker, seen in found if seen + worker.ttl >= now)
 
 
 def acting_rules(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
@@ -161,11 +170,15 @@ def acting_rules(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
     return {name: rule for name, each in facts.items() if (rule := acting(each)) is not None}
 
 
-def _limit_use(
-    key: str, rule: Limit, facts: LimitFacts, used: int, parked: int, rate: RateUse
-) -> LimitUse:  # fmt: skip
+def _limit_use(key: str, rule: Limit, facts: LimitFacts, used: int, parked: int, rate: RateUse) -> LimitUse:
     return LimitUse(
-        key=key, rule=rule, used=used, parked=parked, starts=rate[0], next_start=rate[1], pauses=facts.pauses,
+        key=key,
+        rule=rule,
+        used=used,
+        parked=parked,
+        starts=rate[0],
+        next_start=rate[1],
+        pauses=facts.pauses,
         behind=(facts.set or facts.declared) if facts.pauses else None,
         declared=facts.set is None and facts.declared is not None,
-    )  # fmt: skip
+    )

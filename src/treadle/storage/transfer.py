@@ -167,12 +167,16 @@ async def check_stays(storage: object) -> None:
 def words(mark: Mark | None, here: str) -> str | None:
     """What a person must know of a storage whose jobs live elsewhere, or are on their way; None: nothing."""
     there = "" if mark is None else mark.other
-    return None if mark is None else {
-        "closing": f"{here} is being moved to {there}; it takes no new jobs",
-        "gone": f"{here} was moved to {there}: its jobs live there, and change no more here; use that URL",
-        "filling": f"{here} is being filled from {there}; it answers when `treadle move` has ended",
-        "partial": f"{here} holds a part of the jobs of {there}, whose move was given up; use that URL",
-    }.get(mark.role)  # fmt: skip
+    return (
+        None
+        if mark is None
+        else {
+            "closing": f"{here} is being moved to {there}; it takes no new jobs",
+            "gone": f"{here} was moved to {there}: its jobs live there, and change no more here; use that URL",
+            "filling": f"{here} is being filled from {there}; it answers when `treadle move` has ended",
+            "partial": f"{here} holds a part of the jobs of {there}, whose move was given up; use that URL",
+        }.get(mark.role)
+    )
 
 
 async def warn_of_move(storage: object) -> None:

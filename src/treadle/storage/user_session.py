@@ -148,9 +148,10 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
         return answer
     work.close()
     raise BadSession(
-        "what was given", "something on the way waits (a middleware, or a connection of asyncio), and a plain thread "
-        "has no event loop to wait on; use `await app.enqueue(..., within=...)`"
-    )  # fmt: skip
+        "what was given",
+        "something on the way waits (a middleware, or a connection of asyncio), and a plain thread "
+        "has no event loop to wait on; use `await app.enqueue(..., within=...)`",
+    )
 
 
 def class_names(given: Any) -> frozenset[str]:

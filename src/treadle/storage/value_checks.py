@@ -81,11 +81,21 @@ def check_jobs(jobs: Sequence[NewJob], plain: bool = False) -> None:
         return
     for job in jobs:
         if (
-            not job.payload.isascii() or len(job.payload) > SHORT or job.priority or job.delay
-            or job.limits or job.headers or job.stride != 1.0 or not 0.0 <= job.keep <= FAR
-            or not 0.0 <= job.keep_failed <= FAR or job.need is not None or job.wait_timeout is not None
-            or job.key_window is not None or job.retry is not None or (not plain and _is_rich(job))
-        ):  # fmt: skip
+            not job.payload.isascii()
+            or len(job.payload) > SHORT
+            or job.priority
+            or job.delay
+            or job.limits
+            or job.headers
+            or job.stride != 1.0
+            or not 0.0 <= job.keep <= FAR
+            or not 0.0 <= job.keep_failed <= FAR
+            or job.need is not None
+            or job.wait_timeout is not None
+            or job.key_window is not None
+            or job.retry is not None
+            or (not plain and _is_rich(job))
+        ):
             check_job(job)
 
 
@@ -109,10 +119,19 @@ def _have_usual_names(jobs: Sequence[NewJob]) -> bool:
 
 def _is_rich(job: NewJob) -> bool:
     return bool(
-        job.key is not None or job.after or job.labels or job.lane is not None or job.parent is not None
-        or job.root is not None or job.slack or job.slack is None or job.aging or job.lease is not None
-        or job.deadline is not None or job.nonce is not None
-    )  # fmt: skip
+        job.key is not None
+        or job.after
+        or job.labels
+        or job.lane is not None
+        or job.parent is not None
+        or job.root is not None
+        or job.slack
+        or job.slack is None
+        or job.aging
+        or job.lease is not None
+        or job.deadline is not None
+        or job.nonce is not None
+    )
 
 
 def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
@@ -121,11 +140,20 @@ def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
     for number, out in enumerate(outcomes):
         if (
             not (out.then or out.memo or out.after)
-            and out.error is None and out.value is None and out.note is None and out.reason is None
+            and out.error is None
+            and out.value is None
+            and out.note is None
+            and out.reason is None
             and (out.result is None or (out.result.isascii() and len(out.result) <= SHORT))
-            and 0 <= out.version <= COUNT and 0 <= out.attempt <= COUNT and 0.0 <= out.delay <= FAR
-            and out.keep is None and out.need is None and not out.slack and out.id.isascii() and len(out.id) <= 255
-        ):  # fmt: skip
+            and 0 <= out.version <= COUNT
+            and 0 <= out.attempt <= COUNT
+            and 0.0 <= out.delay <= FAR
+            and out.keep is None
+            and out.need is None
+            and not out.slack
+            and out.id.isascii()
+            and len(out.id) <= 255
+        ):
             continue
         try:
             check_outcome(out)

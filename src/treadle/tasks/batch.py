@@ -35,10 +35,20 @@ class BatchTask(Task[[X], R, Any], Generic[X, R]):
     _words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec")
 
     def __init__(
-        self, maker: Maker, name: str, function: Callable[..., Any], kind: Kind | None, constants: Options,
-        computed: Computed | None, on_error: OnError | None, codec_: call_codec.Codec | None, *, size: int,
-        max_wait: float | timedelta, by: Callable[[Any], Hashable] | None,
-    ) -> None:  # fmt: skip
+        self,
+        maker: Maker,
+        name: str,
+        function: Callable[..., Any],
+        kind: Kind | None,
+        constants: Options,
+        computed: Computed | None,
+        on_error: OnError | None,
+        codec_: call_codec.Codec | None,
+        *,
+        size: int,
+        max_wait: float | timedelta,
+        by: Callable[[Any], Hashable] | None,
+    ) -> None:
         if kind == "process":
             raise BadTask(
                 f'{name}: a batch cannot have kind="process": its items are jobs with times and ends of their own, and '

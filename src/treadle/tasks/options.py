@@ -347,12 +347,24 @@ def check_names(options: Mapping[str, object], beside: Collection[str] = ()) -> 
 
 # What other job queues call an option, and how it is written here.
 ELSEWHERE: Final = {
-    "max_retries": "retry=Retry(attempts=...), which counts the first try too", "attempts": "retry=Retry(attempts=...)",
-    "retries": "retry=Retry(attempts=...), which counts the first try too", "countdown": "delay=", "eta": "run_at=",
-    "retry_backoff": "retry=Retry(base=..., factor=..., max=...)", "time_limit": "timeout=", "rate_limit": "limits=",
-    "soft_time_limit": "timeout=", "unique": "key=", "tags": "labels=", "ttl": "keep=", "result_ttl": "keep=",
-    "job_id": "id=", "task_id": "id=", "tenant": "lane=", "depends_on": "after=",
-}  # fmt: skip
+    "max_retries": "retry=Retry(attempts=...), which counts the first try too",
+    "attempts": "retry=Retry(attempts=...)",
+    "retries": "retry=Retry(attempts=...), which counts the first try too",
+    "countdown": "delay=",
+    "eta": "run_at=",
+    "retry_backoff": "retry=Retry(base=..., factor=..., max=...)",
+    "time_limit": "timeout=",
+    "rate_limit": "limits=",
+    "soft_time_limit": "timeout=",
+    "unique": "key=",
+    "tags": "labels=",
+    "ttl": "keep=",
+    "result_ttl": "keep=",
+    "job_id": "id=",
+    "task_id": "id=",
+    "tenant": "lane=",
+    "depends_on": "after=",
+}
 
 
 def meant(name: str, beside: Collection[str] = ()) -> str:

@@ -88,9 +88,16 @@ class Maker:
         return self.new_id() if here is None else str(here.new_id())
 
     def spec(
-        self, task: str, payload: str, constants: dict[str, Any], options: Options, policy: Policy, decode: Decode,
-        inline: bool = False, signature: call_codec.Signature | None = None,
-    ) -> JobSpec[Any, Any]:  # fmt: skip
+        self,
+        task: str,
+        payload: str,
+        constants: dict[str, Any],
+        options: Options,
+        policy: Policy,
+        decode: Decode,
+        inline: bool = False,
+        signature: call_codec.Signature | None = None,
+    ) -> JobSpec[Any, Any]:
         """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
         self.check_size(task, payload)
         fields = constants | (columns(options, policy, task, self.now(), self.sizes) if options else {})
@@ -123,10 +130,19 @@ class Task(Generic[P, R, C, W]):
         return GenericAlias(cls, types)
 
     def __init__(
-        self, maker: Maker, name: str, function: Callable[P, C], kind: Kind | None, constants: Options,
-        computed: Computed | None, on_error: OnError | None, codec_: call_codec.Codec | None, reduce: str | None = None,
-        *, shown: Callable[..., Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        maker: Maker,
+        name: str,
+        function: Callable[P, C],
+        kind: Kind | None,
+        constants: Options,
+        computed: Computed | None,
+        on_error: OnError | None,
+        codec_: call_codec.Codec | None,
+        reduce: str | None = None,
+        *,
+        shown: Callable[..., Any] | None = None,
+    ) -> None:
         """`shown` has the annotations of what a job takes and gives, where they are not the function's own."""
         check_names(constants, self._words)
         if " " in name_of(name, "name") or name.startswith("treadle."):

@@ -20,9 +20,20 @@ if TYPE_CHECKING:
     from treadle.testing.simulation import Simulation, SimulationFailed, simulate
 
 __all__ = [
-    "Call", "Endless", "HandClock", "NotEmpty", "Proxy", "Simulation", "SimulationFailed", "Testing", "conformance",
-    "drain", "faults", "history", "simulate",
-]  # fmt: skip
+    "Call",
+    "Endless",
+    "HandClock",
+    "NotEmpty",
+    "Proxy",
+    "Simulation",
+    "SimulationFailed",
+    "Testing",
+    "conformance",
+    "drain",
+    "faults",
+    "history",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

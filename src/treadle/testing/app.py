@@ -70,9 +70,14 @@ class Testing:
     __test__ = False  # pytest takes it for a test case by its name
 
     def __init__(
-        self, app: App, clock: HandClock | None = None, *, storage: Given = MEMORY, within: When = "commit",
+        self,
+        app: App,
+        clock: HandClock | None = None,
+        *,
+        storage: Given = MEMORY,
+        within: When = "commit",
         threads: Runs | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if within not in ("commit", "at_once"):
             raise BadOption("within", f'expected "commit" or "at_once", found {within!r}')
         self.app, self.clock, self._threads = app, clock or HandClock(), threads
@@ -125,9 +130,13 @@ class Testing:
     def _change_app(self) -> None:
         app, ids = self.app, count(1)
         new: dict[str, Any] = {
-            "url": None, "now": self.clock, "_clock": self.clock, "chance": lambda: 0.0, "_by_default": False,
+            "url": None,
+            "now": self.clock,
+            "_clock": self.clock,
+            "chance": lambda: 0.0,
+            "_by_default": False,
             "_inline": Inline(app),
-        }  # fmt: skip
+        }
         for name, value in new.items():
             self._change(app, name, value)
         self._change(app, "_life", app._new_life(self.storage))
@@ -150,9 +159,13 @@ class Testing:
         return self.app.jobs
 
     async def drain(
-        self, *, tasks: Iterable[str | AnyTask] | None = None, limit: int = 10_000, raise_errors: bool = False,
+        self,
+        *,
+        tasks: Iterable[str | AnyTask] | None = None,
+        limit: int = 10_000,
+        raise_errors: bool = False,
         concurrency: int = 1,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Run all that is due, and what comes of it; see `treadle.testing.drain`. Answers how many runs that were."""
         return await drain(
             self.app,

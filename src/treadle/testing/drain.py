@@ -47,9 +47,14 @@ class Endless(TreadleError, AssertionError):
 
 
 async def drain(
-    app: App, *, tasks: Iterable[str | AnyTask] | None = None, limit: int = 10_000, raise_errors: bool = False,
-    concurrency: int = 1, threads: Runs | None = None,
-) -> int:  # fmt: skip
+    app: App,
+    *,
+    tasks: Iterable[str | AnyTask] | None = None,
+    limit: int = 10_000,
+    raise_errors: bool = False,
+    concurrency: int = 1,
+    threads: Runs | None = None,
+) -> int:
     """Run the jobs of `app` that are due, and those they bring forth, until no line has any and nothing runs.
 
     Answers how many runs that took. What is due later stays, a retry with a delay too; nothing sleeps. One job at a

@@ -71,12 +71,16 @@ class GivenStorage:
         found: object = given
         if not isinstance(found, str) and (not callable(found) or isinstance(found, type)):
             raise BadOption(
-                "storage", "expected a URL or a function such as `lambda clock: compose(ports, now=clock)`, as the "
-                f"storage must read the test's clock; found {found!r:.80}"
-            )  # fmt: skip
+                "storage",
+                "expected a URL or a function such as `lambda clock: compose(ports, now=clock)`, as the "
+                f"storage must read the test's clock; found {found!r:.80}",
+            )
         if isinstance(given, str) and given.startswith(("http://", "https://")):
-            raise BadOption("storage", f"{shown(given)}: a Treadle server reads a clock of its own, which no test can "
-                            "move; give the storage that the server runs on")  # fmt: skip
+            raise BadOption(
+                "storage",
+                f"{shown(given)}: a Treadle server reads a clock of its own, which no test can "
+                "move; give the storage that the server runs on",
+            )
         self.clock, self._given = StorageClock(clock), given
         self.name = shown(given) if isinstance(given, str) else "the storage of the test"
         self._number = secrets.randbelow(MAX_COUNT)
@@ -104,17 +108,21 @@ class GivenStorage:
             found = await self._contents(storage)
             if found:
                 raise NotEmpty(
-                    self.name, f"expected an empty storage, found {found}",
+                    self.name,
+                    f"expected an empty storage, found {found}",
                     f"a test removes only what it has made: {EMPTY}",
-                )  # fmt: skip
+                )
             await storage.set_limits([Declare(Limit(MARK, slots=self._number))])
 
     async def check(self, storage: Storage) -> None:
         """That this is the storage which was marked. Raises BadOption, NotEmpty."""
         mark = await self._mark(storage)
         if mark is None:
-            raise BadOption("storage", "the function makes a storage of its own at each call; expected one that finds "
-                            "the jobs which the others of its calls have stored")  # fmt: skip
+            raise BadOption(
+                "storage",
+                "the function makes a storage of its own at each call; expected one that finds "
+                "the jobs which the others of its calls have stored",
+            )
         if mark != self._number:
             raise self._taken()
 
@@ -131,8 +139,11 @@ class GivenStorage:
         before = self.clock.reads
         await storage.stats()
         if self.clock.reads == before:
-            raise BadOption("storage", f"{type(storage).__name__} does not read the clock it was given, so no test can "
-                            "move its time; pass the clock on: `lambda clock: compose(ports, now=clock)`")  # fmt: skip
+            raise BadOption(
+                "storage",
+                f"{type(storage).__name__} does not read the clock it was given, so no test can "
+                "move its time; pass the clock on: `lambda clock: compose(ports, now=clock)`",
+            )
 
     async def _contents(self, storage: Storage) -> str:
         """What it holds, in words; "": nothing."""
@@ -193,9 +204,10 @@ class GivenStorage:
         others = [row.job.id for row in rows if row.created_at > self.clock.latest + LATE]
         if others:
             raise NotEmpty(
-                self.name, f"another program stored jobs while the test ran ({', '.join(others[:SHOWN])})",
+                self.name,
+                f"another program stored jobs while the test ran ({', '.join(others[:SHOWN])})",
                 f"nothing was removed, and the test may have run them; {EMPTY}",
-            )  # fmt: skip
+            )
 
     async def _remove_rules(self, storage: Storage) -> None:
         for use in await storage.limits(use=False):

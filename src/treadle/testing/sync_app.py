@@ -90,9 +90,13 @@ class SyncTesting:
         return future.result()
 
     def drain(
-        self, *, tasks: Iterable[str | AnyTask] | None = None, limit: int = 10_000, raise_errors: bool = False,
+        self,
+        *,
+        tasks: Iterable[str | AnyTask] | None = None,
+        limit: int = 10_000,
+        raise_errors: bool = False,
         concurrency: int = 1,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """As `Testing.drain`."""
         return self.call(
             self._testing.drain(tasks=tasks, limit=limit, raise_errors=raise_errors, concurrency=concurrency)

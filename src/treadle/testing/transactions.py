@@ -52,10 +52,11 @@ class Transactions:
         if not names.isdisjoint(CONNECTIONS):
             return Held(self, getattr(given, "sync_connection", given), self._watch_connection)
         raise Unsupported(
-            "app.testing()", f"within= a {type(given).__name__}, whose commit it is not told of",
+            "app.testing()",
+            f"within= a {type(given).__name__}, whose commit it is not told of",
             'use app.testing(within="at_once"), which stores jobs before the commit, or a session of SQLAlchemy or '
-            "Django's connection"
-        )  # fmt: skip
+            "Django's connection",
+        )
 
     async def begin(self, sync: bool) -> Any:
         raise Unsupported("app.testing()", "current().transaction()", "test it on SQLite or PostgreSQL")

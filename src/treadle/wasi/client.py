@@ -89,9 +89,14 @@ class Client:
     """
 
     def __init__(
-        self, url: str, token: str | None = None, store: str | None = None, patient: bool = True,
-        find: Find | None = None, store_token: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        url: str,
+        token: str | None = None,
+        store: str | None = None,
+        patient: bool = True,
+        find: Find | None = None,
+        store_token: str | None = None,
+    ) -> None:
         for each in filter(None, (url, store)):
             try:
                 origin(each)
@@ -236,9 +241,14 @@ class Client:
     # --- trips
 
     async def _ask(
-        self, kind: type[T], method: str, path: str, body: Any = None, headers: dict[str, str] | None = None,
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
         wait: float = 0.0,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """The answer as `kind`; bytes: as it came. An answer of something else than a queue counts as none: a proxy or
         a portal in between answers 200 with a page of its own."""
 

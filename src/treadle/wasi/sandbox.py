@@ -79,10 +79,17 @@ async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) ->
     order = Order(str(module), str(stdin), str(stdout), str(stderr), bounds)
     try:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-m", "treadle.wasi.child", stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, cwd=folder, start_new_session=True,
+            sys.executable,
+            "-I",
+            "-m",
+            "treadle.wasi.child",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd=folder,
+            start_new_session=True,
             env={"PATH": os.defpath},
-        )  # fmt: skip
+        )
     except OSError as error:
         raise StorageError(f"no process for a module: {error}") from error
     try:

@@ -32,9 +32,15 @@ class Alarm:
     """Behind is who takes as much as it can, or has no slot free. Told once per episode, or every `again` seconds."""
 
     def __init__(
-        self, tell: Callable[[Backlog], Any], after: float, again: float | None, slots: Slots, storage: Storage,
-        queues: Collection[str], answered: Callable[[str], None] = lambda loop: None,
-    ) -> None:  # fmt: skip
+        self,
+        tell: Callable[[Backlog], Any],
+        after: float,
+        again: float | None,
+        slots: Slots,
+        storage: Storage,
+        queues: Collection[str],
+        answered: Callable[[str], None] = lambda loop: None,
+    ) -> None:
         self._answered = answered
         self._tell, self._after, self._again = tell, after, again
         self._slots, self._storage, self._queues = slots, storage, frozenset(queues)
@@ -61,8 +67,9 @@ class Alarm:
             self._slots.behind_since = None  # all slots are busy, and that is all
             return
         self._told_at = now
-        await self._say(Backlog(worker=self._slots.name, seconds=now - since, running=len(self._slots.running),
-                                in_line=line))  # fmt: skip
+        await self._say(
+            Backlog(worker=self._slots.name, seconds=now - since, running=len(self._slots.running), in_line=line)
+        )
 
     async def _say(self, backlog: Backlog) -> None:
         try:

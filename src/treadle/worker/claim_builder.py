@@ -27,9 +27,18 @@ class Asks:
     """Builds the claim for so many slots: each queue's share by weight, the first one another each time."""
 
     def __init__(
-        self, tasks: Mapping[str, AnyTask], own: Mapping[str, OwnTask], queues: dict[str, int], lease: float,
-        slots: Slots, batches: Batches, lead: Lead, claimable: Callable[[], Rooms], hand: Hand, tends: bool,
-    ) -> None:  # fmt: skip
+        self,
+        tasks: Mapping[str, AnyTask],
+        own: Mapping[str, OwnTask],
+        queues: dict[str, int],
+        lease: float,
+        slots: Slots,
+        batches: Batches,
+        lead: Lead,
+        claimable: Callable[[], Rooms],
+        hand: Hand,
+        tends: bool,
+    ) -> None:
         self._hand = hand
         self._all, self._owned, self._lead, self._claimable = tasks, own, lead, claimable
         self._lease, self._slots, self._batches, self._turn = lease, slots, batches, 0

@@ -59,12 +59,20 @@ async def _commit(run: Run, outcome: Outcome, opened: Open, storage: Storage) ->
     try:
         settled = await opened.settle(outcome)
         if settled.status == "stale":
-            log.info("%s %s was settled by somebody else, its transaction is rolled back: %s",
-                     record.job.task, record.job.id, settled.reason)  # fmt: skip
+            log.info(
+                "%s %s was settled by somebody else, its transaction is rolled back: %s",
+                record.job.task,
+                record.job.id,
+                settled.reason,
+            )
             return None
         if settled.again:
-            log.warning("%s %s: its transaction is rolled back and it is run again: %s",
-                        record.job.task, record.job.id, settled.reason)  # fmt: skip
+            log.warning(
+                "%s %s: its transaction is rolled back and it is run again: %s",
+                record.job.task,
+                record.job.id,
+                settled.reason,
+            )
             return judge.handed_back(record, AGAIN)
         if settled.status == "refused":
             return _failed(run, StorageError(settled.reason or "refused"))
@@ -101,8 +109,9 @@ async def _find_out(run: Run, outcome: Outcome, storage: Storage, error: Storage
         if row is not None and row.version == run.record.version:
             return judge.handed_back(run.record, AGAIN)
         return None
-    log.warning("%s %s: whether its commit was applied is not known; its lease will run out (%s)",
-                job.task, job.id, error)  # fmt: skip
+    log.warning(
+        "%s %s: whether its commit was applied is not known; its lease will run out (%s)", job.task, job.id, error
+    )
     return None
 
 

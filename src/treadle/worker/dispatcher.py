@@ -45,12 +45,28 @@ class Pump:
     """Several of these may share one worker's slots; never beyond the free ones."""
 
     def __init__(
-        self, number: int, share: int, spare: bool, hand: Hand, slots: Slots, timers: Timers, storage: Storage,
-        tasks: Mapping[str, AnyTask], ask: Callable[[int, int, str], Claim], runner: Runner, emitter: Emitter,
-        poll: float, accept: Callable[[Record], Any] | None, outage: Outage, results: Results,
-        own: Mapping[str, OwnTask], lost: Lost, home: Home, ender: Ender,
+        self,
+        number: int,
+        share: int,
+        spare: bool,
+        hand: Hand,
+        slots: Slots,
+        timers: Timers,
+        storage: Storage,
+        tasks: Mapping[str, AnyTask],
+        ask: Callable[[int, int, str], Claim],
+        runner: Runner,
+        emitter: Emitter,
+        poll: float,
+        accept: Callable[[Record], Any] | None,
+        outage: Outage,
+        results: Results,
+        own: Mapping[str, OwnTask],
+        lost: Lost,
+        home: Home,
+        ender: Ender,
         batches: Batches,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._number, self._share, self._results, self._home = number, share, results, home
         self._spare = spare  # it leaves everything to the first while there is work
         self._hand, hand.start = hand, self._start_handed

@@ -42,9 +42,14 @@ class DurableHome:
     """One for all runs of a worker. Steps that end at the same time are stored in one call."""
 
     def __init__(
-        self, slots: Slots, storage: Storage, keeper: Keeper, app: Host, threads: Callable[[], Threads],
+        self,
+        slots: Slots,
+        storage: Storage,
+        keeper: Keeper,
+        app: Host,
+        threads: Callable[[], Threads],
         outage: Outage,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._slots, self._storage, self._keeper, self._app = slots, storage, keeper, app
         self._threads, self._outage = threads, outage
         self.loop, self.sizes, self.now = slots.loop, app.sizes, app.now

@@ -24,12 +24,23 @@ def event_of(name: str, run: Run, worker: str, outcome: Outcome | None = None) -
     record, job = run.record, run.record.job
     if name == "workflow.ended" and outcome is not None:
         record = replace(
-            record, state=outcome.state, attempt=outcome.attempt, result=outcome.result, value=outcome.value,
-            error=outcome.error, reason=outcome.reason, memo=(*record.memo, *outcome.memo),
-        )  # fmt: skip
+            record,
+            state=outcome.state,
+            attempt=outcome.attempt,
+            result=outcome.result,
+            value=outcome.value,
+            error=outcome.error,
+            reason=outcome.reason,
+            memo=(*record.memo, *outcome.memo),
+        )
     return Event(
-        name=name, id=job.id, task=job.task, queue=job.queue, attempt=record.attempt + (not record.ran), worker=worker,
+        name=name,
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        attempt=record.attempt + (not record.ran),
+        worker=worker,
         error=outcome.error if outcome is not None and name != "deferred" else None,  # a deferred job keeps an old one
         record=record,
         delay=outcome.delay if outcome is not None and outcome.state is State.READY else None,
-    )  # fmt: skip
+    )

@@ -20,10 +20,16 @@ log = logging.getLogger("treadle.jobs")
 
 OWN: Final = "treadle."  # task names of our own begin so: schedules, limits, leaders
 LEVELS: Final = {
-    "started": logging.DEBUG, "succeeded": logging.DEBUG, "deferred": logging.INFO, "cancelled": logging.INFO,
-    "retrying": logging.WARNING, "lost": logging.WARNING, "lease.expired": logging.WARNING,
-    "failed": logging.ERROR, "expired": logging.ERROR,
-}  # fmt: skip
+    "started": logging.DEBUG,
+    "succeeded": logging.DEBUG,
+    "deferred": logging.INFO,
+    "cancelled": logging.INFO,
+    "retrying": logging.WARNING,
+    "lost": logging.WARNING,
+    "lease.expired": logging.WARNING,
+    "failed": logging.ERROR,
+    "expired": logging.ERROR,
+}
 TEMPLATES: Final = {name: f"%s {name}" for name in LEVELS}
 RAISED: Final = frozenset({"retrying", "failed", "expired"})  # what an exception of the function leads to
 _LIBRARY: Final = str(Path(__file__).parents[1])
@@ -48,9 +54,15 @@ def write(event: Event, error: BaseException | None = None) -> None:
     if event.delay is not None:
         text, words = f"{text}; again in %s", [*words, f"{event.delay:.1f} s"]
     record = log.makeRecord(
-        log.name, level, __file__, 0, text, tuple(words), _exc_info(error) if event.name in RAISED else None,
+        log.name,
+        level,
+        __file__,
+        0,
+        text,
+        tuple(words),
+        _exc_info(error) if event.name in RAISED else None,
         extra={"job": event.id, "task": event.task, "attempt": event.attempt, "worker": event.worker},
-    )  # fmt: skip
+    )
     if event.name in RAISED and (trace := traceback_of(stored)) is not None:
         record.exc_text = visible(trace)
     log.handle(record)

@@ -59,9 +59,14 @@ class Lead:
     """
 
     def __init__(
-        self, role: Role | None, ticket: str, storage: Storage, presence: Callable[[], Presence],
-        tended: Callable[[], Tended], changed: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        role: Role | None,
+        ticket: str,
+        storage: Storage,
+        presence: Callable[[], Presence],
+        tended: Callable[[], Tended],
+        changed: Callable[[], None],
+    ) -> None:
         self._role, self._ticket = role, f"{ticket}-{role}"
         self._storage, self._presence, self._tended, self._changed = storage, presence, tended, changed
         self._version: int | None = None  # of the row, while we hold it
@@ -89,9 +94,13 @@ class Lead:
             self._turn()
             log.info("worker %s does not lead any more", self._presence().worker)
         ask = Claim(
-            worker=self._ticket, queues=((defaults.OWN_QUEUE, 1),), tasks={TASK: (1, None)}, limit=1,
-            lease=defaults.LEADER, ids=(ID,),
-        )  # fmt: skip
+            worker=self._ticket,
+            queues=((defaults.OWN_QUEUE, 1),),
+            tasks={TASK: (1, None)},
+            limit=1,
+            lease=defaults.LEADER,
+            ids=(ID,),
+        )
         next_in: float | None = None
         for _ in range(TRIES):
             claimed = await self._storage.claim(ask)

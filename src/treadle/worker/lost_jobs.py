@@ -43,8 +43,15 @@ class Lost:
         # Ended in one step from the version that was ours: by hand. Whoever else claimed it has raised it once more.
         by_hand = row is not None and row.state.final and row.version == run.record.version + 1
         if row is not None and not by_hand:
-            event = Event(name="lost", id=job.id, task=job.task, queue=job.queue, worker=self._worker,
-                          attempt=run.record.attempt + 1, record=run.record)  # fmt: skip
+            event = Event(
+                name="lost",
+                id=job.id,
+                task=job.task,
+                queue=job.queue,
+                worker=self._worker,
+                attempt=run.record.attempt + 1,
+                record=run.record,
+            )
             if job_log.wanted("lost", job.task):
                 job_log.write(event)
             self._emitter.emit(event)

@@ -68,10 +68,15 @@ class Redriver:
     """The loop of one worker."""
 
     def __init__(
-        self, rule: Redrive, slots: Slots, storage: Storage, queues: Collection[str],
-        tasks: Callable[[], Collection[str]], now: Callable[[], float],
+        self,
+        rule: Redrive,
+        slots: Slots,
+        storage: Storage,
+        queues: Collection[str],
+        tasks: Callable[[], Collection[str]],
+        now: Callable[[], float],
         answered: Callable[[str], None] = lambda loop: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._answered = answered
         self._rule, self._slots, self._storage, self._now = rule, slots, storage, now
         self._queues, self._tasks = frozenset(queues), tasks
@@ -108,8 +113,11 @@ class Redriver:
             query = Query(state=(State.FAILED,), queue=queue, order="oldest", limit=PAGE, cursor=self._cursors[queue])
             now = self._now()  # before the look: what comes due during it is the next look's
             page, tasks = await self._storage.find(query), self._tasks()
-            found += [row for row in page.records if row.job.queue in self._queues and row.job.task in tasks
-                      and self._rule.due(row, now)]  # fmt: skip
+            found += [
+                row
+                for row in page.records
+                if row.job.queue in self._queues and row.job.task in tasks and self._rule.due(row, now)
+            ]
             self._cursors[queue] = page.cursor
             if page.cursor is None or len(found) >= most:
                 break

@@ -99,9 +99,16 @@ class Running:
     """One start of a worker: everything that is gone when it has stopped."""
 
     def __init__(
-        self, app: Host, setup: Setup, queues: dict[str, int], known: Callable[[], Rooms], pools: Pools,
-        storage: Storage, outage: Outage, patient: bool,
-    ) -> None:  # fmt: skip
+        self,
+        app: Host,
+        setup: Setup,
+        queues: dict[str, int],
+        known: Callable[[], Rooms],
+        pools: Pools,
+        storage: Storage,
+        outage: Outage,
+        patient: bool,
+    ) -> None:
         self.app, self.setup, self.queues, self.known = app, setup, queues, known
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
@@ -111,27 +118,70 @@ class Running:
         self.lead = Lead(setup.role, self.slots.ticket(), storage, self.presence, self.tended, self.changed)
         self.hand = Hand(self.slots, storage, min(setup.poll, setup.lease / 2))
         self.tends = not confined(storage)
-        asks = Asks(app.tasks, app.own, queues, setup.lease, self.slots, self.batches, self.lead, self.tasks,
-                    self.hand, self.tends)  # fmt: skip
+        asks = Asks(
+            app.tasks,
+            app.own,
+            queues,
+            setup.lease,
+            self.slots,
+            self.batches,
+            self.lead,
+            self.tasks,
+            self.hand,
+            self.tends,
+        )
         runner = Runner(
-            app.layers, app.on_error, app.chance, app.now, app.sizes.result, pools.threads, pools.processes,
-            self.batches, app.client, self.slots.troubles,
-        )  # fmt: skip
+            app.layers,
+            app.on_error,
+            app.chance,
+            app.now,
+            app.sizes.result,
+            pools.threads,
+            pools.processes,
+            self.batches,
+            app.client,
+            self.slots.troubles,
+        )
         ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
         pumps = 1 if setup.concurrency == 1 or setup.ordered or isinstance(storage, OneByOne) else PUMPS
         spare = isinstance(storage, DearTrips) and setup.concurrency <= storage.one_trip_up_to
         share = setup.concurrency if spare else -(-setup.concurrency // pumps)
         self.keeper = Keeper(
-            self.slots, storage, app.emitter, list(queues), setup.lease, self.tasks, outage.answered,
+            self.slots,
+            storage,
+            app.emitter,
+            list(queues),
+            setup.lease,
+            self.tasks,
+            outage.answered,
             self.batches.gathering,
-        )  # fmt: skip
+        )
         home = DurableHome(self.slots, storage, self.keeper, app, pools.threads, outage)
         self.pumps = [
-            Pump(number, share, spare, Hand(self.slots) if number else self.hand, self.slots, self.timers, storage,
-                 app.tasks, asks, runner, app.emitter, setup.poll, setup.accept, outage, app.results, app.own,
-                 self.keeper.lost, home, ender, self.batches)
+            Pump(
+                number,
+                share,
+                spare,
+                Hand(self.slots) if number else self.hand,
+                self.slots,
+                self.timers,
+                storage,
+                app.tasks,
+                asks,
+                runner,
+                app.emitter,
+                setup.poll,
+                setup.accept,
+                outage,
+                app.results,
+                app.own,
+                self.keeper.lost,
+                home,
+                ender,
+                self.batches,
+            )
             for number in range(pumps)
-        ]  # fmt: skip
+        ]
         self.loops: list[asyncio.Task[None]] = []
         self.beside: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()  # a second signal: no grace
@@ -166,8 +216,9 @@ class Running:
             self.slots.pause = keeper.UNASKED
         self.loops = [asyncio.Task(self.supervise("pump", pump.run)) for pump in self.pumps]
         sides: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": keeper.beat, "listen": keeper.listen,
-        }  # fmt: skip
+            "beat": keeper.beat,
+            "listen": keeper.listen,
+        }
         if self.tends:
             sides["prune"] = lambda: keeper.prune(self.lead.tends)
         if self.queues and self.tends:
@@ -186,8 +237,11 @@ class Running:
     def tasks(self) -> Rooms:
         """What this worker claims now: the tending tasks only if that is its part."""
         own, lead = self.app.own, self.lead
-        return {name: room for name, room in self.known().items()
-                if name not in own or not own[name].tends or lead.ticks(name)}  # fmt: skip
+        return {
+            name: room
+            for name, room in self.known().items()
+            if name not in own or not own[name].tends or lead.ticks(name)
+        }
 
     def tended(self) -> Tended:
         own, names = self.app.own, tuple(self.known())
@@ -263,9 +317,13 @@ class Running:
 
     async def claim_ids(self, ids: tuple[str, ...], room: int, tried: asyncio.Future[None]) -> None:
         ask = Claim(
-            worker=self.slots.ticket(), limit=room, ids=ids, lease=self.setup.lease, tasks=self.tasks(),
+            worker=self.slots.ticket(),
+            limit=room,
+            ids=ids,
+            lease=self.setup.lease,
+            tasks=self.tasks(),
             holds=tuple(self.slots.running),
-        )  # fmt: skip
+        )
         records: Sequence[Record] | None = None
         try:
             while records is None:
@@ -320,8 +378,12 @@ class Running:
             await asyncio.gather(*self.loops, *self.beside, return_exceptions=True)
         if slots.running:
             names = ", ".join(sorted({run.record.job.task for run in slots.running.values()}))
-            log.warning("worker %s stops while %d jobs still run (%s); their leases will run out",
-                        slots.name, len(slots.running), names)  # fmt: skip
+            log.warning(
+                "worker %s stops while %d jobs still run (%s); their leases will run out",
+                slots.name,
+                len(slots.running),
+                names,
+            )
         try:
             async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
                 await self.lead.leave()

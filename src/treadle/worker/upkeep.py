@@ -27,10 +27,16 @@ class Keeper:
     UNASKED = 1e9  # s of pause until the throttle was asked for the first time
 
     def __init__(
-        self, slots: Slots, storage: Storage, emitter: Emitter, queues: Sequence[str], lease: float,
-        tasks: Callable[[], Iterable[str]] = tuple, answered: Callable[[str], None] = lambda loop: None,
+        self,
+        slots: Slots,
+        storage: Storage,
+        emitter: Emitter,
+        queues: Sequence[str],
+        lease: float,
+        tasks: Callable[[], Iterable[str]] = tuple,
+        answered: Callable[[str], None] = lambda loop: None,
         gathering: Callable[[], tuple[tuple[str, float, float], ...]] = tuple,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._slots, self._storage, self._emitter = slots, storage, emitter
         self._queues, self._lease, self._tasks = tuple(queues), lease, tasks
         self._patience = defaults.WATCH
@@ -70,11 +76,19 @@ class Keeper:
         """This worker as it describes itself."""
         slots, now = self._slots, self._loop.time()
         return Presence(
-            worker=slots.name, host=platform.node(), pid=os.getpid(), queues=self._queues,
-            tasks=tuple(self._tasks()), slots=slots.concurrency, running=len(slots.running),
-            uptime=now - self._born, ttl=3 * self._lease, gone=gone,
-            paused=max(0.0, slots.pause_ends - now) if slots.pause else 0.0, gathering=self._gathering(),
-        )  # fmt: skip
+            worker=slots.name,
+            host=platform.node(),
+            pid=os.getpid(),
+            queues=self._queues,
+            tasks=tuple(self._tasks()),
+            slots=slots.concurrency,
+            running=len(slots.running),
+            uptime=now - self._born,
+            ttl=3 * self._lease,
+            gone=gone,
+            paused=max(0.0, slots.pause_ends - now) if slots.pause else 0.0,
+            gathering=self._gathering(),
+        )
 
     def lease_of(self, run: Run) -> float:
         return run.lease or self._lease

@@ -76,16 +76,26 @@ class Worker:
     """
 
     def __init__(
-        self, app: Host, queues: Iterable[str] | Mapping[str, int] | None = None,
-        concurrency: int = defaults.CONCURRENCY, *, tasks: Iterable[str | AnyTask] | None = None,
+        self,
+        app: Host,
+        queues: Iterable[str] | Mapping[str, int] | None = None,
+        concurrency: int = defaults.CONCURRENCY,
+        *,
+        tasks: Iterable[str | AnyTask] | None = None,
         accept: Callable[[Record], Any] | None = None,
-        throttle: Callable[[], Awaitable[Any]] | None = None, on_backlog: Callable[[Backlog], Any] | None = None,
-        backlog_after: float | timedelta = defaults.BACKLOG_AFTER, backlog_every: float | timedelta | None = None,
-        redrive: Redrive | None = None, grace: float | timedelta = defaults.GRACE,
-        lease: float | timedelta = defaults.LEASE, poll: float | timedelta = defaults.POLL,
-        recovery: Retry = RECOVERY, name: str | None = None, role: Role | None = None,
+        throttle: Callable[[], Awaitable[Any]] | None = None,
+        on_backlog: Callable[[Backlog], Any] | None = None,
+        backlog_after: float | timedelta = defaults.BACKLOG_AFTER,
+        backlog_every: float | timedelta | None = None,
+        redrive: Redrive | None = None,
+        grace: float | timedelta = defaults.GRACE,
+        lease: float | timedelta = defaults.LEASE,
+        poll: float | timedelta = defaults.POLL,
+        recovery: Retry = RECOVERY,
+        name: str | None = None,
+        role: Role | None = None,
         ordered: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         most: object = concurrency
         if isinstance(most, bool) or not isinstance(most, int) or concurrency < 1:
             raise BadOption("concurrency", f"expected 1 or more, found {concurrency!r}")
@@ -100,11 +110,20 @@ class Worker:
         if rule is not None and not isinstance(rule, Redrive):
             raise BadOption("redrive", f"expected Redrive(...), found {redrive!r}")
         self._setup = Setup(
-            name=self.name, concurrency=concurrency, lease=self.lease, poll=self.poll, recovery=recovery.over(DEFAULT),
-            role=role_of(role), ordered=ordered, accept=accept, throttle=throttle, on_backlog=on_backlog,
+            name=self.name,
+            concurrency=concurrency,
+            lease=self.lease,
+            poll=self.poll,
+            recovery=recovery.over(DEFAULT),
+            role=role_of(role),
+            ordered=ordered,
+            accept=accept,
+            throttle=throttle,
+            on_backlog=on_backlog,
             backlog_after=seconds(backlog_after, "backlog_after"),
-            backlog_every=None if backlog_every is None else seconds(backlog_every, "backlog_every"), redrive=redrive,
-        )  # fmt: skip
+            backlog_every=None if backlog_every is None else seconds(backlog_every, "backlog_every"),
+            redrive=redrive,
+        )
         if not self._setup.backlog_after:
             raise BadOption("backlog_after", "expected more than 0 s")
         self.patient = True  # whether items of a batch wait for others; a test that drains does not

@@ -58,9 +58,13 @@ def _many(some: Iterable[T]) -> Iterable[T]:
 
 
 def waiting(
-    specs: list[JobSpec[Any, Any]], after: HasId | str | Iterable[HasId | str] | None, when: When | None,
-    wait_timeout: Seconds | None, now: float, sizes: Sizes,
-) -> list[JobSpec[Any, Any]]:  # fmt: skip
+    specs: list[JobSpec[Any, Any]],
+    after: HasId | str | Iterable[HasId | str] | None,
+    when: When | None,
+    wait_timeout: Seconds | None,
+    now: float,
+    sizes: Sizes,
+) -> list[JobSpec[Any, Any]]:
     """The same, all waiting for these jobs. Raises BadOption."""
     if when is not None and after is None:
         raise BadOption("when", "says how many of the jobs in after= must end; give after= too")

@@ -66,11 +66,20 @@ class Ender:
             if row.ran:
                 children = await rows_of(self._storage.get, row.after)
                 await self._cancel([child for child in children if child.job.parent == row.job.id], guard)
-        await self._storage.settle([
-            Outcome(id=row.job.id, version=row.version, state=State.CANCELLED, attempt=row.attempt, reason=ASKED,
-                    result=row.result, error=f"another child of {guard.job.parent} failed")
-            for row in rows
-        ])  # fmt: skip
+        await self._storage.settle(
+            [
+                Outcome(
+                    id=row.job.id,
+                    version=row.version,
+                    state=State.CANCELLED,
+                    attempt=row.attempt,
+                    reason=ASKED,
+                    result=row.result,
+                    error=f"another child of {guard.job.parent} failed",
+                )
+                for row in rows
+            ]
+        )
 
 
 def _are_siblings(child: Record, guard: Record) -> bool:
@@ -80,9 +89,15 @@ def _are_siblings(child: Record, guard: Record) -> bool:
 
 def _waits_on(record: Record) -> Outcome:
     return Outcome(
-        id=record.job.id, version=record.version, state=State.WAITING, attempt=record.attempt, result=record.result,
-        after=record.after, slack=None, ran=True,
-    )  # fmt: skip
+        id=record.job.id,
+        version=record.version,
+        state=State.WAITING,
+        attempt=record.attempt,
+        result=record.result,
+        after=record.after,
+        slack=None,
+        ran=True,
+    )
 
 
 async def failure_of(get: Get, row: Record) -> JobNotDone:

@@ -55,9 +55,13 @@ class Flow(Continuation[T_co, W_co]):
     __slots__ = ("_front", "_own", "_plan", "_source", "_specs")
 
     def __init__(
-        self, specs: tuple[JobSpec[Any, Any], ...], front: tuple[JobSpec[Any, Any], ...], plan: Plan,
-        source: Source | None, own: object = MISSING,
-    ) -> None:  # fmt: skip
+        self,
+        specs: tuple[JobSpec[Any, Any], ...],
+        front: tuple[JobSpec[Any, Any], ...],
+        plan: Plan,
+        source: Source | None,
+        own: object = MISSING,
+    ) -> None:
         self._specs, self._front, self._plan, self._source, self._own = specs, front, plan, source, own
 
     @property
@@ -71,14 +75,20 @@ class Flow(Continuation[T_co, W_co]):
     ) -> Flow[W_co, W_co]: ...
     @overload
     def then(
-        self, spec: Continuation[Any, B], /, *more: Continuation[Any, B], when: When | None = None,
+        self,
+        spec: Continuation[Any, B],
+        /,
+        *more: Continuation[Any, B],
+        when: When | None = None,
         scope: Scope = "tree",
-    ) -> Flow[B, B]: ...  # fmt: skip
+    ) -> Flow[B, B]: ...
     @overload
     def then(
-        self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None,
+        self,
+        *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+        when: When | None = None,
         scope: Scope = "tree",
-    ) -> Flow[Any, Any]: ...  # fmt: skip
+    ) -> Flow[Any, Any]: ...
     @spelled_call
     def then(self, *specs: Items, when: When | None = None, scope: Scope = "tree") -> Any:
         """Go on with these when those before have ended, with all that came of them (scope="job": when their own
@@ -169,9 +179,13 @@ class Chain(Flow[T_co, W_co]):
 
 
 def _made(
-    specs: tuple[JobSpec[Any, Any], ...], front: tuple[JobSpec[Any, Any], ...], plan: Plan, where: str,
-    source: Source | None = None, kind: type[Flow[Any, Any]] = Flow,
-) -> Flow[Any, Any]:  # fmt: skip
+    specs: tuple[JobSpec[Any, Any], ...],
+    front: tuple[JobSpec[Any, Any], ...],
+    plan: Plan,
+    where: str,
+    source: Source | None = None,
+    kind: type[Flow[Any, Any]] = Flow,
+) -> Flow[Any, Any]:
     usable(specs, where)
     acyclic(new for spec in specs for new in (*spec.others, spec.new))
     for spec in specs:
@@ -242,9 +256,14 @@ def _marked(ups: Iterable[JobSpec[Any, Any]]) -> tuple[tuple[JobSpec[Any, Any], 
         policy = replace(read_policy(spec.new.retry), marks=True)
         marked.append(spec.changed(retry=policy.text()))
         either = root_of(
-            either_id(spec.id), Plan(mark="either"), (mark_id(spec.id), spec.id), need=1,
-            queue=spec.new.queue, parent=spec.id, wait_timeout=defaults.MAX_DELAY,
-        )  # fmt: skip
+            either_id(spec.id),
+            Plan(mark="either"),
+            (mark_id(spec.id), spec.id),
+            need=1,
+            queue=spec.new.queue,
+            parent=spec.id,
+            wait_timeout=defaults.MAX_DELAY,
+        )
         marks.append(JobSpec[Any, Any](replace(either, slack=0), source=spec.source))
     return tuple(marked), marks
 
@@ -264,9 +283,11 @@ def flow(
     a: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
     b: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
     c: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
-    d: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], /,
-    *more: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None,
-) -> Flow[Any, Any]: ...  # fmt: skip
+    d: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+    /,
+    *more: Continuation[Any, Any] | Iterable[Continuation[Any, Any]],
+    when: When | None = None,
+) -> Flow[Any, Any]: ...
 @overload
 def flow(
     *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], when: When | None = None, reduce: str

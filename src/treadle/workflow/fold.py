@@ -85,17 +85,28 @@ def ending(
 def _ended(row: Record, text: str | None, of: Pairs, reason: str | None) -> Outcome:
     own = text if row.result is None else row.result
     return Outcome(
-        id=row.job.id, version=row.version, state=State.SUCCEEDED, attempt=row.attempt, result=own, value=text,
-        reason=reason, memo=of,
-    )  # fmt: skip
+        id=row.job.id,
+        version=row.version,
+        state=State.SUCCEEDED,
+        attempt=row.attempt,
+        result=own,
+        value=text,
+        reason=reason,
+        memo=of,
+    )
 
 
 def failure(row: Record, error: str) -> Outcome:
     """A parent that failed because of its children. Reopened, it is ended again; its function is not called again."""
     return Outcome(
-        id=row.job.id, version=row.version, state=State.FAILED, attempt=row.attempt, result=row.result,
-        reason=CHILDREN, error=judge.cut(error),
-    )  # fmt: skip
+        id=row.job.id,
+        version=row.version,
+        state=State.FAILED,
+        attempt=row.attempt,
+        result=row.result,
+        reason=CHILDREN,
+        error=judge.cut(error),
+    )
 
 
 def _over(row: Record, children: Sequence[Record]) -> Outcome:

@@ -94,9 +94,14 @@ def adopted(new: NewJob, parent: NewJob, deadline: float | None = None) -> NewJo
         headers = tuple({**dict(parent.headers), **dict(new.headers)}.items())
     lane, stride = (new.lane, new.stride) if new.lane is not None else (parent.lane, parent.stride)
     return replace(
-        new, root=parent.root or parent.id, parent=new.parent or parent.id, headers=headers, lane=lane, stride=stride,
+        new,
+        root=parent.root or parent.id,
+        parent=new.parent or parent.id,
+        headers=headers,
+        lane=lane,
+        stride=stride,
         deadline=new.deadline if new.deadline is not None or new.ran else deadline,
-    )  # fmt: skip
+    )
 
 
 def mark_id(id: str) -> str:
@@ -116,9 +121,14 @@ def mark_of(record: Record) -> NewJob:
 
 
 def continued(
-    record: Record, jobs: Sequence[NewJob], plan: Plan, own: str | None, left: float | None, note: str | None,
+    record: Record,
+    jobs: Sequence[NewJob],
+    plan: Plan,
+    own: str | None,
+    left: float | None,
+    note: str | None,
     marks: bool,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """The outcome of a run that goes on as these jobs. `own` is the text of the value it gave, `left` the seconds to
     its deadline."""
     then = [adopted(new, record.job, left) for new in jobs]
@@ -129,9 +139,18 @@ def continued(
     if plan != PLAIN:
         memo = (*memo, (PLAN, msgspec.json.encode(plan).decode()))
     return Outcome(
-        id=record.job.id, version=record.version, state=State.WAITING, attempt=record.attempt + 1, result=own,
-        memo=memo, note=note, then=tuple(then), after=after, slack=None, ran=True,
-    )  # fmt: skip
+        id=record.job.id,
+        version=record.version,
+        state=State.WAITING,
+        attempt=record.attempt + 1,
+        result=own,
+        memo=memo,
+        note=note,
+        then=tuple(then),
+        after=after,
+        slack=None,
+        ran=True,
+    )
 
 
 def concluded(record: Record, text: str, note: str | None) -> Outcome:

@@ -57,9 +57,15 @@ def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool =
     """The row of a signal to this job. It belongs to the workflow, so it stays for as long as that is not over."""
     payload = msgspec.json.encode(Wanted(row.job.id, name, row.round, given)).decode()
     return NewJob(
-        id=signal_id(row.job.id, name, turn), task="", payload=payload, queue=row.job.queue,
-        root=row.job.root or row.job.id, parent=row.job.id, deadline=deadline, keep_failed=0.0,
-    )  # fmt: skip
+        id=signal_id(row.job.id, name, turn),
+        task="",
+        payload=payload,
+        queue=row.job.queue,
+        root=row.job.root or row.job.id,
+        parent=row.job.id,
+        deadline=deadline,
+        keep_failed=0.0,
+    )
 
 
 def check_place(found: Record, queue: str, root: str | None, parent: str | None) -> Record:
@@ -100,9 +106,7 @@ def usable(found: Record, row: Record, timed: bool) -> bool:
     return asked is not None and timed and found.reason == EXPIRED and asked.round == row.round and not asked.given
 
 
-async def give(
-    storage: Storage, row: Record, name: str, text: str, nonce: str, reach: tuple[str, ...] = ()
-) -> None:  # fmt: skip
+async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, reach: tuple[str, ...] = ()) -> None:
     """Settle the first row of this signal that is not used up, and make it first if the job does not wait yet.
 
     reach  the queues that the caller has a right to; (): every queue
@@ -118,8 +122,9 @@ async def give(
             check_signal(found, row)
             while not found.state.final:
                 # `value` is compared when an outcome is repeated: two givers are never both told that they were first.
-                out = Outcome(id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce,
-                              reach=reach)  # fmt: skip
+                out = Outcome(
+                    id=found.id, version=found.version, state=State.SUCCEEDED, result=text, value=nonce, reach=reach
+                )
                 [answer] = await storage.settle([out])
                 if answer.status == "applied":
                     return
@@ -137,9 +142,15 @@ def mark(id: str, row: Record, key: object, keep: float) -> NewJob:
         raise BadOption("once", f"expected a key of 1-{defaults.MAX_NAME} printable characters, found {key!r}")
     payload = msgspec.json.encode(Won(row.job.id, key)).decode()
     return NewJob(
-        id=id, task="", queue=row.job.queue, key=f"{ONCE_KEY}{key}", payload=payload, deadline=keep, keep=0.0,
+        id=id,
+        task="",
+        queue=row.job.queue,
+        key=f"{ONCE_KEY}{key}",
+        payload=payload,
+        deadline=keep,
+        keep=0.0,
         keep_failed=0.0,
-    )  # fmt: skip
+    )
 
 
 def winner(found: Record) -> str:

@@ -66,22 +66,29 @@ def community(app: App, said: list[tuple[str, Any]]) -> dict[str, Pipeline]:
     access = Pipeline(
         "access",
         [
-            Step("preparation"), Step("access-check", children=["discord"], **shared), Step("access-logic"), reward,
+            Step("preparation"),
+            Step("access-check", children=["discord"], **shared),
+            Step("access-logic"),
+            reward,
             Step("access-result"),
         ],
-        labels=["userId", "roleIds", "guildId"], app=app,
-    )  # fmt: skip
+        labels=["userId", "roleIds", "guildId"],
+        app=app,
+    )
     status = Pipeline(
         "status-update",
         [
-            Step("preparation", queue="status-preparation"), Step("bulk-access-check", children=["bulk"]),
+            Step("preparation", queue="status-preparation"),
+            Step("bulk-access-check", children=["bulk"]),
             Step("access-check", children=["discord"], priority_shift=1, **shared),
-            Step("bulk-access-logic", priority_shift=-1), Step("bulk-update-membership"),
+            Step("bulk-access-logic", priority_shift=-1),
+            Step("bulk-update-membership"),
             Step("manage-reward", children=["discord"], priority_shift=1, **shared),
             Step("status-update-result", priority_shift=-1),
         ],
-        labels=["roleIds", "guildId"], app=app,
-    )  # fmt: skip
+        labels=["roleIds", "guildId"],
+        app=app,
+    )
     messages = Pipeline("messaging", [Step("send-message", limits=["discord:{guildId}"])], labels=["guildId"], app=app)
     points = Pipeline("points", [Step("points-snapshot", retry=Retry(attempts=11))], labels=["guildId"], app=app)
     for pipeline in (access, status, messages, points):
@@ -124,8 +131,9 @@ async def test_the_shapes_of_a_community_share_their_queues(app: App, clock: Han
     assert await all_["status-update"].find(roleIds=2, guildId=7) == [update]
     rows = [row async for row in app.jobs.iterate(queue="access-check:discord")]
     assert {(row.job.task, row.job.priority) for row in rows} == {
-        ("access.access-check:discord", -1), ("status-update.access-check:discord", -2),
-    }  # fmt: skip
+        ("access.access-check:discord", -1),
+        ("status-update.access-check:discord", -2),
+    }
     [last] = [row async for row in app.jobs.iterate(task="status-update.status-update-result")]
     assert last.job.priority == -1
     figures = await all_["status-update"].stats()

@@ -34,17 +34,21 @@ async def app() -> AsyncIterator[App]:
 async def fill(app: App, state: str) -> None:
     """Jobs in line, some of them with a limit, due later, running, or dead."""
     delay = 60.0 if state == "later" else 0.0
-    await app.storage.enqueue([
-        NewJob(id=f"j{n:04}", task="t", queue="q", delay=delay, limits=(("l", 1),) if n % 3 else ())
-        for n in range(MANY)
-    ])  # fmt: skip
+    await app.storage.enqueue(
+        [
+            NewJob(id=f"j{n:04}", task="t", queue="q", delay=delay, limits=(("l", 1),) if n % 3 else ())
+            for n in range(MANY)
+        ]
+    )
     if state in ("running", "failed"):
         rows = (await app.storage.claim(Claim(worker="w#1", queues=(("q", MANY),), limit=MANY))).records
         if state == "failed":
-            await app.storage.settle([
-                Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, reason="error", error="boom")
-                for row in rows
-            ])  # fmt: skip
+            await app.storage.settle(
+                [
+                    Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, reason="error", error="boom")
+                    for row in rows
+                ]
+            )
 
 
 @pytest.mark.parametrize("state", ["ready", "later", "running"])

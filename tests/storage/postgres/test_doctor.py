@@ -90,10 +90,13 @@ def test_it_is_said_for_people_too(url: str) -> None:
     ("done", "name", "says"),
     [
         ("ALTER TABLE treadle.job SET (autovacuum_enabled = off)", "autovacuum", "it is off for job"),
-        ("BEGIN; INSERT INTO treadle.meta VALUES ('x', 'y'); PREPARE TRANSACTION 'forgotten'", "prepared",
-         "1 transaction prepared and never finished"),
+        (
+            "BEGIN; INSERT INTO treadle.meta VALUES ('x', 'y'); PREPARE TRANSACTION 'forgotten'",
+            "prepared",
+            "1 transaction prepared and never finished",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_somebody_has_done(url: str, done: str, name: str, says: str) -> None:
     run("migrate", "--url", url)
     try:
@@ -119,8 +122,11 @@ def test_a_transaction_somebody_forgot(url: str, monkeypatch: pytest.MonkeyPatch
 def test_a_role_that_owns_nothing(url: str, role: str) -> None:
     """It works, and is told what it cannot do."""
     run("migrate", "--url", url)
-    execute(url, f"GRANT USAGE ON SCHEMA treadle TO {role}",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}")  # fmt: skip
+    execute(
+        url,
+        f"GRANT USAGE ON SCHEMA treadle TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}",
+    )
     verdict, said = doctor(url.replace("postgres@", f"{role}@"))[1]["rights"]
     assert verdict == "warn"
     assert "cannot vacuum when that is due, nor migrate" in said
@@ -162,10 +168,21 @@ def test_what_cannot_be_opened(url: str, how: str) -> None:
 
 
 WELL = Health(
-    version="18.0", fsync=True, full_page_writes=True, synchronous_commit="on", autovacuum=True,
-    isolation="read committed", standby=False, oldest=None, prepared=0, idle_slots=0, connections=5,
-    max_connections=100, encoding="UTF8", tables=(Table("job", 8_192, 10, 10, False, True),),
-)  # fmt: skip
+    version="18.0",
+    fsync=True,
+    full_page_writes=True,
+    synchronous_commit="on",
+    autovacuum=True,
+    isolation="read committed",
+    standby=False,
+    oldest=None,
+    prepared=0,
+    idle_slots=0,
+    connections=5,
+    max_connections=100,
+    encoding="UTF8",
+    tables=(Table("job", 8_192, 10, 10, False, True),),
+)
 
 
 def test_a_server_as_it_should_be() -> None:
@@ -190,7 +207,7 @@ def test_a_server_as_it_should_be() -> None:
         ({"tables": (Table("job", 8_192, 1_000, 900_000, False, True),)}, "dead rows", "warn", "900,000 beside 1,000"),
         ({"tables": (Table("job", 8_192, 1_000_000, 900_000, False, True),)}, "tables", "ok", "8"),
     ],
-)  # fmt: skip
+)
 def test_what_a_server_may_say(changes: dict[str, Any], name: str, verdict: str, says: str) -> None:
     """Also what cannot be had from a server here; every warning says what to do."""
     found = {check.name: check for check in words.judged(replace(WELL, **changes))}
@@ -214,11 +231,16 @@ def test_an_old_schema(url: str, role: str, monkeypatch: pytest.MonkeyPatch) -> 
     """Brought to the new one by its owner, and with what is in it; one who may not is told, and changes nothing."""
     run("migrate", "--url", url)
     run("enqueue", "greet", "Ada", "--url", url)
-    execute(url, f"GRANT USAGE ON SCHEMA treadle TO {role}",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}")  # fmt: skip
+    execute(
+        url,
+        f"GRANT USAGE ON SCHEMA treadle TO {role}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}",
+    )
     newest = migrate.known()[-1][0]
-    numbers = (*migrate.known(), (newest + 1, "later", "ALTER TABLE job ADD COLUMN later int; "
-                                                       "ALTER TABLE ended ADD COLUMN later int"))  # fmt: skip
+    numbers = (
+        *migrate.known(),
+        (newest + 1, "later", "ALTER TABLE job ADD COLUMN later int; ALTER TABLE ended ADD COLUMN later int"),
+    )
     monkeypatch.setattr(migrate, "known", lambda: numbers)
     refused = run("migrate", "--url", url.replace("postgres@", f"{role}@"))
     assert refused.exit_code == 1

@@ -48,10 +48,18 @@ async def test_strange_words_stay_what_they_are(storage: PostgresStorage) -> Non
     names = [re.sub(r"[\0-\x1f ]", "-", word) for word in STRANGE]  # no storage takes a name with a control character
     await storage.set_limits([Limit(f"l{name}", slots=9) for name in dict.fromkeys(names)])
     jobs = [
-        job(f"j{n}", task=f"t{name}", payload=word, headers=((f"h{name}", name),), priority=n, keep=n,
-            keep_failed=n + 0.5, limits=((f"l{name}", 1), ("other", 2)) if n % 2 else ())
+        job(
+            f"j{n}",
+            task=f"t{name}",
+            payload=word,
+            headers=((f"h{name}", name),),
+            priority=n,
+            keep=n,
+            keep_failed=n + 0.5,
+            limits=((f"l{name}", 1), ("other", 2)) if n % 2 else (),
+        )
         for n, (word, name) in enumerate(zip(STRANGE, names, strict=True))
-    ]  # fmt: skip
+    ]
     await storage.enqueue(jobs)
     assert [row and row.job for row in await storage.get([each.id for each in jobs])] == jobs
     claimed = await storage.claim(Claim(worker="w#1", queues=(("default", 99),), limit=99))
@@ -70,9 +78,11 @@ async def test_some_of_a_call_are_new(storage: PostgresStorage) -> None:
         rows = await storage.enqueue(again)
         assert [row.id for row in rows] == list("gfedcba")
         assert {row.id: (row.job.task, row.state) for row in rows} == {
-            "b": ("t", State.SUCCEEDED), "d": ("t", State.RUNNING), "f": ("t", State.READY),
+            "b": ("t", State.SUCCEEDED),
+            "d": ("t", State.RUNNING),
+            "f": ("t", State.READY),
             **dict.fromkeys("aceg", ("new", State.READY)),
-        }  # fmt: skip
+        }
     assert running.id == "d"
 
 
@@ -81,9 +91,7 @@ async def test_only_the_ended_are_known(storage: PostgresStorage) -> None:
     [row] = (await storage.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
     await storage.settle([done(row)])
     rows = await storage.enqueue([job("a"), job("b"), job("c")])
-    assert [(row.id, row.state) for row in rows] == [
-        ("a", State.READY), ("b", State.SUCCEEDED), ("c", State.READY)
-    ]  # fmt: skip
+    assert [(row.id, row.state) for row in rows] == [("a", State.READY), ("b", State.SUCCEEDED), ("c", State.READY)]
     claimed = await storage.claim(Claim(worker="w#2", queues=(("default", 9),), limit=9))
     assert [row.id for row in claimed.records] == ["a", "c"]
 

@@ -68,10 +68,11 @@ async def test_many_unique_jobs_that_somebody_is_just_storing(storage: PostgresS
 async def test_unique_jobs_with_labels_and_leases(storage: PostgresStorage, many: int) -> None:
     """The job that gets its key is found by its labels and claimed for its own lease; the others leave nothing."""
     new = [
-        job("a0", key="k0", labels=("x=1", 'y="\\{,', "x=1"), lease=7.0), job("a1", key="k1", lease=9.5),
+        job("a0", key="k0", labels=("x=1", 'y="\\{,', "x=1"), lease=7.0),
+        job("a1", key="k1", lease=9.5),
         job("a2", key="k2"),
         *(job(f"a{n}", key=f"k{n}", labels=("rest",)) for n in range(3, many)),
-    ]  # fmt: skip
+    ]
     rows = await storage.enqueue(new)
     assert [row.job for row in rows] == new
     late = [job("b0", key="k0", labels=("late",), lease=1.0), job("b1", key="l", labels=("late",))]
@@ -96,8 +97,10 @@ async def test_a_known_id_among_unique_jobs(storage: PostgresStorage) -> None:
         "d",
     ]
     assert [row.id for row in await storage.enqueue([job("b", key="k"), job("d", key="n"), job("e", key="n")])] == [
-        "b", "d", "e",
-    ]  # fmt: skip
+        "b",
+        "d",
+        "e",
+    ]
     ask = Claim(worker="w#1", queues=(("default", 9),), limit=9)
     await storage.settle(list(map(done, (await storage.claim(ask)).records)))
     rows = await storage.enqueue([job("f", key="k"), job("a", key="k"), job("g", key="k"), job("h", key="l")])
@@ -107,11 +110,18 @@ async def test_a_known_id_among_unique_jobs(storage: PostgresStorage) -> None:
 async def test_ways_to_meet_a_held_key_in_one_call(storage: PostgresStorage) -> None:
     """Each key of a call is decided by the order of the call, whatever other keys do."""
     await storage.enqueue([job("held", key="old"), job("other", key="replaced")])
-    rows = await storage.enqueue([
-        job("a", key="old"), job("b", key="new"), job("c", key="replaced", key_conflict="replace"), job("d", key="new"),
-        job("e", key="replaced"), job("f", key="both"), job("g", key="both", key_conflict="replace"),
-        job("b", key="new"),
-    ])  # fmt: skip
+    rows = await storage.enqueue(
+        [
+            job("a", key="old"),
+            job("b", key="new"),
+            job("c", key="replaced", key_conflict="replace"),
+            job("d", key="new"),
+            job("e", key="replaced"),
+            job("f", key="both"),
+            job("g", key="both", key_conflict="replace"),
+            job("b", key="new"),
+        ]
+    )
     assert [row.id for row in rows] == ["held", "b", "c", "b", "c", "f", "g", "b"]
     found = await storage.get(["a", "d", "e", "other", "f"])
     assert [row and row.state.value for row in found] == [None, None, None, "cancelled", "cancelled"]
@@ -135,10 +145,12 @@ async def one_by_one_fails() -> AsyncIterator[tuple[PostgresStorage, HandClock]]
     for name, (arguments, answer) in ONE_BY_ONE.items():
         support.admin().execute(
             sql.SQL(REFUSE).format(
-                sql.Identifier(schema), sql.Identifier(renamed(f"{name}(")[:-1]),
-                sql.SQL(arguments.format(schema=f'"{schema}"')), sql.SQL(answer),
+                sql.Identifier(schema),
+                sql.Identifier(renamed(f"{name}(")[:-1]),
+                sql.SQL(arguments.format(schema=f'"{schema}"')),
+                sql.SQL(answer),
             )
-        )  # fmt: skip
+        )
     yield storage, clock
     await storage.close()
     support.admin().execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))

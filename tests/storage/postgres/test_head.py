@@ -54,8 +54,11 @@ async def test_the_line_goes_on_behind_the_floor(storage: PostgresStorage) -> No
     """In its order, several to one claim, also those that were stored in one call and share a place."""
     await storage.enqueue([job(id) for id in "abcdefg"])
     assert [await ids(storage), await ids(storage, 3), await ids(storage, 2), await ids(storage, 5)] == [
-        ["a"], ["b", "c", "d"], ["e", "f"], ["g"]
-    ]  # fmt: skip
+        ["a"],
+        ["b", "c", "d"],
+        ["e", "f"],
+        ["g"],
+    ]
     await storage.enqueue([job("h")])
     assert await ids(storage, 5) == ["h"]
 
@@ -65,8 +68,11 @@ async def test_a_higher_priority_is_next_at_once(storage: PostgresStorage) -> No
     assert await ids(storage) == ["a"]
     await storage.enqueue([job("high", priority=5), job("low", priority=-5)])
     assert [await ids(storage), await ids(storage), await ids(storage), await ids(storage)] == [
-        ["high"], ["b"], ["c"], ["low"]
-    ]  # fmt: skip
+        ["high"],
+        ["b"],
+        ["c"],
+        ["low"],
+    ]
 
 
 async def test_who_comes_back_to_a_turn_before_it(storage: PostgresStorage, looks: HandClock) -> None:

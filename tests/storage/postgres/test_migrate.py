@@ -120,8 +120,11 @@ async def test_a_role_with_no_more_than_it_needs(database: str, role: str, harde
 async def test_no_plan_is_compiled(database: str) -> None:
     """What is pinned seems so dear to servers before 18 that they would, for a statement of a millisecond."""
     await (await opened(database)).close()
-    found = execute(database, "SELECT proname::text, proconfig FROM pg_proc WHERE proconfig IS NOT NULL AND "
-                              "pronamespace = 'treadle'::regnamespace AND NOT 'jit=off' = ANY(proconfig)")  # fmt: skip
+    found = execute(
+        database,
+        "SELECT proname::text, proconfig FROM pg_proc WHERE proconfig IS NOT NULL AND "
+        "pronamespace = 'treadle'::regnamespace AND NOT 'jit=off' = ANY(proconfig)",
+    )
     assert found == []
 
 
@@ -136,8 +139,9 @@ async def test_versions_work_side_by_side(database: str, monkeypatch: pytest.Mon
     new = await opened(database)
     await life(new, "b")
     await life(old, "c")
-    assert execute(database, "SELECT count(DISTINCT right(proname, 8)) FROM pg_proc p "
-                             "WHERE pronamespace = 'treadle'::regnamespace") == [(2,)]  # fmt: skip
+    assert execute(
+        database, "SELECT count(DISTINCT right(proname, 8)) FROM pg_proc p WHERE pronamespace = 'treadle'::regnamespace"
+    ) == [(2,)]
     await old.close()
     await new.close()
 

@@ -59,15 +59,22 @@ async def test_jobs_of_every_state_are_worked_off(number: int, monkeypatch: pyte
     rows = {row.id: row for n in range(4) for row in await claimed(storage, n)}
     assert set(rows) == {"won", "lost", "asked", "runs"}
     ticket = next(int(str(row.worker).rpartition("#")[2]) for row in rows.values() if row.id == "runs")
-    await storage.settle([
-        done(rows["won"]),
-        Outcome(id="lost", version=1, state=State.FAILED, error="e", reason="error", attempt=1),
-        Outcome(id="asked", version=1, state=State.CANCELLED, reason="asked"),
-    ])  # fmt: skip
-    await storage.enqueue([
-        job("up"), job("waits", after=("up",), need=1), job("later", delay=3600.0),
-        job("keyed", key="k"), job("aside", limits=(("shut", 1),)),
-    ])  # fmt: skip
+    await storage.settle(
+        [
+            done(rows["won"]),
+            Outcome(id="lost", version=1, state=State.FAILED, error="e", reason="error", attempt=1),
+            Outcome(id="asked", version=1, state=State.CANCELLED, reason="asked"),
+        ]
+    )
+    await storage.enqueue(
+        [
+            job("up"),
+            job("waits", after=("up",), need=1),
+            job("later", delay=3600.0),
+            job("keyed", key="k"),
+            job("aside", limits=(("shut", 1),)),
+        ]
+    )
     names = ["won", "lost", "asked", "runs", "up", "waits", "later", "keyed", "aside"]
     before = await storage.get(names)
     await storage.close()
@@ -94,8 +101,11 @@ async def test_jobs_of_every_state_are_worked_off(number: int, monkeypatch: pyte
     await storage.set_limits([Limit("shut", slots=1)])
     assert [row.id for row in await claimed(storage, 30)] == ["aside"]
     assert [row.state for row in await storage.get(["won", "lost", "asked", "later"]) if row] == [
-        State.SUCCEEDED, State.FAILED, State.CANCELLED, State.READY
-    ]  # fmt: skip
+        State.SUCCEEDED,
+        State.FAILED,
+        State.CANCELLED,
+        State.READY,
+    ]
     await storage.close()
 
     fresh = postgres.database()

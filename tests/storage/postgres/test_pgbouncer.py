@@ -38,9 +38,9 @@ async def test_it_works_without_listening(port: int) -> None:
         for id in "abc":
             await life(storage, id)
         await asyncio.gather(*(storage.enqueue([job(f"j{n}")]) for n in range(50)))
-        taken = await asyncio.gather(*(
-            storage.claim(Claim(worker=f"w{n}#1", queues=(("default", 10),), limit=10)) for n in range(10)
-        ))  # fmt: skip
+        taken = await asyncio.gather(
+            *(storage.claim(Claim(worker=f"w{n}#1", queues=(("default", 10),), limit=10)) for n in range(10))
+        )
         rows = [row for claimed in taken for row in claimed.records]
         assert len({row.id for row in rows}) == len(rows)
         assert {each.status for each in await storage.settle([done(row) for row in rows])} == {"applied"}

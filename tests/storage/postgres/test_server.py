@@ -364,9 +364,9 @@ async def test_another_default_isolation_does_not_matter() -> None:
 async def test_many_at_once(storage: PostgresStorage) -> None:
     """More callers than connections."""
     await asyncio.gather(*(storage.enqueue([job(f"j{n}")]) for n in range(100)))
-    taken = await asyncio.gather(*(
-        storage.claim(Claim(worker=f"w{n}#1", queues=(("default", 10),), limit=10)) for n in range(20)
-    ))  # fmt: skip
+    taken = await asyncio.gather(
+        *(storage.claim(Claim(worker=f"w{n}#1", queues=(("default", 10),), limit=10)) for n in range(20))
+    )
     rows = [row for claimed in taken for row in claimed.records]
     rows += (await storage.claim(Claim(worker="last#1", queues=(("default", 100),), limit=100))).records
     assert sorted(row.id for row in rows) == sorted(f"j{n}" for n in range(100))
@@ -406,13 +406,23 @@ def test_what_libpq_knows_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        ("08006", StorageUnavailable), ("57P01", StorageUnavailable), ("57P03", StorageUnavailable),
-        ("53300", StorageUnavailable), ("53200", StorageUnavailable), ("40P01", StorageUnavailable),
-        ("40001", StorageUnavailable), ("25006", StorageUnavailable), ("57014", StorageUnavailable),
-        ("55P03", StorageUnavailable), ("XX000", StorageUnavailable), ("53100", StorageFull),
-        ("42501", StorageDenied), ("22P05", StorageError), ("42601", StorageError),
+        ("08006", StorageUnavailable),
+        ("57P01", StorageUnavailable),
+        ("57P03", StorageUnavailable),
+        ("53300", StorageUnavailable),
+        ("53200", StorageUnavailable),
+        ("40P01", StorageUnavailable),
+        ("40001", StorageUnavailable),
+        ("25006", StorageUnavailable),
+        ("57014", StorageUnavailable),
+        ("55P03", StorageUnavailable),
+        ("XX000", StorageUnavailable),
+        ("53100", StorageFull),
+        ("42501", StorageDenied),
+        ("22P05", StorageError),
+        ("42601", StorageError),
     ],
-)  # fmt: skip
+)
 def test_every_error_is_one_of_ours(code: str, kind: type[StorageError]) -> None:
     assert type(refusal(code, "words", "there")) is kind
 

@@ -96,10 +96,20 @@ def django_connection(url: str) -> Any:
 
     parts = urlsplit(url)
     words = {
-        "ENGINE": "django.db.backends.postgresql", "NAME": parts.path[1:], "USER": parts.username, "PASSWORD": "",
-        "HOST": parts.hostname, "PORT": parts.port, "OPTIONS": {}, "TIME_ZONE": None, "CONN_MAX_AGE": 0,
-        "CONN_HEALTH_CHECKS": False, "AUTOCOMMIT": True, "ATOMIC_REQUESTS": False, "TEST": {},
-    }  # fmt: skip
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path[1:],
+        "USER": parts.username,
+        "PASSWORD": "",
+        "HOST": parts.hostname,
+        "PORT": parts.port,
+        "OPTIONS": {},
+        "TIME_ZONE": None,
+        "CONN_MAX_AGE": 0,
+        "CONN_HEALTH_CHECKS": False,
+        "AUTOCOMMIT": True,
+        "ATOMIC_REQUESTS": False,
+        "TEST": {},
+    }
     return DatabaseWrapper(words, alias="treadle")
 
 
@@ -123,9 +133,15 @@ def in_django(url: str, use: Use) -> None:
 
 
 WAYS = [
-    by_psycopg, by_async_psycopg, by_asyncpg, by_asyncpg_with_codecs, by_session, by_async_session,
-    by_async_session_of_asyncpg, by_django,
-]  # fmt: skip
+    by_psycopg,
+    by_async_psycopg,
+    by_asyncpg,
+    by_asyncpg_with_codecs,
+    by_session,
+    by_async_session,
+    by_async_session_of_asyncpg,
+    by_django,
+]
 
 
 @pytest.fixture
@@ -378,8 +394,9 @@ async def test_functions_that_are_gone_are_made_again(by: Callable[..., Any]) ->
         support.admin().execute("CREATE TABLE IF NOT EXISTS own (x text)")
         found = support.admin().execute(
             "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
-            " WHERE n.nspname = %s AND right(p.proname, 8) = %s", (schema, revision()),
-        )  # fmt: skip
+            " WHERE n.nspname = %s AND right(p.proname, 8) = %s",
+            (schema, revision()),
+        )
         for (function,) in found.fetchall():
             support.admin().execute(f"DROP FUNCTION {function}".encode())
         support.admin().execute(f"DELETE FROM {schema}.function_set".encode())

@@ -59,8 +59,14 @@ async def test_pages_and_claims_by_name(pair: tuple[MemoryStorage, RedisStorage]
         await storage.settle([done(row) for row in named.records])
         rest = await storage.claim(Claim(worker="w#2", limit=9))
         await storage.settle([done(row) for row in rest.records])
-        told.append((made, [row.job.id for row in named.records], [row.job.id for row in rest.records],
-                     await _pages(storage, "ended")))  # fmt: skip
+        told.append(
+            (
+                made,
+                [row.job.id for row in named.records],
+                [row.job.id for row in rest.records],
+                await _pages(storage, "ended"),
+            )
+        )
     assert told[0] == told[1]
     assert told[0][0][1] == sorted(IDS)
 

@@ -230,11 +230,16 @@ async def test_tls_with_a_certificate_of_ones_own() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "redis+sentinel://h:26379", "redis+sentinel://h:26379/a/b", "redis+cluster://h:1/3", "redis+cluster://h:1,/",
-        "redis+cluster://h:x", "redis+cluster://h:1?db=2", "redis+cluster://h:1?sentinel_password=x",
+        "redis+sentinel://h:26379",
+        "redis+sentinel://h:26379/a/b",
+        "redis+cluster://h:1/3",
+        "redis+cluster://h:1,/",
+        "redis+cluster://h:x",
+        "redis+cluster://h:1?db=2",
+        "redis+cluster://h:1?sentinel_password=x",
         "redis+sentinel://h:1/main?colour=red",
     ],
-)  # fmt: skip
+)
 def test_a_bad_url(url: str) -> None:
     with pytest.raises(BadUrl):
         connect(url)

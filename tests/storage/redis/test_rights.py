@@ -46,11 +46,15 @@ async def test_the_rights_that_are_named_are_enough(server: valkey.Valkey, more:
     storage = connect(f"{as_user(server, *granted())}?ns=all{len(more)}{more}")
     await storage.open()
     await storage.set_limits([Limit("api", slots=1), Limit("fast", rate=1, per=60.0)])
-    await storage.enqueue([
-        NewJob(id="a", task="t", limits=(("api", 1),)), NewJob(id="b", task="t", limits=(("api", 1), ("fast", 1))),
-        NewJob(id="c", task="t", key="k", lane="l"), NewJob(id="d", task="t", after=("a",)),
-        NewJob(id="e", task="t", delay=60.0),
-    ])  # fmt: skip
+    await storage.enqueue(
+        [
+            NewJob(id="a", task="t", limits=(("api", 1),)),
+            NewJob(id="b", task="t", limits=(("api", 1), ("fast", 1))),
+            NewJob(id="c", task="t", key="k", lane="l"),
+            NewJob(id="d", task="t", after=("a",)),
+            NewJob(id="e", task="t", delay=60.0),
+        ]
+    )
     rows = list((await storage.claim(Claim(worker="w#1", limit=9))).records)
     assert [row.id for row in rows] == ["a", "c"]
     held = await storage.heartbeat(Presence(worker="w"), [Hold(id="a", version=rows[0].version)], 30.0)
@@ -67,10 +71,13 @@ async def test_the_rights_that_are_named_are_enough(server: valkey.Valkey, more:
 @pytest.mark.parametrize(
     ("lacking", "named"),
     [
-        ("resetchannels", "PUBLISH"), ("-zadd", "ZADD"), ("-@pubsub", "PUBSUB"), ("-subscribe", "SUBSCRIBE"),
+        ("resetchannels", "PUBLISH"),
+        ("-zadd", "ZADD"),
+        ("-@pubsub", "PUBSUB"),
+        ("-subscribe", "SUBSCRIBE"),
         ("-pexpire", "PEXPIRE"),
     ],
-)  # fmt: skip
+)
 async def test_a_right_that_is_missing_is_named_at_open(server: valkey.Valkey, lacking: str, named: str) -> None:
     """Redis 7 gives a new user no channels: every call was carried out by halves, and slots leaked."""
     storage = RedisStorage(as_user(server, *granted(), lacking), ns="lacking")

@@ -261,10 +261,14 @@ async def test_every_key_has_the_tag_of_its_namespace(own: str) -> None:
     await storage.open()
     await storage.set_limits([Limit("l", slots=1), Limit("r", rate=5, per=60)])
     specs = [
-        job("a"), job("b", key="k", lane="x", limits=(("l", 1),)), job("c", after=("a",), limits=(("l", 1),)),
-        job("d", delay=0.001, priority=5), job("e", root="a", parent="a", limits=(("r", 1),)),
-        job("f", key="k", key_conflict="replace", aging=3.0), job("g", limits=(("l", 1),)),
-    ]  # fmt: skip
+        job("a"),
+        job("b", key="k", lane="x", limits=(("l", 1),)),
+        job("c", after=("a",), limits=(("l", 1),)),
+        job("d", delay=0.001, priority=5),
+        job("e", root="a", parent="a", limits=(("r", 1),)),
+        job("f", key="k", key_conflict="replace", aging=3.0),
+        job("g", limits=(("l", 1),)),
+    ]
     await storage.enqueue(specs)
     for n in range(20):
         claimed = await storage.claim(Claim(worker=f"w#{n}", queues=(("default", 9),), limit=9))

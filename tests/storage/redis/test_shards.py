@@ -190,10 +190,16 @@ def test_a_workflow_that_needs_a_key_goes_to_the_first_shard_whole(fused: bool) 
             for row in parents
         ]
         outcomes = [
-            Outcome(id=row.id, version=row.version, state=State.WAITING, ran=True, then=then,
-                    after=tuple(job.id for job in then))
+            Outcome(
+                id=row.id,
+                version=row.version,
+                state=State.WAITING,
+                ran=True,
+                then=then,
+                after=tuple(job.id for job in then),
+            )
             for row, then in zip(parents, children, strict=True)
-        ]  # fmt: skip
+        ]
 
         async def act(process: ShardedRedis) -> None:
             await (process.settle_claim(outcomes, a_claim("w#2")) if fused else process.settle(outcomes))
@@ -338,8 +344,10 @@ def test_a_member_that_is_asked_for_by_itself_is_not_stored_twice() -> None:
     """Who died had said where its workflow would be; that it is not there yet is no reason to have it twice."""
 
     async def check(town: Town, at: int, answered: bool) -> bool:
-        flow = [NewJob(id="flow", ran=True, task="t", after=("m-0", "m-1")),
-                *(NewJob(id=f"m-{n}", task="t", root="flow", parent="flow") for n in range(2))]  # fmt: skip
+        flow = [
+            NewJob(id="flow", ran=True, task="t", after=("m-0", "m-1")),
+            *(NewJob(id=f"m-{n}", task="t", root="flow", parent="flow") for n in range(2)),
+        ]
         over = await died_at(town, at, answered, lambda process: process.enqueue(flow))
         other, third = await town.process(), await town.process()
         for n in range(2):
@@ -383,11 +391,19 @@ def test_workflows_are_spread_and_stay_where_they_are() -> None:
         claimed = (await storage.claim(a_claim())).records
         assert [row.id for row in claimed] == sorted(roots)  # one moment: by id, over all shards
         children = {row.id: f"{derived(row.id, row.version)}-000001" for row in claimed}
-        await storage.settle([
-            Outcome(id=row.id, version=row.version, state=State.WAITING, ran=True, after=(children[row.id],),
-                    then=(NewJob(id=children[row.id], task="t", root=row.id, parent=row.id, lane="x", delay=3),))
-            for row in claimed
-        ])  # fmt: skip
+        await storage.settle(
+            [
+                Outcome(
+                    id=row.id,
+                    version=row.version,
+                    state=State.WAITING,
+                    ran=True,
+                    after=(children[row.id],),
+                    then=(NewJob(id=children[row.id], task="t", root=row.id, parent=row.id, lane="x", delay=3),),
+                )
+                for row in claimed
+            ]
+        )
         for shard, there in enumerate(await placed(storage)):
             own = roots[shard::SHARDS]
             assert there == {*own, *(children[root] for root in own)}
@@ -399,14 +415,21 @@ def test_workflows_are_spread_and_stay_where_they_are() -> None:
 
 CHOSEN = [
     md5(b"order 4711").hexdigest(),  # what derived ids were once
-    "order-4711", f"{derived('x', 1)}:mail", f"{derived('x', 1)}-000001-mail", f"{derived('x', 1)}-1",
+    "order-4711",
+    f"{derived('x', 1)}:mail",
+    f"{derived('x', 1)}-000001-mail",
+    f"{derived('x', 1)}-1",
     f"{derived('x', 1)}-000001a",
-]  # fmt: skip
+]
 DERIVED = [
-    derived("x", 2), f"{derived('x', 2)}-000001", f"{derived('x', 2)}-1234567",
-    f"{derived('x', 2)}-0123456789ab-000001", f"{derived('x', 2)}-0123456789ab",
-    "treadle:signal:abc:1", f"treadle:{'f' * 31}",
-]  # fmt: skip
+    derived("x", 2),
+    f"{derived('x', 2)}-000001",
+    f"{derived('x', 2)}-1234567",
+    f"{derived('x', 2)}-0123456789ab-000001",
+    f"{derived('x', 2)}-0123456789ab",
+    "treadle:signal:abc:1",
+    f"treadle:{'f' * 31}",
+]
 
 
 @pytest.mark.parametrize("id", CHOSEN)
@@ -448,10 +471,11 @@ def test_ids_that_somebody_chose_and_limits_and_keys_are_in_the_first_shard() ->
         storage = await town.process()
         await storage.set_limits([Limit("one", slots=1)])
         for job in (
-            NewJob(id="chosen", task="t"), NewJob(id=random_id(1, 1), task="t", key="k"),
+            NewJob(id="chosen", task="t"),
+            NewJob(id=random_id(1, 1), task="t", key="k"),
             NewJob(id=random_id(2, 2), task="t", limits=(("one", 1),)),
             NewJob(id=random_id(3, 1), task="t", limits=(("one", 1),)),
-        ):  # fmt: skip
+        ):
             await storage.enqueue([job])
         first, *others = await placed(storage)
         assert (len(first), others) == (4, [set()] * (SHARDS - 1))
@@ -467,10 +491,11 @@ def test_an_id_is_known_whatever_is_asked_for_with_it() -> None:
     async def law(town: Town) -> None:
         storage, id, root = await town.process(), random_id(1, 1), random_id(2, 2)
         forms = [
-            [NewJob(id=id, task="t", payload="[1]")], [NewJob(id=id, task="t", payload="[2]", limits=(("x", 1),))],
+            [NewJob(id=id, task="t", payload="[1]")],
+            [NewJob(id=id, task="t", payload="[2]", limits=(("x", 1),))],
             [NewJob(id=root, task="t"), NewJob(id=id, task="t", payload="[3]", root=root, parent=root)],
             [NewJob(id="chosen", task="t", after=(id,), wait_timeout=9)],
-        ]  # fmt: skip
+        ]
         for n, order in enumerate(itertools.permutations(forms)):
             storage._seen.clear()
             town._ns = f"{town._ns}-{n}"

@@ -290,10 +290,12 @@ async def test_prune_leaves_nothing_behind(tmp_path: Path) -> None:
     now = 1_000_000.0
     storage = SqliteStorage(str(path), now=lambda: now, synchronous="off")
     await storage.open()
-    await storage.enqueue([
-        job("up", labels=("red", "blue"), key="k", limits=(("l", 1),), keep=0.0),
-        job("down", after=("up",), labels=("red",), keep=0.0, root="up"),
-    ])  # fmt: skip
+    await storage.enqueue(
+        [
+            job("up", labels=("red", "blue"), key="k", limits=(("l", 1),), keep=0.0),
+            job("down", after=("up",), labels=("red",), keep=0.0, root="up"),
+        ]
+    )
     for number in range(2):
         rows = (await storage.claim(ask(number))).records
         await storage.settle([replace(done(row), memo=(("step", "1"),)) for row in rows])

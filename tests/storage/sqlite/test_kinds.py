@@ -29,8 +29,12 @@ async def test_of_two_with_one_id_the_first_stays_whatever_its_kind(tmp_path: Pa
         ]
         rows = (await storage.claim(ask(1, 10))).records
         assert sorted((row.job.id, row.job.task) for row in rows) == [
-            ("p", "two"), ("q", "one"), ("x", "one"), ("y", "two"), ("z", "one")
-        ]  # fmt: skip
+            ("p", "two"),
+            ("q", "one"),
+            ("x", "one"),
+            ("y", "two"),
+            ("z", "one"),
+        ]
     assert integrity(path) == "ok"
 
 
@@ -38,8 +42,11 @@ async def test_each_keeps_what_is_its_own(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     given = [
         job(f"{task}-{priority}-{keep}-{queue}", task=task, priority=priority, keep=keep, queue=queue)
-        for task in ("a", "b") for priority in (0, 5, -5) for keep in (0.0, 86_400.0, 7.5) for queue in ("default", "q")
-    ]  # fmt: skip
+        for task in ("a", "b")
+        for priority in (0, 5, -5)
+        for keep in (0.0, 86_400.0, 7.5)
+        for queue in ("default", "q")
+    ]
     async with opened(path) as storage:
         answers = await storage.enqueue(given)
         assert [row.job for row in answers] == given

@@ -48,10 +48,16 @@ async def test_jobs_of_every_state_are_worked_off(tmp_path: Path) -> None:
         await storage.settle([replace(done(rows["won"]), result='"r"')])
         await storage.settle([Outcome(id="lost", version=1, state=State.FAILED, error="e", reason="error", attempt=1)])
         await storage.settle([Outcome(id="asked", version=1, state=State.CANCELLED, reason="asked")])
-        await storage.enqueue([
-            job("up", priority=-1), job("waits", after=("up",), need=1), job("later", delay=3600.0),
-            job("keyed", key="k"), job("aside", limits=(("shut", 1),)), *jobs(20),
-        ])  # fmt: skip
+        await storage.enqueue(
+            [
+                job("up", priority=-1),
+                job("waits", after=("up",), need=1),
+                job("later", delay=3600.0),
+                job("keyed", key="k"),
+                job("aside", limits=(("shut", 1),)),
+                *jobs(20),
+            ]
+        )
         before = await storage.get(["won", "lost", "asked", "runs", "up", "waits", "later", "keyed", "j00000"])
     made = columns(path), schema(path)
     older(path)

@@ -82,8 +82,11 @@ async def test_own_commits_do_not_look_like_others(tmp_path: Path, monkeypatch: 
 async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
-        with child(path, "task = asyncio.ensure_future(storage.watch(['queue:x'], 60))\nawait asyncio.sleep(0)\n"
-                         "say('listens')\nsys.stdin.readline()\nos._exit(1)") as process:  # fmt: skip
+        with child(
+            path,
+            "task = asyncio.ensure_future(storage.watch(['queue:x'], 60))\nawait asyncio.sleep(0)\n"
+            "say('listens')\nsys.stdin.readline()\nos._exit(1)",
+        ) as process:
             assert line(process) == "listens"
             assert len(names(storage._bell._folder)) == 1
             tell(process)

@@ -52,8 +52,15 @@ class Demo:
         self.held: tuple[str, ...] = ()  # what the killed one ran
         self.killed_at = 0.0
         self.bar = Bar("indexing", len(modules), after=0.0)
-        orders = Orders(app="treadle.cli.demo.tasks:app", name="demo", concurrency=SLOTS, lease=LEASE, grace=5.0,
-                        queues={self.queue: 1}, log_level="error")  # fmt: skip
+        orders = Orders(
+            app="treadle.cli.demo.tasks:app",
+            name="demo",
+            concurrency=SLOTS,
+            lease=LEASE,
+            grace=5.0,
+            queues={self.queue: 1},
+            log_level="error",
+        )
         self.fleet = Fleet(orders, processes, say=self.bar.say, greeted=self._greeted)
 
     async def run(self) -> tuple[tasks.Report, Numbers]:
@@ -139,8 +146,10 @@ class Demo:
                 continue
             os.kill(pid, signal.SIGKILL)
             self.held, self.killed_at = held, monotonic()
-            self.bar.say(f"killed worker {number} (kill -9, process {pid}) while it held {plural(len(held), 'job')}; "
-                         f"their leases of {LEASE:g} s run out now")  # fmt: skip
+            self.bar.say(
+                f"killed worker {number} (kill -9, process {pid}) while it held {plural(len(held), 'job')}; "
+                f"their leases of {LEASE:g} s run out now"
+            )
             return
 
     async def _look_for_the_lost(self) -> bool:
@@ -149,8 +158,10 @@ class Demo:
         if not all(row.state in FINAL for row in rows):
             return False
         lost = sum(row.lost > 0 for row in rows)
-        self.bar.say(f"the {plural(lost, 'job')} of the killed worker came back and were run again, "
-                     f"{monotonic() - self.killed_at:.1f} s after the kill")  # fmt: skip
+        self.bar.say(
+            f"the {plural(lost, 'job')} of the killed worker came back and were run again, "
+            f"{monotonic() - self.killed_at:.1f} s after the kill"
+        )
         return True
 
     async def _count(self, jobs: Sequence[Job[object, object]], seconds: float) -> Numbers:
@@ -162,9 +173,15 @@ class Demo:
         ended = [states.get(job.id) for job in jobs]
         succeeded, failed = ended.count(State.SUCCEEDED), ended.count(State.FAILED)
         return Numbers(
-            enqueued=len(jobs), succeeded=succeeded, failed=failed, lost=lost, missing=len(jobs) - succeeded - failed,
-            killed=1 if self.held else 0, processes=self.processes, seconds=seconds,
-        )  # fmt: skip
+            enqueued=len(jobs),
+            succeeded=succeeded,
+            failed=failed,
+            lost=lost,
+            missing=len(jobs) - succeeded - failed,
+            killed=1 if self.held else 0,
+            processes=self.processes,
+            seconds=seconds,
+        )
 
 
 def run(modules: Sequence[tuple[str, str]], processes: int, kill: bool) -> tuple[tasks.Report, Numbers]:

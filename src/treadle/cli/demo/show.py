@@ -9,8 +9,10 @@ from treadle.cli.output import data, plural, table
 
 def show(report: Report, numbers: Numbers) -> None:
     """On stdout."""
-    data(f"The standard library of this Python: {report.modules:,} modules, {report.lines:,} lines, "
-         f"{report.functions:,} functions, {report.classes:,} classes.\n")  # fmt: skip
+    data(
+        f"The standard library of this Python: {report.modules:,} modules, {report.lines:,} lines, "
+        f"{report.functions:,} functions, {report.classes:,} classes.\n"
+    )
     rows = [(each.name, each.lines) for each in report.longest]
     table(("longest functions", "lines"), rows, "no functions", right=("lines",))
     data("")
@@ -18,7 +20,11 @@ def show(report: Report, numbers: Numbers) -> None:
     counts = ("lines", "functions", "classes")
     table(("biggest modules", *counts), big, "no modules", right=counts)
     lost = f"{numbers.lost:,} lost with their worker and run again" if numbers.killed else "0 lost"
-    data(f"\n{plural(numbers.enqueued, 'job')} enqueued: {numbers.succeeded:,} succeeded, {numbers.failed:,} failed, "
-         f"{lost}, {numbers.missing:,} missing.")  # fmt: skip
-    data(f"{numbers.seconds:.1f} s with {plural(numbers.processes, 'worker process')}, "
-         f"{numbers.enqueued / numbers.seconds:,.0f} jobs/s.")  # fmt: skip
+    data(
+        f"\n{plural(numbers.enqueued, 'job')} enqueued: {numbers.succeeded:,} succeeded, {numbers.failed:,} failed, "
+        f"{lost}, {numbers.missing:,} missing."
+    )
+    data(
+        f"{numbers.seconds:.1f} s with {plural(numbers.processes, 'worker process')}, "
+        f"{numbers.enqueued / numbers.seconds:,.0f} jobs/s."
+    )

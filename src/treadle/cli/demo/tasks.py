@@ -74,8 +74,11 @@ async def report() -> Report:
     longest = sorted((each for module in found for each in module.longest), key=lambda each: (-each.lines, each.name))
     biggest = sorted(found, key=lambda each: (-each.lines, each.name))[:TOP]
     return Report(
-        modules=len(found), lines=sum(each.lines for each in found), functions=sum(each.functions for each in found),
-        classes=sum(each.classes for each in found), longest=longest[:TOP],
+        modules=len(found),
+        lines=sum(each.lines for each in found),
+        functions=sum(each.functions for each in found),
+        classes=sum(each.classes for each in found),
+        longest=longest[:TOP],
         biggest=[Module(each.name, each.lines, each.functions, each.classes, []) for each in biggest],
         missing=[row.id for row in rows if row.result is None],
-    )  # fmt: skip
+    )

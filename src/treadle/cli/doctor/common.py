@@ -75,8 +75,11 @@ async def _clock(app: App) -> Check:
         return fail("clock", f"this machine's clock is off by years ({now:.0f})", "set it, best by NTP")
     ahead = newest[0].created_at - now if newest else 0.0
     if ahead > AHEAD:
-        return warn("clock", f"the newest job was made {lasts(ahead)} in the future of this clock",
-                    "some clock was, or is, wrong: compare this machine's with the storage's")  # fmt: skip
+        return warn(
+            "clock",
+            f"the newest job was made {lasts(ahead)} in the future of this clock",
+            "some clock was, or is, wrong: compare this machine's with the storage's",
+        )
     return ok("clock", "no job was made in the future")
 
 
@@ -99,8 +102,11 @@ def _unserved(stats: Stats) -> Iterator[Check]:
     for queue, number in sorted(jobs.items()):
         if queue not in served:
             guess = near(queue, served)
-            yield warn("queues", f"{plural(number, 'job')} in queue {queue!r}, and no worker serves it{guess}",
-                       f"start one: `treadle worker module:app --queues {queue}`")  # fmt: skip
+            yield warn(
+                "queues",
+                f"{plural(number, 'job')} in queue {queue!r}, and no worker serves it{guess}",
+                f"start one: `treadle worker module:app --queues {queue}`",
+            )
 
 
 def _untaken(stats: Stats) -> Iterator[Check]:
@@ -114,8 +120,7 @@ def _untaken(stats: Stats) -> Iterator[Check]:
     for (queue, task), number in sorted(jobs.items()):
         guess = near(task, [each for worker in stats.workers for each in worker.tasks])
         what = f"{plural(number, 'job')} of task {task!r} in queue {queue!r}, which none of its workers has{guess}"
-        yield warn("tasks", what,
-                   "deploy a worker that has it, or cancel them: `treadle jobs cancel --task ...`")  # fmt: skip
+        yield warn("tasks", what, "deploy a worker that has it, or cancel them: `treadle jobs cancel --task ...`")
 
 
 def _shut(app: App, stats: Stats) -> Iterator[Check]:
@@ -132,15 +137,24 @@ def _shut(app: App, stats: Stats) -> Iterator[Check]:
                 yield warn("paused", text, f"`treadle queues resume {queue}`")
             elif not known.has("queue", queue):
                 guess = near(queue, known.queues)
-                yield warn("paused", f"queue {queue!r} is paused, and nothing uses it{guess}",
-                           f"`treadle queues resume {queue}` if the name is mistyped")  # fmt: skip
+                yield warn(
+                    "paused",
+                    f"queue {queue!r} is paused, and nothing uses it{guess}",
+                    f"`treadle queues resume {queue}` if the name is mistyped",
+                )
         elif use.parked:
-            yield warn("limits", f"{plural(use.parked, 'job')} stand aside for limit {use.key!r}, which has 0 slots",
-                       f"`treadle limits set {use.rule.name} --slots N`")  # fmt: skip
+            yield warn(
+                "limits",
+                f"{plural(use.parked, 'job')} stand aside for limit {use.key!r}, which has 0 slots",
+                f"`treadle limits set {use.rule.name} --slots N`",
+            )
         elif not known.has("limit", use.key):
             text = f"limit {use.key!r} is paused, has no rule, and no job stands aside for it"
-            yield warn("limits", f"{text}{near(use.key, known.limits)}",
-                       f"`treadle limits resume {use.key}` if the name is mistyped")  # fmt: skip
+            yield warn(
+                "limits",
+                f"{text}{near(use.key, known.limits)}",
+                f"`treadle limits resume {use.key}` if the name is mistyped",
+            )
 
 
 def _strangers(app: App, stats: Stats) -> Iterator[Check]:
@@ -150,15 +164,21 @@ def _strangers(app: App, stats: Stats) -> Iterator[Check]:
         if not count.state.final and not ours and count.task not in app.tasks:
             jobs[count.task] = jobs.get(count.task, 0) + count.jobs
     for task, number in sorted(jobs.items()):
-        yield warn("tasks", f"{plural(number, 'unfinished job')} of task {task!r}, which this app does not have"
-                   + near(task, app.tasks),
-                   "run a worker that has it, or cancel them: `treadle jobs cancel --task ...`")  # fmt: skip
+        yield warn(
+            "tasks",
+            f"{plural(number, 'unfinished job')} of task {task!r}, which this app does not have"
+            + near(task, app.tasks),
+            "run a worker that has it, or cancel them: `treadle jobs cancel --task ...`",
+        )
 
 
 def _without_rule(app: App, stats: Stats) -> Iterator[Check]:
     for task, limit, guess in without_rule(app.tasks, frozenset(use.rule.name for use in stats.limits)):
-        yield warn("limits", f"task {task!r} names the limit {limit!r}, which has no rule{guess}",
-                   f"`treadle limits set {limit} --slots N`, or correct the name")  # fmt: skip
+        yield warn(
+            "limits",
+            f"task {task!r} names the limit {limit!r}, which has no rule{guess}",
+            f"`treadle limits set {limit} --slots N`, or correct the name",
+        )
 
 
 async def _lost(app: App) -> Check:
@@ -168,6 +188,9 @@ async def _lost(app: App) -> Check:
     again = [row for row in unfinished.records if row.lost > 1] + [row for row in ended.records if row.reason == "lost"]
     if again:
         tasks = ", ".join(sorted({row.job.task for row in again})[:5])
-        return warn("lost", f"{plural(len(again), 'job')} lost their worker again and again ({tasks})",
-                    f"they may kill it (memory?): `treadle jobs show {again[0].id}`")  # fmt: skip
+        return warn(
+            "lost",
+            f"{plural(len(again), 'job')} lost their worker again and again ({tasks})",
+            f"they may kill it (memory?): `treadle jobs show {again[0].id}`",
+        )
     return ok("lost", "no job lost its worker more than once")

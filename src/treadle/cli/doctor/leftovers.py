@@ -48,11 +48,17 @@ def in_file(file: Path) -> Iterator[Check]:
     except sqlite3.Error:
         return  # the check of the content says so
     if bodies:
-        yield fail("bodies", f"{plural(bodies, 'body row')} without a job: storing jobs fails with `UNIQUE constraint`",
-                   "`treadle doctor --repair` removes them")  # fmt: skip
+        yield fail(
+            "bodies",
+            f"{plural(bodies, 'body row')} without a job: storing jobs fails with `UNIQUE constraint`",
+            "`treadle doctor --repair` removes them",
+        )
     if cut:
-        yield fail("names", f"{plural(cut, 'job')} with U+0000 in the id or key, which no call finds",
-                   "`treadle doctor --repair` removes them")  # fmt: skip
+        yield fail(
+            "names",
+            f"{plural(cut, 'job')} with U+0000 in the id or key, which no call finds",
+            "`treadle doctor --repair` removes them",
+        )
     if not bodies and not cut:
         yield ok("rows", "each row has what belongs to it")
 
@@ -90,8 +96,11 @@ async def in_storage(app: App, repair: bool) -> AsyncIterator[Check]:
             yield await _cancelled(app, row, problem)
         return
     some = "; ".join(f"{row.id}: {problem}" for row, problem in found[:NAMED])
-    yield warn("own rows", f"{plural(len(found), 'row')} that nobody runs: {some}",
-               "`treadle doctor --repair` cancels them; who stored them?")  # fmt: skip
+    yield warn(
+        "own rows",
+        f"{plural(len(found), 'row')} that nobody runs: {some}",
+        "`treadle doctor --repair` cancels them; who stored them?",
+    )
 
 
 async def _own_rows(app: App) -> AsyncIterator[Record]:

@@ -18,10 +18,32 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from treadle.cli.doctor.common import Check, fail, ok, warn
 from treadle.cli.output import plural, size
 
-NETWORK = frozenset({
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afpfs", "webdav", "davfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "9p",
-    "ceph", "fuse.ceph", "glusterfs", "fuse.glusterfs", "lustre", "afs", "ncpfs", "ocfs2", "gpfs", "beegfs",
-})  # fmt: skip
+NETWORK = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afpfs",
+        "webdav",
+        "davfs",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "fuse.rclone",
+        "9p",
+        "ceph",
+        "fuse.ceph",
+        "glusterfs",
+        "fuse.glusterfs",
+        "lustre",
+        "afs",
+        "ncpfs",
+        "ocfs2",
+        "gpfs",
+        "beegfs",
+    }
+)
 LITTLE, LEAST = 1024**3, 64 * 1024**2  # bytes free: below these a warning, a failure
 LONG_LOG = 256 * 1024**2  # bytes of write-ahead log: readers keep it from being cut
 GUARDED = (3, 51, 3)  # before it, SQLite may lose writes when checkpoints meet
@@ -77,8 +99,11 @@ def _permissions(file: Path) -> Check:
     """Arguments and results of jobs are in the file, the newest ones in its log."""
     loose = [f"{path.name} ({mode:04o})" for path, mode, _ in loose_files(file)]
     if loose:
-        return warn("privacy", f"other users of this machine can read {', '.join(loose)}",
-                    f"unless they are meant to: `treadle doctor --repair`, or `chmod -R o-rwx {file}*`")  # fmt: skip
+        return warn(
+            "privacy",
+            f"other users of this machine can read {', '.join(loose)}",
+            f"unless they are meant to: `treadle doctor --repair`, or `chmod -R o-rwx {file}*`",
+        )
     return ok("privacy", "other users of this machine can read no job")
 
 
@@ -99,8 +124,11 @@ def loose_files(file: Path) -> Iterator[tuple[Path, int, int]]:
 def _place(folder: Path) -> Iterator[Check]:
     kind = file_system(folder)
     if kind in NETWORK:
-        yield fail("file system", f"{kind} is mounted over a network, where SQLite's locks cannot be relied on",
-                   "put the file on a local disk, or use a storage with a server")  # fmt: skip
+        yield fail(
+            "file system",
+            f"{kind} is mounted over a network, where SQLite's locks cannot be relied on",
+            "put the file on a local disk, or use a storage with a server",
+        )
     else:
         yield ok("file system", f"{kind or 'unknown kind'}, not a network mount known to us")
     if sys.platform != "win32":
@@ -150,8 +178,11 @@ def _log(file: Path) -> Check:
     wal = Path(f"{file}-wal")
     length = wal.stat().st_size if wal.is_file() else 0
     if length > LONG_LOG:
-        return warn("log", f"the write-ahead log is {size(length)}",
-                    "something keeps reading from the file for long; find it and close it")  # fmt: skip
+        return warn(
+            "log",
+            f"the write-ahead log is {size(length)}",
+            "something keeps reading from the file for long; find it and close it",
+        )
     return ok("log", f"the write-ahead log is {size(length)}")
 
 
@@ -186,7 +217,10 @@ def _inside(file: Path, full: bool) -> Iterator[Check]:
                 if found == ["ok"]:
                     yield ok("integrity", "every page was read, all of them are sound")
                 else:
-                    yield fail("integrity", f"{plural(len(found), 'problem')}: {found[0]}",
-                               "stop all workers, copy the file, and recover it: sqlite3 FILE .recover")  # fmt: skip
+                    yield fail(
+                        "integrity",
+                        f"{plural(len(found), 'problem')}: {found[0]}",
+                        "stop all workers, copy the file, and recover it: sqlite3 FILE .recover",
+                    )
     except sqlite3.Error as error:
         yield fail("content", f"it cannot be read: {error}", "is it Treadle's? Give --url another file")

@@ -138,11 +138,18 @@ class DelayedFace:
         due, payload = self._due(asked.due_time), _payload_of(asked.payload)
         key = request.headers.get("idempotency-key")
         job = NewJob(
-            id=self._app.new_id(), task=defaults.DELAYED_TASK, payload=payload, queue=defaults.DELAYED_QUEUE,
-            delay=max(0.0, due - self._app.now()), keep=KEEP, retry=POLICY.text(), headers=(("dueTime", repr(due)),),
-            key=None if key is None else f"{defaults.DELAYED_TASK} {caller(request).name} {key}", key_window=KEEP,
+            id=self._app.new_id(),
+            task=defaults.DELAYED_TASK,
+            payload=payload,
+            queue=defaults.DELAYED_QUEUE,
+            delay=max(0.0, due - self._app.now()),
+            keep=KEEP,
+            retry=POLICY.text(),
+            headers=(("dueTime", repr(due)),),
+            key=None if key is None else f"{defaults.DELAYED_TASK} {caller(request).name} {key}",
+            key_window=KEEP,
             reach=() if key is None else (defaults.DELAYED_QUEUE,),
-        )  # fmt: skip
+        )
         [(row, created)] = await self._app.client.send_rows([JobSpec(users_row(job))])
         if not created and row.job.payload != payload:
             raise Refused(422, "reused", "this Idempotency-Key was used for another job")
@@ -240,6 +247,11 @@ def _view(row: Record) -> DelayedJob:
         state = "ready" if row.place is not None else "scheduled"
     [payload] = _payload(row.job.payload)
     return DelayedJob(
-        job_id=shown(row.id), state=state, payload=payload, due_time=float(dict(row.job.headers)["dueTime"]),
-        pickup_time=row.started_at, attempts=row.attempt, last_error=row.error,
-    )  # fmt: skip
+        job_id=shown(row.id),
+        state=state,
+        payload=payload,
+        due_time=float(dict(row.job.headers)["dueTime"]),
+        pickup_time=row.started_at,
+        attempts=row.attempt,
+        last_error=row.error,
+    )

@@ -62,9 +62,10 @@ class Command:
 
     async def _start(self, found: Parcel) -> Process:
         inherited = {
-            name: value for name, value in os.environ.items()
+            name: value
+            for name, value in os.environ.items()
             if name in self._environment or not CREDENTIALS.fullmatch(name)
-        }  # fmt: skip
+        }
         about = {"TREADLE_JOB_ID": found.name, "TREADLE_DUE_TIME": found.due, "TREADLE_ATTEMPT": found.attempt}
         try:
             return await asyncio.create_subprocess_exec(
@@ -109,9 +110,16 @@ async def _guarded(process: Process) -> Process | None:
         return None
     with suppress(OSError):  # no shell here: then there is no guard
         return await asyncio.create_subprocess_exec(
-            "/bin/sh", "-c", GUARD, "guard", str(process.pid), stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL,
+            "/bin/sh",
+            "-c",
+            GUARD,
+            "guard",
+            str(process.pid),
+            stdin=PIPE,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
             start_new_session=True,
-        )  # fmt: skip
+        )
     return None
 
 

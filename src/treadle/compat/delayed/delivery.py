@@ -100,8 +100,13 @@ def deliver(app: App, delivery: Delivery) -> None:
 
 async def _print(payload: Any) -> None:
     here = current()
-    line = {"jobId": name_of(here.id), "payload": payload, "dueTime": float(parcel(payload).due),
-            "pickupTime": here.record.started_at, "worker": here.worker}  # fmt: skip
+    line = {
+        "jobId": name_of(here.id),
+        "payload": payload,
+        "dueTime": float(parcel(payload).due),
+        "pickupTime": here.record.started_at,
+        "worker": here.worker,
+    }
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
 

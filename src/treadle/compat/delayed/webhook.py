@@ -48,9 +48,13 @@ class Webhook:
         found = parcel(payload)
         headers = {
             "Content-Type": "text/plain; charset=utf-8" if found.is_text else "application/json",
-            "User-Agent": "treadle", **self._headers, "Idempotency-Key": found.name, "Treadle-Job-Id": found.name,
-            "Treadle-Due-Time": found.due, "Treadle-Attempt": found.attempt,
-        }  # fmt: skip
+            "User-Agent": "treadle",
+            **self._headers,
+            "Idempotency-Key": found.name,
+            "Treadle-Job-Id": found.name,
+            "Treadle-Due-Time": found.due,
+            "Treadle-Attempt": found.attempt,
+        }
         if self._session is None:
             # As many connections as the worker has slots; each request has the whole of its time to get one.
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))

@@ -96,12 +96,20 @@ class QueueFace:
         payload = msgspec.json.encode([asked.binary_addr, asked.input_addr]).decode()
         key = request.headers.get("idempotency-key")
         job = NewJob(
-            id=self._app.new_id(), task=TASK, payload=payload, queue=QUEUE, keep=KEEP, keep_failed=KEEP,
-            lease=self._rules.abandoned_age, key_window=KEY_WINDOW,
-            priority=asked.priority, delay=asked.delay,
+            id=self._app.new_id(),
+            task=TASK,
+            payload=payload,
+            queue=QUEUE,
+            keep=KEEP,
+            keep_failed=KEEP,
+            lease=self._rules.abandoned_age,
+            key_window=KEY_WINDOW,
+            priority=asked.priority,
+            delay=asked.delay,
             # a key and not an id made of it: ids are UUIDs of version 7, so that jobs of one instant keep their order
-            key=None if key is None else f"{TASK} {caller(request).name} {key}", reach=() if key is None else (QUEUE,),
-        )  # fmt: skip
+            key=None if key is None else f"{TASK} {caller(request).name} {key}",
+            reach=() if key is None else (QUEUE,),
+        )
         [(row, created)] = await self._app.client.send_rows([JobSpec(users_row(job))])
         if not created and row.job.payload != payload:
             raise Refused(422, "idempotency_key_reused", "this Idempotency-Key was used for another job")
@@ -172,9 +180,12 @@ class QueueFace:
         except msgspec.ValidationError as error:
             raise Refused(422, "wrong_query", spelled(error, given)) from None
         states: dict[str | None, Sequence[State]] = {
-            None: (), "pending": (State.READY, State.WAITING), "active": (State.RUNNING,),
-            "completed": (State.SUCCEEDED,), "failed": (State.FAILED, State.CANCELLED),
-        }  # fmt: skip
+            None: (),
+            "pending": (State.READY, State.WAITING),
+            "active": (State.RUNNING,),
+            "completed": (State.SUCCEEDED,),
+            "failed": (State.FAILED, State.CANCELLED),
+        }
         await self._app.storage.prune(0)
         page = await self._app.storage.find(
             Query(
@@ -217,10 +228,15 @@ class QueueFace:
             row = self._owned(row, asked.runner_id)
             note = msgspec.json.encode(Ending(runner_of(row), self._rules.heard(row))).decode()
             outcome = Outcome(
-                id=row.id, version=row.version, state=done, attempt=row.attempt + 1, result=result, note=note,
+                id=row.id,
+                version=row.version,
+                state=done,
+                attempt=row.attempt + 1,
+                result=result,
+                note=note,
                 reason=None if done is State.SUCCEEDED else ERROR,
                 error=None if done is State.SUCCEEDED else "the runner reported that it failed",
-            )  # fmt: skip
+            )
             [settled] = await self._app.storage.settle([outcome])
             if settled.status == "applied":
                 return json(self._view(await self._row(request)))

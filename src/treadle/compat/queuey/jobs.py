@@ -137,11 +137,19 @@ def view(row: Record, rules: Rules) -> JobJson:
         heard = ending.heard
     runner = runner_of(row) if row.state is State.RUNNING else ending.runner
     return JobJson(
-        job_id=row.id, binary_addr=binary, input_addr=given, created_at=_ms(row.created_at), updated_at=_ms(heard),
-        completed_at=None if row.ended_at is None else _ms(row.ended_at), status=status,
-        run_attempts=rules.attempts(row), abandon_count=row.lost, failure=_failing(row), runner_id=runner,
+        job_id=row.id,
+        binary_addr=binary,
+        input_addr=given,
+        created_at=_ms(row.created_at),
+        updated_at=_ms(heard),
+        completed_at=None if row.ended_at is None else _ms(row.ended_at),
+        status=status,
+        run_attempts=rules.attempts(row),
+        abandon_count=row.lost,
+        failure=_failing(row),
+        runner_id=runner,
         output_addr=_output(row.result),
-    )  # fmt: skip
+    )
 
 
 def is_ours(row: Record) -> bool:

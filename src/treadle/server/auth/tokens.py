@@ -17,9 +17,11 @@ from treadle.core.clock import moment, wall
 from treadle.server.errors import Refused
 
 SCOPES: Final[Mapping[str, str]] = {
-    "enqueue": "send jobs", "work": "claim and settle jobs", "read": "look at jobs",
+    "enqueue": "send jobs",
+    "work": "claim and settle jobs",
+    "read": "look at jobs",
     "operate": "cancel, retry, signal and pause",
-}  # fmt: skip
+}
 PREFIX: Final = "trd_"  # so that a leaked one is found by those who scan for secrets
 
 

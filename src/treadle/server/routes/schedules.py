@@ -71,21 +71,75 @@ class ScheduleRoom:
     def operations(self) -> list[Operation]:
         made, one = Operation, "/v1/schedules/{name}"
         return [
-            made(method="GET", path="/v1/schedules", run=self.list, tag="schedules", scope="read",
-                 summary="All schedules, by name", gives=ScheduleViews),
-            made(method="GET", path=one, run=self.get, tag="schedules", scope="read", summary="Look at a schedule",
-                 gives=ScheduleView, others=(404,)),
-            made(method="PUT", path=one, run=self.put, tag="schedules", scope="operate", takes=ScheduleAsked,
-                 summary="Make a schedule, or change it, at once and everywhere", gives=ScheduleView, others=(409,)),
-            made(method="DELETE", path=one, run=self.delete, tag="schedules", scope="operate",
-                 summary="Let it go; the jobs it made stay", others=(404, 409)),
-            made(method="POST", path=one + "/pause", run=self.pause, tag="schedules", scope="operate",
-                 summary="No ticks until it is resumed", others=(404, 409)),
-            made(method="POST", path=one + "/resume", run=self.resume, tag="schedules", scope="operate",
-                 summary="Tick again, from now on", others=(404, 409)),
-            made(method="POST", path=one + "/trigger", run=self.trigger, tag="schedules", scope="operate",
-                 summary="One job of it now, beside its ticks", gives=JobView, status=201, others=(404,)),
-        ]  # fmt: skip
+            made(
+                method="GET",
+                path="/v1/schedules",
+                run=self.list,
+                tag="schedules",
+                scope="read",
+                summary="All schedules, by name",
+                gives=ScheduleViews,
+            ),
+            made(
+                method="GET",
+                path=one,
+                run=self.get,
+                tag="schedules",
+                scope="read",
+                summary="Look at a schedule",
+                gives=ScheduleView,
+                others=(404,),
+            ),
+            made(
+                method="PUT",
+                path=one,
+                run=self.put,
+                tag="schedules",
+                scope="operate",
+                takes=ScheduleAsked,
+                summary="Make a schedule, or change it, at once and everywhere",
+                gives=ScheduleView,
+                others=(409,),
+            ),
+            made(
+                method="DELETE",
+                path=one,
+                run=self.delete,
+                tag="schedules",
+                scope="operate",
+                summary="Let it go; the jobs it made stay",
+                others=(404, 409),
+            ),
+            made(
+                method="POST",
+                path=one + "/pause",
+                run=self.pause,
+                tag="schedules",
+                scope="operate",
+                summary="No ticks until it is resumed",
+                others=(404, 409),
+            ),
+            made(
+                method="POST",
+                path=one + "/resume",
+                run=self.resume,
+                tag="schedules",
+                scope="operate",
+                summary="Tick again, from now on",
+                others=(404, 409),
+            ),
+            made(
+                method="POST",
+                path=one + "/trigger",
+                run=self.trigger,
+                tag="schedules",
+                scope="operate",
+                summary="One job of it now, beside its ticks",
+                gives=JobView,
+                status=201,
+                others=(404,),
+            ),
+        ]
 
     async def list(self, call: Call[None, messages.Nothing]) -> ScheduleViews:
         for_everybody(call.token, "schedules")
@@ -101,10 +155,15 @@ class ScheduleRoom:
             users_row(spec.new)
         return _shown(
             await self._app.schedules.upsert(
-                name, spec, cron=asked.cron, every=asked.every, tz=asked.tz, catch_up=asked.catch_up,
+                name,
+                spec,
+                cron=asked.cron,
+                every=asked.every,
+                tz=asked.tz,
+                catch_up=asked.catch_up,
                 overlap=asked.overlap,
             )
-        )  # fmt: skip
+        )
 
     async def delete(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
         await self._app.schedules.delete(self._name(call))
@@ -130,7 +189,13 @@ class ScheduleRoom:
 
 def _shown(found: Schedule) -> ScheduleView:
     return ScheduleView(
-        name=found.name, timing=found.timing, task=found.task, catch_up=found.catch_up, overlap=found.overlap,
-        paused=found.paused, next_at=None if found.next_at is None else found.next_at.timestamp(), last=found.last,
+        name=found.name,
+        timing=found.timing,
+        task=found.task,
+        catch_up=found.catch_up,
+        overlap=found.overlap,
+        paused=found.paused,
+        next_at=None if found.next_at is None else found.next_at.timestamp(),
+        last=found.last,
         error=found.error,
-    )  # fmt: skip
+    )

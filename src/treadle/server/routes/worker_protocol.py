@@ -330,6 +330,13 @@ def _verb(
     name = run.__name__
     most = BODY if takes in (messages.Nothing, messages.LimitsCall, messages.Prune) else IDS if takes in LISTS else None
     return Operation(
-        method="POST", path=f"/v1/work/{name}", run=run, summary=summary, tag="work", scope=scope, takes=takes,
-        gives=gives, most=most,
-    )  # fmt: skip
+        method="POST",
+        path=f"/v1/work/{name}",
+        run=run,
+        summary=summary,
+        tag="work",
+        scope=scope,
+        takes=takes,
+        gives=gives,
+        most=most,
+    )

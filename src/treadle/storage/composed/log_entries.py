@@ -72,9 +72,7 @@ class Tidied(Struct, frozen=True, tag="tidied"):
     names: tuple[str, ...]
 
 
-Op = (
-    Enqueue | Claiming | Settling | SettleClaim | Beat | Limits | Prune | SetMark | Arrive | Announce | Tidied
-)  # fmt: skip
+Op = Enqueue | Claiming | Settling | SettleClaim | Beat | Limits | Prune | SetMark | Arrive | Announce | Tidied
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):

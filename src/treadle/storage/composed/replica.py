@@ -184,17 +184,29 @@ class Replica:
         """All of it, line by line. What may still change is copied before the first line is asked for."""
         book, ends = self.copy.book, self.copy.ends
         head = Snapshot(
-            position=self.position, last=self.last, at=self.at, tidied=self.tidied, announced=dict(self.announced),
+            position=self.position,
+            last=self.last,
+            at=self.at,
+            tidied=self.tidied,
+            announced=dict(self.announced),
             beside=dict(self.beside),
             down=tuple(
                 (up, tuple((down, edge.version, edge.open, edge.soft) for down, edge in downs.items()))
-                for up, downs in ends.down.items() if downs
+                for up, downs in ends.down.items()
+                if downs
             ),
-            keys=tuple(ends.keys.items()), behind=tuple(ends.behind.items()), limits=tuple(book.facts.values()),
-            rates=tuple((key, msgspec.structs.replace(usage, used=0)) for key, usage in book.rates.items()
-                        if usage.starts or usage.tokens is not None),
-            opens=tuple(book.opens.items()), workers=tuple(self.copy.workers.values()), mark=self.copy.mark,
-        )  # fmt: skip
+            keys=tuple(ends.keys.items()),
+            behind=tuple(ends.behind.items()),
+            limits=tuple(book.facts.values()),
+            rates=tuple(
+                (key, msgspec.structs.replace(usage, used=0))
+                for key, usage in book.rates.items()
+                if usage.starts or usage.tokens is not None
+            ),
+            opens=tuple(book.opens.items()),
+            workers=tuple(self.copy.workers.values()),
+            mark=self.copy.mark,
+        )
         rows = list(book.jobs.values())
 
         def lines() -> Iterator[str]:

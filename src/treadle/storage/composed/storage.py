@@ -94,9 +94,15 @@ class ComposedStorage:
     """
 
     def __init__(
-        self, ports: Ports, *, namespace: str = "treadle", now: clock.Clock | None = None, every: int = EVERY,
-        piece: int = PIECE, patience: float = PATIENCE,
-    ) -> None:  # fmt: skip
+        self,
+        ports: Ports,
+        *,
+        namespace: str = "treadle",
+        now: clock.Clock | None = None,
+        every: int = EVERY,
+        piece: int = PIECE,
+        patience: float = PATIENCE,
+    ) -> None:
         self.ports, self.namespace = ports, namespace
         self._clock, self._every, self._piece = now, every, piece
         self._store, self._pubsub = Port(ports.store, "store", patience), Port(ports.pubsub, "pub/sub", patience)
@@ -191,9 +197,10 @@ class ComposedStorage:
         claimed: Claimed | None = None
         while claimed is None:  # past very many who are blocked it goes in steps, each an entry
             claimed = await self._ask(
-                log_entries.Claiming(ask), lambda replica, now: replica.copy.look(ask, now),
+                log_entries.Claiming(ask),
+                lambda replica, now: replica.copy.look(ask, now),
                 lambda replica, now: replica.copy.claims(ask, now),
-            )  # fmt: skip
+            )
         if not claimed.records:
             self._bells.listen()  # once for each look in vain: what an idle worker's polling costs is the user's to say
         return claimed

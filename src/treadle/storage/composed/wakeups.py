@@ -52,9 +52,12 @@ class Bells:
     """
 
     def __init__(
-        self, queue: Port, row: Callable[[str], Record | None], speak: Callable[[Iterable[str]], None],
+        self,
+        queue: Port,
+        row: Callable[[str], Record | None],
+        speak: Callable[[Iterable[str]], None],
         now: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._queue, self._row, self._speak, self._now = queue, row, speak, now
         self._tasks: frozenset[str] | None = frozenset()  # those that are run here; None: any
         self._queues: frozenset[str] = frozenset()

@@ -101,8 +101,9 @@ class HttpStorage:
             headers["Authorization"] = f"Bearer {self._token}"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=trust, keepalive_timeout=30),
-            headers=headers, auto_decompress=False,
-        )  # fmt: skip
+            headers=headers,
+            auto_decompress=False,
+        )
         try:
             hello = await self._call("hello", b"{}", messages.Hello)
             self._most, self.queues = hello.max_body, hello.queues

@@ -98,9 +98,16 @@ class Taking:
         ask, now = self._ask, self._now
         of_task = ask.tasks[row.job.task][1] if ask.tasks is not None else None
         leased = replace(
-            row, version=row.version + 1, state=State.RUNNING, place=None, parked=None, worker=ask.worker,
-            due_at=now + (row.job.lease or of_task or ask.lease), started_at=now, updated_at=now,
-        )  # fmt: skip
+            row,
+            version=row.version + 1,
+            state=State.RUNNING,
+            place=None,
+            parked=None,
+            worker=ask.worker,
+            due_at=now + (row.job.lease or of_task or ask.lease),
+            started_at=now,
+            updated_at=now,
+        )
         self._book.put(leased)
         if row.job.key_until == "started" and not keeps_key(row, now):
             self._ends.drop_key(row)

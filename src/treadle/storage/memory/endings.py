@@ -128,10 +128,22 @@ class Endings:
         """The ending of a job. Whoever waits for it is counted down by `_count_endings`, before the call is over."""
         if not keeps_key(row, now):
             self.drop_key(row)
-        self.book.put(replace(
-            row, version=row.version + 1, state=state, reason=reason, error=error, place=None, parked=None, pending=0,
-            due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row, state, now, keep),
-        ))  # fmt: skip
+        self.book.put(
+            replace(
+                row,
+                version=row.version + 1,
+                state=state,
+                reason=reason,
+                error=error,
+                place=None,
+                parked=None,
+                pending=0,
+                due_at=None,
+                updated_at=now,
+                ended_at=now,
+                expires_at=expires_at(row, state, now, keep),
+            )
+        )
         self.pending.append((row.job.id, state))
         self.book.call_in(row, now)
 

@@ -76,11 +76,29 @@ def reopen(ends: Endings, row: Record, now: float) -> None:
         ends.keys[row.job.key] = row.job.id
     ran = row.job.ran or row.reason == CHILDREN
     deadline_at = None if row.job.deadline is None else now + row.job.deadline
-    ends.book.put(replace(
-        row, version=row.version + 1, state=WAITING, ran=ran, attempt=0, lost=0, round=row.round + 1, worker=None,
-        result=None, value=None, error=None, reason=None, joined_at=None, deadline_at=deadline_at,
-        due_at=None if ran else deadline_at, started_at=None, ended_at=None, expires_at=None, updated_at=now,
-    ))  # fmt: skip
+    ends.book.put(
+        replace(
+            row,
+            version=row.version + 1,
+            state=WAITING,
+            ran=ran,
+            attempt=0,
+            lost=0,
+            round=row.round + 1,
+            worker=None,
+            result=None,
+            value=None,
+            error=None,
+            reason=None,
+            joined_at=None,
+            deadline_at=deadline_at,
+            due_at=None if ran else deadline_at,
+            started_at=None,
+            ended_at=None,
+            expires_at=None,
+            updated_at=now,
+        )
+    )
 
 
 def recount(ends: Endings, id: str, now: float) -> None:

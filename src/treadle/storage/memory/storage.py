@@ -173,11 +173,21 @@ class MemoryStorage:
             return
         deadline_at = None if new.deadline is None else now + new.deadline
         timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
-        self._book.put(Record(
-            job=new, version=0, state=WAITING, after=after, pending=needed(new.need, after) + (soft is not None),
-            slack=tolerated(new.slack, new.need, after), ran=new.ran, deadline_at=deadline_at, created_at=now,
-            updated_at=now, due_at=first_moment(deadline_at if not new.ran else None, timeout_at),
-        ))  # fmt: skip
+        self._book.put(
+            Record(
+                job=new,
+                version=0,
+                state=WAITING,
+                after=after,
+                pending=needed(new.need, after) + (soft is not None),
+                slack=tolerated(new.slack, new.need, after),
+                ran=new.ran,
+                deadline_at=deadline_at,
+                created_at=now,
+                updated_at=now,
+                due_at=first_moment(deadline_at if not new.ran else None, timeout_at),
+            )
+        )
         if soft is not None:
             self._ends.down[soft][new.id] = Edge(0, soft=True)
         self._ends.watch_ups(new.id, after, now)
@@ -187,10 +197,20 @@ class MemoryStorage:
         self._ends.count_endings(now)
         place = self._book.place(new, now)
         deadline_at = None if new.deadline is None else now + new.deadline
-        self._book.put(Record(
-            job=new, version=0, state=READY, slack=tolerated(new.slack, new.need, ()), place=place, joined_at=place,
-            due_at=deadline_at, deadline_at=deadline_at, created_at=now, updated_at=now,
-        ))  # fmt: skip
+        self._book.put(
+            Record(
+                job=new,
+                version=0,
+                state=READY,
+                slack=tolerated(new.slack, new.need, ()),
+                place=place,
+                joined_at=place,
+                due_at=deadline_at,
+                deadline_at=deadline_at,
+                created_at=now,
+                updated_at=now,
+            )
+        )
 
     # --- from waiting into line, and what is due
 
@@ -383,10 +403,19 @@ class MemoryStorage:
     def _apply(self, old: Record, out: Outcome, answers: dict[str, str], circle: set[str], now: float) -> None:
         memo = tuple({**dict(old.memo), **dict(out.memo)}.items()) if out.memo else old.memo
         row = replace(
-            old, version=old.version + 1, attempt=out.attempt, result=out.result, value=out.value, error=out.error,
-            reason=out.reason, memo=memo, note=out.note if out.note is not None else old.note, updated_at=now,
-            ran=old.ran or out.ran, worker=None,
-        )  # fmt: skip
+            old,
+            version=old.version + 1,
+            attempt=out.attempt,
+            result=out.result,
+            value=out.value,
+            error=out.error,
+            reason=out.reason,
+            memo=memo,
+            note=out.note if out.note is not None else old.note,
+            updated_at=now,
+            ran=old.ran or out.ran,
+            worker=None,
+        )
         if out.state.final:
             row = replace(row, version=old.version, worker=old.worker if old.state is RUNNING else None)
             self._ends.end(row, out.state, now, out.reason, out.error, out.keep)
@@ -406,8 +435,18 @@ class MemoryStorage:
 
     def _wait(self, row: Record, out: Outcome, after: tuple[str, ...], now: float) -> None:
         due = first_moment(None if row.ran else row.deadline_at, now + out.delay if out.delay > 0 else None)
-        self._book.put(replace(row, state=WAITING, after=after, pending=needed(out.need, after), slack=out.slack,
-                               place=None, parked=None, due_at=due))  # fmt: skip
+        self._book.put(
+            replace(
+                row,
+                state=WAITING,
+                after=after,
+                pending=needed(out.need, after),
+                slack=out.slack,
+                place=None,
+                parked=None,
+                due_at=due,
+            )
+        )
         self._ends.watch_ups(row.job.id, after, now)
 
     # --- looking and tending
@@ -430,8 +469,11 @@ class MemoryStorage:
             return queries.limit_uses(book.facts)
         parked = {key: sum(map(len, queues.values())) for key, queues in book.aside.items()}
         used = {key: book.used(key).used for key in list(book.started)}
-        rates = {key: rate_use(rule, usage, now) for key, usage in book.rates.items()
-                 if (rule := rule_for(book.rules, key)) is not None}  # fmt: skip
+        rates = {
+            key: rate_use(rule, usage, now)
+            for key, usage in book.rates.items()
+            if (rule := rule_for(book.rules, key)) is not None
+        }
         return queries.limit_uses(book.facts, used, parked, rates)
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
@@ -460,9 +502,11 @@ class MemoryStorage:
         old = [
             (row.expires_at, row.job.id)
             for row in self._jobs.values()
-            if row.expires_at is not None and row.expires_at <= now
-            and row.job.id not in awaited and (row.job.root or row.job.id) not in workflows
-        ]  # fmt: skip
+            if row.expires_at is not None
+            and row.expires_at <= now
+            and row.job.id not in awaited
+            and (row.job.root or row.job.id) not in workflows
+        ]
         for _, id in sorted(old)[:limit]:
             row = self._jobs.pop(id)
             self._book.take_out(row)

@@ -25,11 +25,13 @@ def unload(book: Book, ends: Endings, cursor: str | None, limit: int) -> Load:
             edges[down].append(Waits(up, edge.version, edge.open, edge.soft))
     jobs = tuple(
         Carried(
-            record=row, holds_key=row.job.key is not None and ends.keys.get(row.job.key) == row.job.id,
-            edges=tuple(edges[row.job.id]), behind=ends.behind.get(row.job.id),
+            record=row,
+            holds_key=row.job.key is not None and ends.keys.get(row.job.key) == row.job.id,
+            edges=tuple(edges[row.job.id]),
+            behind=ends.behind.get(row.job.id),
         )
         for row in rows
-    )  # fmt: skip
+    )
     more = start + len(rows) < len(book.jobs)
     if cursor is not None:
         return Load(jobs, cursor=str(start + len(rows)) if more else None)

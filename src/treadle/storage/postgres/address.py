@@ -23,9 +23,13 @@ OURS: Final = ("schema", "pool", "timeout", "prepare", "listen")
 
 # A peer that fell silent is found out by the kernel too, also while we only listen.
 QUIET: Final = {
-    "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 15, "keepalives_interval": 5,
-    "keepalives_count": 3, "application_name": "treadle",
-}  # fmt: skip
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "application_name": "treadle",
+}
 
 # Whatever the URL, the environment, the role or the database say: a job's text is UTF-8 on every connection of ours.
 OUR_WAY: Final = {"client_encoding": "UTF8"}

@@ -51,8 +51,11 @@ async def connect(conninfo: str, limit: float) -> psycopg.AsyncConnection[Any]:
     if encoding not in ENCODINGS and encoding is not None:
         name = made.info.dbname
         await made.close()
-        raise Said("0A000", f"the database {name!r} is encoded in {encoding}, which has no place for most characters; "
-                   "give Treadle one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0")  # fmt: skip
+        raise Said(
+            "0A000",
+            f"the database {name!r} is encoded in {encoding}, which has no place for most characters; "
+            "give Treadle one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
+        )
     return made
 
 

@@ -24,7 +24,7 @@ from treadle.storage.postgres.rows import (
     record,
     said,
     text,
-)  # fmt: skip
+)
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.row_rules import CircularWait, taken_by
 

@@ -68,7 +68,18 @@ async def health(run: Runner, schema: str) -> Health:
     ] = await run.run(HEALTH, [], often=False)
     tables = await run.run(TABLES, [schema], often=False)
     return Health(
-        version=version, fsync=fsync, full_page_writes=pages, synchronous_commit=commit, autovacuum=autovacuum,
-        isolation=isolation, standby=standby, oldest=oldest, prepared=prepared, idle_slots=slots, connections=used,
-        max_connections=most, encoding=encoding, tables=tuple(Table(*row) for row in tables),
-    )  # fmt: skip
+        version=version,
+        fsync=fsync,
+        full_page_writes=pages,
+        synchronous_commit=commit,
+        autovacuum=autovacuum,
+        isolation=isolation,
+        standby=standby,
+        oldest=oldest,
+        prepared=prepared,
+        idle_slots=slots,
+        connections=used,
+        max_connections=most,
+        encoding=encoding,
+        tables=tuple(Table(*row) for row in tables),
+    )

@@ -184,9 +184,14 @@ async def stats(run: Runner, now: float | None) -> Stats:
 def _count(row: tuple[Any, ...], now: float) -> Count:
     queue, task, state, jobs, in_line, parked, first = row
     return Count(
-        queue=heard(queue), task=heard(task), state=STATES[state], jobs=jobs, in_line=in_line, parked=parked,
+        queue=heard(queue),
+        task=heard(task),
+        state=STATES[state],
+        jobs=jobs,
+        in_line=in_line,
+        parked=parked,
         oldest=None if first is None else max(0.0, now - first),
-    )  # fmt: skip
+    )
 
 
 async def limits(run: Runner, now: float | None, use: bool = True) -> tuple[LimitUse, ...]:

@@ -110,37 +110,94 @@ def _moment(value: float | None) -> float | None:
 
 def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
     """A row as read by TOLD; `job` if it is known without reading it."""
-    (spec, state, version, attempt, lost, worker, place, joined_at, due_at, created_at, started_at, updated_at,
-     more) = told  # fmt: skip
+    (
+        spec,
+        state,
+        version,
+        attempt,
+        lost,
+        worker,
+        place,
+        joined_at,
+        due_at,
+        created_at,
+        started_at,
+        updated_at,
+        more,
+    ) = told
     if job is None:
         job = decode(spec)
     if worker is not None:
         worker = heard(worker)
     if more is None:
         return Record(
-            job=job, version=version, state=STATES[state], place=place, joined_at=joined_at, due_at=due_at,
-            attempt=attempt, lost=lost, worker=worker, created_at=created_at, started_at=started_at,
+            job=job,
+            version=version,
+            state=STATES[state],
+            place=place,
+            joined_at=joined_at,
+            due_at=due_at,
+            attempt=attempt,
+            lost=lost,
+            worker=worker,
+            created_at=created_at,
+            started_at=started_at,
             updated_at=updated_at,
-        )  # fmt: skip
+        )
     rest = from_json(more)
     if "\\u001a" in more:
         rest = _heard_all(rest)
-    (after, pending, slack, ran, deadline_at, parked, round, result, value, error, reason, note, ended_at, expires_at,
-     memo) = rest  # fmt: skip
+    (
+        after,
+        pending,
+        slack,
+        ran,
+        deadline_at,
+        parked,
+        round,
+        result,
+        value,
+        error,
+        reason,
+        note,
+        ended_at,
+        expires_at,
+        memo,
+    ) = rest
     return Record(
-        job=job, version=version, state=STATES[state], after=tuple(after or ()), pending=pending, slack=slack, ran=ran,
-        place=place, joined_at=joined_at, due_at=due_at, deadline_at=_moment(deadline_at), attempt=attempt, lost=lost,
-        worker=worker, parked=parked, result=result, value=value, error=error, reason=reason,
-        memo=tuple((name, each) for name, each in memo or ()), note=note, round=round, created_at=created_at,
-        started_at=started_at, updated_at=updated_at, ended_at=_moment(ended_at), expires_at=_moment(expires_at),
-    )  # fmt: skip
+        job=job,
+        version=version,
+        state=STATES[state],
+        after=tuple(after or ()),
+        pending=pending,
+        slack=slack,
+        ran=ran,
+        place=place,
+        joined_at=joined_at,
+        due_at=due_at,
+        deadline_at=_moment(deadline_at),
+        attempt=attempt,
+        lost=lost,
+        worker=worker,
+        parked=parked,
+        result=result,
+        value=value,
+        error=error,
+        reason=reason,
+        memo=tuple((name, each) for name, each in memo or ()),
+        note=note,
+        round=round,
+        created_at=created_at,
+        started_at=started_at,
+        updated_at=updated_at,
+        ended_at=_moment(ended_at),
+        expires_at=_moment(expires_at),
+    )
 
 
 def new_record(job: NewJob, now: float) -> Record:
     """A plain job that has just been stored."""
-    return Record(
-        job=job, version=0, state=State.READY, place=now, joined_at=now, created_at=now, updated_at=now
-    )  # fmt: skip
+    return Record(job=job, version=0, state=State.READY, place=now, joined_at=now, created_at=now, updated_at=now)
 
 
 # --- jobs
@@ -158,24 +215,36 @@ def is_keyed(job: NewJob) -> bool:
 
 def _is_simple(job: NewJob) -> bool:
     return not (
-        job.after or job.delay > 0 or job.lane is not None
-        or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
-        or job.slack != 0 or job.need is not None or not job.task or job.reach
+        job.after
+        or job.delay > 0
+        or job.lane is not None
+        or job.ran
+        or job.aging
+        or job.root is not None
+        or job.parent is not None
+        or job.deadline is not None
+        or job.slack != 0
+        or job.need is not None
+        or not job.task
+        or job.reach
         or any(label != said(label) for label in job.labels)
-    )  # fmt: skip
+    )
 
 
 def plain_columns(jobs: Sequence[NewJob]) -> list[str | None]:
     """Of plain jobs: what `enqueue_plain` is told, a column each; None: all of them as by default."""
     return [
-        array([job.id for job in jobs]), array([job.task for job in jobs]), array([job.queue for job in jobs]),
+        array([job.id for job in jobs]),
+        array([job.task for job in jobs]),
+        array([job.queue for job in jobs]),
         array([to_json(job).decode() for job in jobs]),
         numbers([job.priority for job in jobs]) if any(job.priority for job in jobs) else None,
         numbers([job.keep for job in jobs]) if any(job.keep != defaults.KEEP for job in jobs) else None,
         numbers([job.keep_failed for job in jobs])
-        if any(job.keep_failed != defaults.KEEP_FAILED for job in jobs) else None,
+        if any(job.keep_failed != defaults.KEEP_FAILED for job in jobs)
+        else None,
         *_limit_columns(jobs),
-    ]  # fmt: skip
+    ]
 
 
 def plain_extras(jobs: Sequence[NewJob]) -> tuple[str | None, bool]:
@@ -212,20 +281,36 @@ def _limit_columns(jobs: Sequence[NewJob]) -> tuple[str | None, str | None]:
 def job_words(job: NewJob) -> dict[str, Any]:
     """All that the functions must know of a job that is not plain."""
     words: dict[str, Any] = {
-        "id": job.id, "task": job.task, "queue": job.queue, "spec": job, "rank": rank(job), "slack": job.slack,
-    }  # fmt: skip
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "spec": job,
+        "rank": rank(job),
+        "slack": job.slack,
+    }
     if job.limits:
         words["limits"] = [name for name, _ in job.limits]
         words["costs"] = [cost for _, cost in job.limits]
     rare = (
         ("keep", job.keep if job.keep != defaults.KEEP else None),
         ("keep_failed", job.keep_failed if job.keep_failed != defaults.KEEP_FAILED else None),
-        ("delay", job.delay if job.delay > 0 else None), ("deadline", job.deadline), ("timeout", job.wait_timeout),
-        ("ran", job.ran or None), ("lease", job.lease), ("key", job.key), ("lane", job.lane), ("root", job.root),
-        ("parent", job.parent), ("after", job.after or None), ("labels", job.labels or None), ("need", job.need),
-        ("conflict", job.key_conflict if job.key is not None else None), ("words", _later(job)),
-        ("reach", job.reach or None), ("nonce", job.nonce),
-    )  # fmt: skip
+        ("delay", job.delay if job.delay > 0 else None),
+        ("deadline", job.deadline),
+        ("timeout", job.wait_timeout),
+        ("ran", job.ran or None),
+        ("lease", job.lease),
+        ("key", job.key),
+        ("lane", job.lane),
+        ("root", job.root),
+        ("parent", job.parent),
+        ("after", job.after or None),
+        ("labels", job.labels or None),
+        ("need", job.need),
+        ("conflict", job.key_conflict if job.key is not None else None),
+        ("words", _later(job)),
+        ("reach", job.reach or None),
+        ("nonce", job.nonce),
+    )
     words.update((name, value) for name, value in rare if value is not None)
     return words
 
@@ -235,14 +320,18 @@ def _later(job: NewJob) -> dict[str, Any] | None:
     words: dict[str, Any] = {
         name: value
         for name, value in (
-            ("delay", job.delay if job.delay > 0 else None), ("aging", job.aging or None),
-            ("priority", job.priority if job.aging else None), ("window", job.key_window),
-            ("started", job.key if job.key_until == "started" else None), ("need", job.need),
-            ("stride", job.stride if job.lane is not None else None), ("deadline", job.deadline),
+            ("delay", job.delay if job.delay > 0 else None),
+            ("aging", job.aging or None),
+            ("priority", job.priority if job.aging else None),
+            ("window", job.key_window),
+            ("started", job.key if job.key_until == "started" else None),
+            ("need", job.need),
+            ("stride", job.stride if job.lane is not None else None),
+            ("deadline", job.deadline),
             ("ran", job.ran or None),
         )
         if value is not None
-    }  # fmt: skip
+    }
     if job.slack != 0:
         words["slack"] = job.slack
     return words or None

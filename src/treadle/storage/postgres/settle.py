@@ -79,9 +79,13 @@ def _reason(why: str) -> str:
 def _is_ending(out: Outcome) -> bool:
     """An ending and nothing else."""
     return (
-        out.state.final and not out.then and not out.memo and not out.ran and not out.reach
+        out.state.final
+        and not out.then
+        and not out.memo
+        and not out.ran
+        and not out.reach
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
-    )  # fmt: skip
+    )
 
 
 def _act_of(out: Outcome) -> str | None:
@@ -108,8 +112,13 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
     act = next(iter(acts)) if len(acts) == 1 else None
     words = []
     for number, out in enumerate(outcomes):
-        each: dict[str, Any] = {"n": number, "id": out.id, "version": out.version, "state": NUMBER[out.state],
-                                "attempt": out.attempt}  # fmt: skip
+        each: dict[str, Any] = {
+            "n": number,
+            "id": out.id,
+            "version": out.version,
+            "state": NUMBER[out.state],
+            "attempt": out.attempt,
+        }
         for name in ("result", "value", "error", "reason", "note", "keep"):
             value = getattr(out, name)
             if value is not None:
@@ -122,9 +131,16 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
         elif alone and _is_ending(out):
             each["fast"] = True
         else:
-            each |= {"delay": out.delay, "ran": out.ran, "need": out.need, "slack": out.slack, "memo": out.memo,
-                     "after": out.after, "then": [job_words(new) for new in to_store(out.then)],
-                     "reach": out.reach or None}  # fmt: skip
+            each |= {
+                "delay": out.delay,
+                "ran": out.ran,
+                "need": out.need,
+                "slack": out.slack,
+                "memo": out.memo,
+                "after": out.after,
+                "then": [job_words(new) for new in to_store(out.then)],
+                "reach": out.reach or None,
+            }
         words.append(each)
     words.sort(key=itemgetter("id"))
     return text(words), not all("fast" in each for each in words)
@@ -149,8 +165,16 @@ async def heartbeat(run: Caller, worker: Presence, holds: Sequence[Hold], lease:
 
 
 def _holds(holds: Sequence[Hold]) -> str:
-    return text([
-        {"id": hold.id, "version": hold.version, "memo": hold.memo, "note": hold.note,
-         "quiet": not hold.memo and hold.note is None and not hold.reach, "reach": hold.reach or None}
-        for hold in holds
-    ])  # fmt: skip
+    return text(
+        [
+            {
+                "id": hold.id,
+                "version": hold.version,
+                "memo": hold.memo,
+                "note": hold.note,
+                "quiet": not hold.memo and hold.note is None and not hold.reach,
+                "reach": hold.reach or None,
+            }
+            for hold in holds
+        ]
+    )

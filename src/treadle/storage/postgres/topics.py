@@ -72,7 +72,9 @@ def payloads(schema: str, topics: Iterable[str]) -> str:
     for topic in topics:
         each[kind_of(topic)].append(said(topic))
     carried = {kind: _encode(names) for kind, names in each.items()}
-    return _encode({
-        channel_of(schema, kind): (words if len(words) <= MOST else _encode(ALL[kind])).decode()
-        for kind, words in carried.items()
-    }).decode()  # fmt: skip
+    return _encode(
+        {
+            channel_of(schema, kind): (words if len(words) <= MOST else _encode(ALL[kind])).decode()
+            for kind, words in carried.items()
+        }
+    ).decode()

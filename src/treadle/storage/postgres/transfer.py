@@ -24,7 +24,7 @@ from treadle.storage.postgres.rows import (
     record,
     said,
     text,
-)  # fmt: skip
+)
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.transfer import Carried, Edge, InTheWay, Load, Mark, Rate, decode_mark, encode_mark, overtaken
 
@@ -114,8 +114,9 @@ async def load(run: Runner, given: Load, mark: Mark) -> None:
 def _facts(given: Sequence[LimitFacts]) -> list[dict[str, Any]]:
     return [
         {**(asdict(rule) if rule is not None else {}), "name": name, "kind": kind, "until": until}
-        for each in given for name, kind, rule, until in rows(each)
-    ]  # fmt: skip
+        for each in given
+        for name, kind, rule, until in rows(each)
+    ]
 
 
 def _words(carried: Carried) -> dict[str, Any]:
@@ -125,23 +126,57 @@ def _words(carried: Carried) -> dict[str, Any]:
     if row.job.key_until == "started" and row.started_at is not None and not carried.holds_key:
         words["key"] = None  # given away at its claim
     words |= {
-        "steps": row.memo, "labels": row.job.labels, "holds": carried.holds_key, "first": carried.behind,
+        "steps": row.memo,
+        "labels": row.job.labels,
+        "holds": carried.holds_key,
+        "first": carried.behind,
         "edges": [(edge.up, edge.version, edge.open, edge.soft) for edge in carried.edges],
-    }  # fmt: skip
+    }
     return words
 
 
 def _columns(row: Record) -> dict[str, Any]:
     job, asked = row.job, job_words(row.job)
     return {
-        "id": job.id, "version": row.version, "state": NUMBER[row.state], "rank": asked["rank"], "ran": row.ran,
-        "memo": bool(row.memo), "attempt": row.attempt, "lost": row.lost, "round": row.round, "pending": row.pending,
-        "slack": row.slack, "place": row.place, "joined_at": row.joined_at, "due_at": row.due_at,
-        "deadline_at": row.deadline_at, "created_at": row.created_at, "started_at": row.started_at,
-        "updated_at": row.updated_at, "ended_at": row.ended_at, "expires_at": row.expires_at, "keep": job.keep,
-        "keep_failed": job.keep_failed, "lease": job.lease, "queue": job.queue, "task": job.task,
-        "worker": row.worker, "key": job.key, "lane": job.lane, "root": job.root, "parent": job.parent,
-        "parked": row.parked, "limits": asked.get("limits"), "costs": asked.get("costs"), "after": row.after or None,
-        "words": asked.get("words"), "spec": asked["spec"], "reason": row.reason, "note": row.note,
-        "result": row.result, "value": row.value, "error": row.error,
-    }  # fmt: skip
+        "id": job.id,
+        "version": row.version,
+        "state": NUMBER[row.state],
+        "rank": asked["rank"],
+        "ran": row.ran,
+        "memo": bool(row.memo),
+        "attempt": row.attempt,
+        "lost": row.lost,
+        "round": row.round,
+        "pending": row.pending,
+        "slack": row.slack,
+        "place": row.place,
+        "joined_at": row.joined_at,
+        "due_at": row.due_at,
+        "deadline_at": row.deadline_at,
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "updated_at": row.updated_at,
+        "ended_at": row.ended_at,
+        "expires_at": row.expires_at,
+        "keep": job.keep,
+        "keep_failed": job.keep_failed,
+        "lease": job.lease,
+        "queue": job.queue,
+        "task": job.task,
+        "worker": row.worker,
+        "key": job.key,
+        "lane": job.lane,
+        "root": job.root,
+        "parent": job.parent,
+        "parked": row.parked,
+        "limits": asked.get("limits"),
+        "costs": asked.get("costs"),
+        "after": row.after or None,
+        "words": asked.get("words"),
+        "spec": asked["spec"],
+        "reason": row.reason,
+        "note": row.note,
+        "result": row.result,
+        "value": row.value,
+        "error": row.error,
+    }

@@ -12,9 +12,14 @@ from msgspec import Struct
 from treadle.errors import StorageError, StorageUnavailable
 
 SETTINGS: Final = (
-    "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write",
+    "maxmemory",
+    "maxmemory-policy",
+    "appendonly",
+    "appendfsync",
+    "save",
+    "min-replicas-to-write",
     "min-replicas-max-lag",
-)  # fmt: skip
+)
 
 
 class Health(Struct, frozen=True):

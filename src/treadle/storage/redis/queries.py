@@ -138,9 +138,14 @@ async def _stream(db: Reader, query: Query, queue: str | None, cursor: tuple[Any
 
 def _filters(query: Query) -> bool:
     return bool(
-        query.state or query.task is not None or query.queue is not None or query.root is not None
-        or query.parent is not None or query.label is not None or query.before is not None
-    )  # fmt: skip
+        query.state
+        or query.task is not None
+        or query.queue is not None
+        or query.root is not None
+        or query.parent is not None
+        or query.label is not None
+        or query.before is not None
+    )
 
 
 async def _lines(db: Reader, queue: str | None, cursor: tuple[Any, ...] | None, size: int) -> AsyncIterator[Record]:
@@ -195,11 +200,16 @@ async def counts(db: Reader, now: float) -> tuple[Count, ...]:
             break
     return tuple(
         Count(
-            queue=key[0], task=key[1], state=key[2], jobs=jobs, in_line=line, parked=parked,
+            queue=key[0],
+            task=key[1],
+            state=key[2],
+            jobs=jobs,
+            in_line=line,
+            parked=parked,
             oldest=max(0.0, now - first) if line else None,
         )
         for key, (jobs, line, parked, first) in sorted(found.items())
-    )  # fmt: skip
+    )
 
 
 async def workers(db: Reader, now: float) -> tuple[Presence, ...]:
@@ -280,9 +290,12 @@ def summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
         if old is not None:
             waits = [wait for wait in (old.oldest, each.oldest) if wait is not None]
             each = replace(
-                each, jobs=old.jobs + each.jobs, in_line=old.in_line + each.in_line, parked=old.parked + each.parked,
+                each,
+                jobs=old.jobs + each.jobs,
+                in_line=old.in_line + each.in_line,
+                parked=old.parked + each.parked,
                 oldest=max(waits) if waits else None,
-            )  # fmt: skip
+            )
         found[key] = each
     return tuple(sorted(found.values(), key=lambda each: (each.queue, each.task, each.state)))
 
@@ -295,8 +308,11 @@ def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
         if old is not None:
             opens = [at for at in (old.next_start, each.next_start) if at is not None]
             each = replace(
-                each, used=old.used + each.used, parked=old.parked + each.parked, starts=old.starts + each.starts,
+                each,
+                used=old.used + each.used,
+                parked=old.parked + each.parked,
+                starts=old.starts + each.starts,
                 next_start=min(opens) if opens else None,
-            )  # fmt: skip
+            )
         found[each.key] = each
     return tuple(found[key] for key in sorted(found))

@@ -48,10 +48,21 @@ def until_bytes(until: float | None) -> bytes:
 def is_plain(job: NewJob) -> bool:
     """Asks for nothing but its turn, a lane and limits: neither its coming nor its ending concerns anybody else."""
     return not (
-        job.key is not None or job.after or job.delay > 0 or job.ran or job.aging or job.root is not None
-        or job.parent is not None or job.deadline is not None or job.lease is not None or job.slack != 0
-        or job.wait_timeout is not None or job.need is not None or not job.task or job.reach
-    )  # fmt: skip
+        job.key is not None
+        or job.after
+        or job.delay > 0
+        or job.ran
+        or job.aging
+        or job.root is not None
+        or job.parent is not None
+        or job.deadline is not None
+        or job.lease is not None
+        or job.slack != 0
+        or job.wait_timeout is not None
+        or job.need is not None
+        or not job.task
+        or job.reach
+    )
 
 
 def is_bulk(job: NewJob) -> bool:
@@ -89,11 +100,30 @@ def _head(job: NewJob, plain: bool) -> bytes:
         asks = job.limits or job.lane is not None
         return encode(_Head(job.limits, job.lane, job.stride)) if asks else b""
     slack, conflict = False if job.slack is None else job.slack, job.key_conflict if job.key is not None else None
-    return encode(_Head(
-        job.limits, job.lane, job.stride, slack, job.priority, job.aging, job.delay, job.key, conflict, job.key_window,
-        job.key_until == "started", job.after, job.need, job.wait_timeout, job.deadline, job.lease, job.ran, job.root,
-        job.parent, job.reach,
-    ))  # fmt: skip
+    return encode(
+        _Head(
+            job.limits,
+            job.lane,
+            job.stride,
+            slack,
+            job.priority,
+            job.aging,
+            job.delay,
+            job.key,
+            conflict,
+            job.key_window,
+            job.key_until == "started",
+            job.after,
+            job.need,
+            job.wait_timeout,
+            job.deadline,
+            job.lease,
+            job.ran,
+            job.root,
+            job.parent,
+            job.reach,
+        )
+    )
 
 
 def job_bytes(job: NewJob, plain: bool) -> bytes:
@@ -111,9 +141,7 @@ def _body(data: bytes) -> NewJob:
 
 def new_record(job: NewJob, now: float) -> Record:
     """A plain job that has just been stored, without a lane."""
-    return Record(
-        job=job, version=0, state=State.READY, place=now, joined_at=now, created_at=now, updated_at=now
-    )  # fmt: skip
+    return Record(job=job, version=0, state=State.READY, place=now, joined_at=now, created_at=now, updated_at=now)
 
 
 def stored(jobs: Sequence[NewJob], moment: bytes, places: bytes, *known: Any) -> list[Record]:
@@ -142,14 +170,45 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         job = _body(data)
     if not row:
         return new_record(job, _MADE.unpack_from(data, len(data) - 8)[0])
-    (state, flags, version, pending, slack, attempt, lost, round, _, _, created_at, place, joined_at, due_at,
-     deadline_at, started_at, updated_at, ended_at, expires_at, _, worker, queue) = _ROW.unpack_from(row)  # fmt: skip
+    (
+        state,
+        flags,
+        version,
+        pending,
+        slack,
+        attempt,
+        lost,
+        round,
+        _,
+        _,
+        created_at,
+        place,
+        joined_at,
+        due_at,
+        deadline_at,
+        started_at,
+        updated_at,
+        ended_at,
+        expires_at,
+        _,
+        worker,
+        queue,
+    ) = _ROW.unpack_from(row)
     if flags == PLAIN and state == RUNNING:  # a plain claim has no more than this: 1.3 us against 2.4
         return Record(
-            job=job, version=version, state=State.RUNNING, joined_at=joined_at, due_at=due_at, attempt=attempt,
-            lost=lost, worker=row[_ROW.size : _ROW.size + worker].decode(), round=round, created_at=created_at,
-            started_at=started_at, updated_at=updated_at,
-        )  # fmt: skip
+            job=job,
+            version=version,
+            state=State.RUNNING,
+            joined_at=joined_at,
+            due_at=due_at,
+            attempt=attempt,
+            lost=lost,
+            worker=row[_ROW.size : _ROW.size + worker].decode(),
+            round=round,
+            created_at=created_at,
+            started_at=started_at,
+            updated_at=updated_at,
+        )
     after: tuple[str, ...] = job.after
     memo: Pairs = ()
     parked = result = value = error = reason = note = None
@@ -162,14 +221,34 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         memo = tuple(map(tuple, tail[6])) if tail[6] else ()
         note = tail[7]
     return Record(
-        job=job, version=version, state=STATES[state], after=after, pending=pending,
-        slack=None if slack == ANY else slack, ran=bool(flags & RAN), place=_moment(place),
-        joined_at=_moment(joined_at), due_at=_moment(due_at), deadline_at=_moment(deadline_at), attempt=attempt,
-        lost=lost, worker=row[_ROW.size : _ROW.size + worker].decode() if worker else None, parked=parked,
-        result=result, value=value, error=error, reason=reason, memo=memo, note=note, round=round,
-        created_at=created_at, started_at=_moment(started_at), updated_at=updated_at, ended_at=_moment(ended_at),
+        job=job,
+        version=version,
+        state=STATES[state],
+        after=after,
+        pending=pending,
+        slack=None if slack == ANY else slack,
+        ran=bool(flags & RAN),
+        place=_moment(place),
+        joined_at=_moment(joined_at),
+        due_at=_moment(due_at),
+        deadline_at=_moment(deadline_at),
+        attempt=attempt,
+        lost=lost,
+        worker=row[_ROW.size : _ROW.size + worker].decode() if worker else None,
+        parked=parked,
+        result=result,
+        value=value,
+        error=error,
+        reason=reason,
+        memo=memo,
+        note=note,
+        round=round,
+        created_at=created_at,
+        started_at=_moment(started_at),
+        updated_at=updated_at,
+        ended_at=_moment(ended_at),
         expires_at=_moment(expires_at),
-    )  # fmt: skip
+    )
 
 
 def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
@@ -183,14 +262,36 @@ def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
     words = (row.parked, row.result, row.value, row.error, row.reason)
     if not same or row.memo or row.note is not None or ups or any(word is not None for word in words):
         flags |= TAIL
-        tail = encode((False if same else row.after, *map(_or_false, words), row.memo or False, _or_false(row.note),
-                       list(ups) or False))  # fmt: skip
+        tail = encode(
+            (
+                False if same else row.after,
+                *map(_or_false, words),
+                row.memo or False,
+                _or_false(row.note),
+                list(ups) or False,
+            )
+        )
     moments = (row.place, row.joined_at, row.due_at, row.deadline_at, row.started_at)
     fixed = _ROW.pack(
-        NUMBER[row.state], flags, row.version, row.pending, ANY if row.slack is None else row.slack, row.attempt,
-        row.lost, row.round, job.keep, job.keep_failed, row.created_at, *map(_or_none, moments), row.updated_at,
-        _or_none(row.ended_at), _or_none(row.expires_at), rank(job), len(worker), len(job.queue.encode()),
-    )  # fmt: skip
+        NUMBER[row.state],
+        flags,
+        row.version,
+        row.pending,
+        ANY if row.slack is None else row.slack,
+        row.attempt,
+        row.lost,
+        row.round,
+        job.keep,
+        job.keep_failed,
+        row.created_at,
+        *map(_or_none, moments),
+        row.updated_at,
+        _or_none(row.ended_at),
+        _or_none(row.expires_at),
+        rank(job),
+        len(worker),
+        len(job.queue.encode()),
+    )
     return b"".join((fixed, worker, job.queue.encode(), tail))
 
 
@@ -220,26 +321,54 @@ def doubles(data: bytes) -> tuple[float, float]:
 def _is_ending(out: Outcome) -> bool:
     """Only ends the job: the script puts the row together without unpacking anything."""
     return (
-        out.state.final and not out.then and not out.after and not out.memo and not out.ran and out.note is None
+        out.state.final
+        and not out.then
+        and not out.after
+        and not out.memo
+        and not out.ran
+        and out.note is None
         and not out.reach
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
-    )  # fmt: skip
+    )
 
 
 def outcome_bytes(out: Outcome) -> bytes:
     if _is_ending(out):
         tail = b""
         if not (out.result is None and out.value is None and out.error is None and out.reason is None):
-            tail = encode((False, False, _or_false(out.result), _or_false(out.value), _or_false(out.error),
-                           _or_false(out.reason), False, False, False))  # fmt: skip
+            tail = encode(
+                (
+                    False,
+                    False,
+                    _or_false(out.result),
+                    _or_false(out.value),
+                    _or_false(out.error),
+                    _or_false(out.reason),
+                    False,
+                    False,
+                    False,
+                )
+            )
         keep = NONE if out.keep is None else out.keep
         return _ENDING.pack(b"s", NUMBER[out.state], out.version, out.attempt, keep) + tail
     words = {
-        "state": NUMBER[out.state], "version": out.version, "delay": out.delay, "attempt": out.attempt,
-        "result": out.result, "value": out.value, "error": out.error, "reason": out.reason, "memo": out.memo,
-        "note": out.note, "after": out.after, "need": out.need, "slack": out.slack, "ran": out.ran,
-        "keep": out.keep, "reach": out.reach,
-    }  # fmt: skip
+        "state": NUMBER[out.state],
+        "version": out.version,
+        "delay": out.delay,
+        "attempt": out.attempt,
+        "result": out.result,
+        "value": out.value,
+        "error": out.error,
+        "reason": out.reason,
+        "memo": out.memo,
+        "note": out.note,
+        "after": out.after,
+        "need": out.need,
+        "slack": out.slack,
+        "ran": out.ran,
+        "keep": out.keep,
+        "reach": out.reach,
+    }
     return b"f" + encode(words)
 
 

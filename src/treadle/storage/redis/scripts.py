@@ -50,9 +50,16 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
 FUSED: Final = {"settle_claim": ("settle", "claim")}
 HANDS: Final = ("enqueue",)  # may make a claim for a worker that waits, and needs for it what a claim needs
 BEFORE: Final[dict[str, tuple[str, ...]]] = {  # what the verb begins with
-    "enqueue": ("part",), "store": ("part",), "walk": ("spot",), "tally": ("spot",), "ended": ("spot", "packs"),
-    "prune": ("packs",), "load": ("mark",), "move": ("mark",), "claim": ("spot",),
-}  # fmt: skip
+    "enqueue": ("part",),
+    "store": ("part",),
+    "walk": ("spot",),
+    "tally": ("spot",),
+    "ended": ("spot", "packs"),
+    "prune": ("packs",),
+    "load": ("mark",),
+    "move": ("mark",),
+    "claim": ("spot",),
+}
 
 
 BEHIND: Final[dict[str, tuple[str, ...]]] = {"claim": ("line",)}  # and what it goes on with

@@ -122,9 +122,13 @@ def _less(part: Claim, ask: Claim, rows: Sequence[Record]) -> Claim:
     taken: dict[str, int] = {}
     for row in rows:
         taken[row.job.task] = taken.get(row.job.task, 0) + 1
-    return replace(part, tasks={
-        task: (None if room is None else room - taken.get(task, 0), lease) for task, (room, lease) in ask.tasks.items()
-    })  # fmt: skip
+    return replace(
+        part,
+        tasks={
+            task: (None if room is None else room - taken.get(task, 0), lease)
+            for task, (room, lease) in ask.tasks.items()
+        },
+    )
 
 
 def _lines(words: Sequence[Any], ask: Claim) -> list[list[Spot]]:

@@ -62,9 +62,14 @@ class ShardedRedis:
     """
 
     def __init__(
-        self, url: str, *, shards: int, ns: str = "default", now: clock.Clock | None = None,
+        self,
+        url: str,
+        *,
+        shards: int,
+        ns: str = "default",
+        now: clock.Clock | None = None,
         spreads: Callable[[str], bool] = is_random,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not 1 < shards <= MOST:
             raise BadUrl(f"shards: expected 1 to {MOST}, found {shards}")
         self._hub = Hub()

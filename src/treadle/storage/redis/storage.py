@@ -93,9 +93,15 @@ class RedisStorage:
     """
 
     def __init__(
-        self, url: str, *, ns: str = "default", now: clock.Clock | None = None, shard: int = 0, shards: int = 1,
+        self,
+        url: str,
+        *,
+        ns: str = "default",
+        now: clock.Clock | None = None,
+        shard: int = 0,
+        shards: int = 1,
         hub: Hub | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9._:-]{1,100}", ns):
             raise BadUrl(f"ns: expected letters, digits, . _ : or -, found {ns!r}")
         self._now, self._ns, self._shards = now, ns, shards

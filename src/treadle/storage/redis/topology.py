@@ -26,10 +26,19 @@ CONNECT: Final = 5.0  # s
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
-OPTIONS: Final = frozenset({
-    "db", "client_name", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cert_reqs",
-    "ssl_check_hostname",
-})  # fmt: skip
+OPTIONS: Final = frozenset(
+    {
+        "db",
+        "client_name",
+        "ssl_ca_certs",
+        "ssl_ca_path",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_password",
+        "ssl_cert_reqs",
+        "ssl_check_hostname",
+    }
+)
 WATCHERS: Final = ("sentinel_username", "sentinel_password")
 
 Kind = type[Connection | SSLConnection | UnixDomainSocketConnection]

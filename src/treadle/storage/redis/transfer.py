@@ -72,18 +72,23 @@ def _carried(words: Sequence[bytes]) -> list[Carried]:
     for at in range(0, len(words), 5):
         job, row, held, behind, packed = words[at : at + 5]
         edges = decode_any(packed) if packed else ()
-        found.append(Carried(
-            record=record(job, row), holds_key=bool(held), behind=behind.decode() or None,
-            edges=tuple(Edge(up, version, open, soft) for up, open, soft, version in edges),
-        ))  # fmt: skip
+        found.append(
+            Carried(
+                record=record(job, row),
+                holds_key=bool(held),
+                behind=behind.decode() or None,
+                edges=tuple(Edge(up, version, open, soft) for up, open, soft, version in edges),
+            )
+        )
     return found
 
 
 def _facts(given: Sequence[LimitFacts]) -> list[tuple[str, str, bytes]]:
     return [
         (kind, name, encode(rule) if rule is not None else until_bytes(until))
-        for each in given for name, kind, rule, until in rows(each)
-    ]  # fmt: skip
+        for each in given
+        for name, kind, rule, until in rows(each)
+    ]
 
 
 async def _rates(db: Reader) -> tuple[Rate, ...]:

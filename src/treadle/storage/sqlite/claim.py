@@ -245,10 +245,21 @@ class Taking:
         plain, taken = self._plain, self.taken
         for (seq, _, version, attempt, lost, place, created_at, _), job in zip(page, jobs, strict=True):
             until = now + (job.lease or (tasks[job.task][1] if tasks is not None else None) or lease)
-            taken.append(Record(
-                job=job, version=version + 1, state=RUNNING, attempt=attempt, lost=lost, joined_at=place,
-                worker=worker, due_at=until, created_at=created_at, started_at=now, updated_at=now,
-            ))  # fmt: skip
+            taken.append(
+                Record(
+                    job=job,
+                    version=version + 1,
+                    state=RUNNING,
+                    attempt=attempt,
+                    lost=lost,
+                    joined_at=place,
+                    worker=worker,
+                    due_at=until,
+                    created_at=created_at,
+                    started_at=now,
+                    updated_at=now,
+                )
+            )
             if (until, flag) in plain:
                 plain[until, flag].append(seq)
             else:
@@ -277,8 +288,16 @@ class Taking:
         else:
             now, row = self.desk.now, self.desk.row(job.id)
             until = now + (job.lease or self._lease_of(job.task))
-            row = replace(row, version=row.version + 1, state=RUNNING, place=None, worker=self.ask.worker, due_at=until,
-                          started_at=now, updated_at=now)  # fmt: skip
+            row = replace(
+                row,
+                version=row.version + 1,
+                state=RUNNING,
+                place=None,
+                worker=self.ask.worker,
+                due_at=until,
+                started_at=now,
+                updated_at=now,
+            )
             self.desk.replaced(row)
             self._plain.setdefault((until, 0), []).append(seq)
             self.taken.append(row)
@@ -349,9 +368,16 @@ class Taking:
     def _lease(self, row: Record) -> Record:
         desk, now = self.desk, self.desk.now
         leased = replace(
-            row, version=row.version + 1, state=RUNNING, place=None, parked=None, worker=self.ask.worker,
-            due_at=now + (row.job.lease or self._lease_of(row.job.task)), started_at=now, updated_at=now,
-        )  # fmt: skip
+            row,
+            version=row.version + 1,
+            state=RUNNING,
+            place=None,
+            parked=None,
+            worker=self.ask.worker,
+            due_at=now + (row.job.lease or self._lease_of(row.job.task)),
+            started_at=now,
+            updated_at=now,
+        )
         desk.put(leased)
         if row.job.key_until == "started" and not keeps_key(row, now):
             desk.drop_key(row)

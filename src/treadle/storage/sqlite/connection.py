@@ -62,9 +62,14 @@ class Database:
     """One writing connection, one for looking, and the requests that wait for the next transaction."""
 
     def __init__(
-        self, path: str, now: clock.Clock, synchronous: str, merge: Callable[[Desk, Sequence[Any]], Steps],
-        committed: Callable[[set[str]], None], shared: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        now: clock.Clock,
+        synchronous: str,
+        merge: Callable[[Desk, Sequence[Any]], Steps],
+        committed: Callable[[set[str]], None],
+        shared: bool = False,
+    ) -> None:
         self.named = os.path.abspath(path)
         self.path = os.path.realpath(path)  # one lock and one wake folder, by whatever link the file is named
         self.now = now

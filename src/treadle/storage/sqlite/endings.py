@@ -25,10 +25,22 @@ def end(
     now = desk.now
     if not keeps_key(row, now):
         desk.drop_key(row)
-    desk.put(replace(
-        row, version=row.version + 1, state=state, reason=reason, error=error, place=None, parked=None, pending=0,
-        due_at=None, updated_at=now, ended_at=now, expires_at=expires_at(row, state, now, keep),
-    ))  # fmt: skip
+    desk.put(
+        replace(
+            row,
+            version=row.version + 1,
+            state=state,
+            reason=reason,
+            error=error,
+            place=None,
+            parked=None,
+            pending=0,
+            due_at=None,
+            updated_at=now,
+            ended_at=now,
+            expires_at=expires_at(row, state, now, keep),
+        )
+    )
     desk.endings.append((row.job.id, state))
     desk.call_in(row)
 

@@ -56,9 +56,12 @@ def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[
         kinds, numbers, bodies = dict[Kind, list[Any]](), dict[str, int](), list[Any]()
         for seq, job in enumerate(part, top + 1):
             kind = (
-                job.queue, job.task, (DOWN if job.id in waited else 0) | (LIMITS if job.limits else 0),
-                None if job.keep == KEEP else job.keep, None if job.keep_failed == KEEP_FAILED else job.keep_failed,
-            )  # fmt: skip
+                job.queue,
+                job.task,
+                (DOWN if job.id in waited else 0) | (LIMITS if job.limits else 0),
+                None if job.keep == KEEP else job.keep,
+                None if job.keep_failed == KEEP_FAILED else job.keep_failed,
+            )
             alike = kinds.get(kind)
             if alike is None:
                 alike = kinds[kind] = []
@@ -286,11 +289,22 @@ def _store(
     if simple and pending <= 0 and new.task:
         batch.add(_released(batch, new, after, slack, deadline_at, now), new.key)
         return
-    batch.add(Record(
-        job=new, version=0, state=State.WAITING, after=after, pending=pending, slack=slack, ran=new.ran,
-        due_at=first_moment(deadline_at if not new.ran else None, timeout_at), deadline_at=deadline_at,
-        created_at=now, updated_at=now,
-    ), new.key)  # fmt: skip
+    batch.add(
+        Record(
+            job=new,
+            version=0,
+            state=State.WAITING,
+            after=after,
+            pending=pending,
+            slack=slack,
+            ran=new.ran,
+            due_at=first_moment(deadline_at if not new.ran else None, timeout_at),
+            deadline_at=deadline_at,
+            created_at=now,
+            updated_at=now,
+        ),
+        new.key,
+    )
     if not simple:
         yield from batch.flush()
         if soft is not None:
@@ -309,9 +323,19 @@ def _released(
     else:
         place = batch.place(new, now)
     return Record(
-        job=new, version=0, state=READY, after=after, slack=slack, ran=new.ran, place=place, joined_at=place,
-        due_at=due, deadline_at=deadline_at, created_at=now, updated_at=now,
-    )  # fmt: skip
+        job=new,
+        version=0,
+        state=READY,
+        after=after,
+        slack=slack,
+        ran=new.ran,
+        place=place,
+        joined_at=place,
+        due_at=due,
+        deadline_at=deadline_at,
+        created_at=now,
+        updated_at=now,
+    )
 
 
 def enqueue(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:

@@ -135,9 +135,14 @@ def _open_to_look(path: str, lock: LockFile | None, why: str) -> Opened:
 
 def new_connection(path: str, kind: type[sqlite3.Connection] = Gathering) -> sqlite3.Connection:
     db = sqlite3.connect(
-        path, timeout=WAIT, isolation_level=None, check_same_thread=False, cached_statements=256,
-        uri=path.startswith("file:"), factory=kind,
-    )  # fmt: skip
+        path,
+        timeout=WAIT,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        uri=path.startswith("file:"),
+        factory=kind,
+    )
     try:
         db.execute("PRAGMA cache_size = -32768")
         db.execute("PRAGMA temp_store = MEMORY")

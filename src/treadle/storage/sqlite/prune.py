@@ -57,8 +57,15 @@ def _drop_limits(desk: Desk, past: str) -> Generator[InThread | None, Any, str]:
     """Partitions (`user:<id>`) come and go; each leaves its starts or its bucket."""
     (said,) = yield lambda: desk.ex(SQL["rates"], (past, LIMITS)).fetchone()
     found: list[tuple[str, float | None, float | None, float | None]] = from_json(said)
-    unused = [key for key, last, tokens, at in found if is_over(rule_for(desk.rules, key), Usage(
-        starts=[] if last is None else [(last, 1)], tokens=tokens, at=at or 0.0), desk.now)]  # fmt: skip
+    unused = [
+        key
+        for key, last, tokens, at in found
+        if is_over(
+            rule_for(desk.rules, key),
+            Usage(starts=[] if last is None else [(last, 1)], tokens=tokens, at=at or 0.0),
+            desk.now,
+        )
+    ]
     if unused:
         keys = text(unused)
         yield lambda: [desk.ex(SQL[name], (keys,)) for name in ("drop_starts", "drop_buckets")]

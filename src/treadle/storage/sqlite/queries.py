@@ -23,7 +23,7 @@ from treadle.storage.sqlite.rows import (
     from_json,
     record,
     text,
-)  # fmt: skip
+)
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import BY_IDS, BY_SEQS
 
@@ -110,8 +110,12 @@ class Search:
                 own = db.execute(SQL["spot"], (query.ahead_of,)).fetchone()
                 if own is None:
                     return [], 0 if query.count else None
-                self._and("j.place IS NOT NULL AND j.queue = ? AND (-j.rank, j.place, j.id) < (?, ?, ?)",
-                          own[0], -own[1], *own[2:])  # fmt: skip
+                self._and(
+                    "j.place IS NOT NULL AND j.queue = ? AND (-j.rank, j.place, j.id) < (?, ?, ?)",
+                    own[0],
+                    -own[1],
+                    *own[2:],
+                )
             total: int | None = None
             if query.count:
                 total = db.execute(f"SELECT count(*) FROM job j {self._clause()}", self._values).fetchone()[0]
@@ -148,10 +152,17 @@ def told(db: sqlite3.Connection, found: Sequence[Any], now: float) -> tuple[Coun
     made = []
     for queue, task, state, jobs, line, aside, first in found:
         place = places.get(first)
-        made.append(Count(
-            queue=queue, task=task, state=STATES[state], jobs=jobs, in_line=line, parked=aside,
-            oldest=None if place is None else max(0.0, now - place),
-        ))  # fmt: skip
+        made.append(
+            Count(
+                queue=queue,
+                task=task,
+                state=STATES[state],
+                jobs=jobs,
+                in_line=line,
+                parked=aside,
+                oldest=None if place is None else max(0.0, now - place),
+            )
+        )
     return tuple(sorted(made, key=lambda count: (count.queue, count.task, count.state)))
 
 

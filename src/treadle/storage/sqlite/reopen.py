@@ -118,11 +118,29 @@ def _reopen(desk: Desk, row: Record) -> None:
         desk.take_key(row.job.key, row.job.id)
     ran = row.job.ran or row.reason == CHILDREN
     deadline_at = None if row.job.deadline is None else desk.now + row.job.deadline
-    desk.put(replace(
-        row, version=row.version + 1, state=WAITING, ran=ran, attempt=0, lost=0, round=row.round + 1, worker=None,
-        result=None, value=None, error=None, reason=None, joined_at=None, deadline_at=deadline_at,
-        due_at=None if ran else deadline_at, started_at=None, ended_at=None, expires_at=None, updated_at=desk.now,
-    ))  # fmt: skip
+    desk.put(
+        replace(
+            row,
+            version=row.version + 1,
+            state=WAITING,
+            ran=ran,
+            attempt=0,
+            lost=0,
+            round=row.round + 1,
+            worker=None,
+            result=None,
+            value=None,
+            error=None,
+            reason=None,
+            joined_at=None,
+            deadline_at=deadline_at,
+            due_at=None if ran else deadline_at,
+            started_at=None,
+            ended_at=None,
+            expires_at=None,
+            updated_at=desk.now,
+        )
+    )
 
 
 def _recount(desk: Desk, id: str) -> Generator[None, None, None]:

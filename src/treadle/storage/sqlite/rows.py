@@ -102,20 +102,42 @@ def flags_of(job: NewJob) -> int:
 def more(row: Record) -> bool:
     """Whether a claim has to read more of this row than of a plain one."""
     return bool(
-        row.ran or row.after or row.pending or row.slack != 0 or row.round or row.memo
-        or row.deadline_at is not None or row.result is not None or row.value is not None
-        or row.error is not None or row.reason is not None or row.note is not None or row.parked is not None
-    )  # fmt: skip
+        row.ran
+        or row.after
+        or row.pending
+        or row.slack != 0
+        or row.round
+        or row.memo
+        or row.deadline_at is not None
+        or row.result is not None
+        or row.value is not None
+        or row.error is not None
+        or row.reason is not None
+        or row.note is not None
+        or row.parked is not None
+    )
 
 
 def is_plain(job: NewJob) -> bool:
     """Joins the line as it comes: its row is its place, and nothing beside it has to be written or asked. Limits are
     asked when it is claimed."""
     return not (
-        job.key is not None or job.after or job.delay > 0 or job.labels or job.lane is not None
-        or job.ran or job.aging or job.root is not None or job.parent is not None or job.deadline is not None
-        or job.lease is not None or job.slack != 0 or not job.task or job.nonce is not None or job.reach
-    )  # fmt: skip
+        job.key is not None
+        or job.after
+        or job.delay > 0
+        or job.labels
+        or job.lane is not None
+        or job.ran
+        or job.aging
+        or job.root is not None
+        or job.parent is not None
+        or job.deadline is not None
+        or job.lease is not None
+        or job.slack != 0
+        or not job.task
+        or job.nonce is not None
+        or job.reach
+    )
 
 
 def after_text(row: Record) -> str | None:
@@ -126,33 +148,123 @@ def inserted(row: Record, seq: int, flags: int, key: str | None) -> tuple[Any, .
     """The parameters of enqueue.sql `add_any`."""
     job = row.job
     return (
-        seq, job.id, job.queue, job.task, rank(job), flags, NUMBER[row.state], row.place, row.joined_at, row.due_at,
-        row.created_at, row.updated_at, row.ran, row.pending, row.slack, row.deadline_at,
+        seq,
+        job.id,
+        job.queue,
+        job.task,
+        rank(job),
+        flags,
+        NUMBER[row.state],
+        row.place,
+        row.joined_at,
+        row.due_at,
+        row.created_at,
+        row.updated_at,
+        row.ran,
+        row.pending,
+        row.slack,
+        row.deadline_at,
         None if job.keep == defaults.KEEP else job.keep,
         None if job.keep_failed == defaults.KEEP_FAILED else job.keep_failed,
-        key, job.lane, job.root, job.parent, after_text(row),
-    )  # fmt: skip
+        key,
+        job.lane,
+        job.root,
+        job.parent,
+        after_text(row),
+    )
 
 
 def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:
     """The parameters of unit_of_work.sql `put`."""
     return (
-        flags, NUMBER[row.state], row.version, row.pending, row.slack, row.ran, row.place, row.joined_at, row.due_at,
-        row.deadline_at, row.attempt, row.lost, row.worker, row.parked, row.result, row.value, row.error, row.reason,
-        row.note, row.round, row.started_at, row.updated_at, row.ended_at, row.expires_at, after_text(row), seq,
-    )  # fmt: skip
+        flags,
+        NUMBER[row.state],
+        row.version,
+        row.pending,
+        row.slack,
+        row.ran,
+        row.place,
+        row.joined_at,
+        row.due_at,
+        row.deadline_at,
+        row.attempt,
+        row.lost,
+        row.worker,
+        row.parked,
+        row.result,
+        row.value,
+        row.error,
+        row.reason,
+        row.note,
+        row.round,
+        row.started_at,
+        row.updated_at,
+        row.ended_at,
+        row.expires_at,
+        after_text(row),
+        seq,
+    )
 
 
 def record(columns: tuple[Any, ...], memo: tuple[tuple[str, str], ...] = ()) -> Record:
     """A row as read by FULL."""
-    (_, _, state, version, pending, slack, ran, place, joined_at, due_at, deadline_at, attempt, lost, worker, parked,
-     result, value, error, reason, note, round, created_at, started_at, updated_at, ended_at, expires_at, after,
-     body) = columns  # fmt: skip
+    (
+        _,
+        _,
+        state,
+        version,
+        pending,
+        slack,
+        ran,
+        place,
+        joined_at,
+        due_at,
+        deadline_at,
+        attempt,
+        lost,
+        worker,
+        parked,
+        result,
+        value,
+        error,
+        reason,
+        note,
+        round,
+        created_at,
+        started_at,
+        updated_at,
+        ended_at,
+        expires_at,
+        after,
+        body,
+    ) = columns
     job = decode(body)
     return Record(
-        job=job, version=version, state=STATES[state], after=job.after if after is None else tuple(from_json(after)),
-        pending=pending, slack=slack, ran=bool(ran), place=place, joined_at=joined_at, due_at=due_at,
-        deadline_at=deadline_at, attempt=attempt, lost=lost, worker=worker, parked=parked, result=result, value=value,
-        error=error, reason=reason, memo=memo, note=note, round=round, created_at=created_at, started_at=started_at,
-        updated_at=updated_at, ended_at=ended_at, expires_at=expires_at,
-    )  # fmt: skip
+        job=job,
+        version=version,
+        state=STATES[state],
+        after=job.after if after is None else tuple(from_json(after)),
+        pending=pending,
+        slack=slack,
+        ran=bool(ran),
+        place=place,
+        joined_at=joined_at,
+        due_at=due_at,
+        deadline_at=deadline_at,
+        attempt=attempt,
+        lost=lost,
+        worker=worker,
+        parked=parked,
+        result=result,
+        value=value,
+        error=error,
+        reason=reason,
+        memo=memo,
+        note=note,
+        round=round,
+        created_at=created_at,
+        started_at=started_at,
+        updated_at=updated_at,
+        ended_at=ended_at,
+        expires_at=expires_at,
+    )

@@ -95,23 +95,35 @@ def _some(desk: Desk, outcomes: Sequence[Outcome], limited: bool) -> Generator[N
 def _is_plain(out: Outcome) -> bool:
     """An ending and nothing else. Text with NUL goes the other way: SQLite's JSON ends a string there."""
     return (
-        out.state.final and not out.then and not out.memo and not out.ran and not out.reach
+        out.state.final
+        and not out.then
+        and not out.memo
+        and not out.ran
+        and not out.reach
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
         and (out.keep is None or float(out.keep).is_integer())
         and (out.error is None or "\0" not in out.error)
         and (out.result is None or "\0" not in out.result)
         and (out.value is None or "\0" not in out.value)
         and (out.note is None or "\0" not in out.note)
-    )  # fmt: skip
+    )
 
 
 def _is_success(out: Outcome) -> bool:
     """The commonest plain ending of all: it brings a result, or not even that."""
     return (
-        out.state is SUCCEEDED and not out.then and not out.memo and not out.ran and not out.reach and out.value is None
-        and out.error is None and out.reason is None and out.note is None and out.keep is None
+        out.state is SUCCEEDED
+        and not out.then
+        and not out.memo
+        and not out.ran
+        and not out.reach
+        and out.value is None
+        and out.error is None
+        and out.reason is None
+        and out.note is None
+        and out.keep is None
         and (out.result is None or "\0" not in out.result)
-    )  # fmt: skip
+    )
 
 
 def _end_plain(
@@ -131,9 +143,20 @@ def _end_plain(
     done = sum(_succeed(desk, version, attempt, slow, group) for (version, attempt), group in groups.items())
     if others:
         rows = [
-            (out.id, out.version, NUMBER[out.state], out.attempt, out.result, out.value, out.error, out.reason,
-             out.note, None if out.keep is None else int(out.keep)) for out in others
-        ]  # fmt: skip
+            (
+                out.id,
+                out.version,
+                NUMBER[out.state],
+                out.attempt,
+                out.result,
+                out.value,
+                out.error,
+                out.reason,
+                out.note,
+                None if out.keep is None else int(out.keep),
+            )
+            for out in others
+        ]
         done += desk.ex(SQL["end"], {"rows": text(rows), "now": desk.now, "slow": slow, **KEEPS}).rowcount
     if freed is not None:
         freed.give_back(desk)
@@ -231,10 +254,19 @@ def _circle(desk: Desk, out: Outcome, plan: enqueue.Plan) -> set[str]:
 
 def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan, circle: set[str]) -> Generator[None, None, None]:
     row = replace(
-        old, version=old.version + 1, attempt=out.attempt, result=out.result, value=out.value, error=out.error,
-        reason=out.reason, memo=_merged(desk, old, out.memo), note=out.note if out.note is not None else old.note,
-        updated_at=desk.now, ran=old.ran or out.ran, worker=None,
-    )  # fmt: skip
+        old,
+        version=old.version + 1,
+        attempt=out.attempt,
+        result=out.result,
+        value=out.value,
+        error=out.error,
+        reason=out.reason,
+        memo=_merged(desk, old, out.memo),
+        note=out.note if out.note is not None else old.note,
+        updated_at=desk.now,
+        ran=old.ran or out.ran,
+        worker=None,
+    )
     if out.state.final:
         row = replace(row, version=old.version, worker=old.worker if old.state is RUNNING else None)
         endings.end(desk, row, out.state, out.reason, out.error, out.keep)
@@ -256,8 +288,18 @@ def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan, circle: se
 def _wait(desk: Desk, row: Record, out: Outcome, after: tuple[str, ...]) -> Generator[None, None, None]:
     due = first_moment(None if row.ran else row.deadline_at, desk.now + out.delay if out.delay > 0 else None)
     desk.ex(DESK["unname_edges"], (row.job.id,))
-    desk.put(replace(row, state=WAITING, after=after, pending=needed(out.need, after), slack=out.slack,
-                     place=None, parked=None, due_at=due))  # fmt: skip
+    desk.put(
+        replace(
+            row,
+            state=WAITING,
+            after=after,
+            pending=needed(out.need, after),
+            slack=out.slack,
+            place=None,
+            parked=None,
+            due_at=due,
+        )
+    )
     yield from endings.watch_ups(desk, row.job.id, after)
 
 
@@ -304,8 +346,16 @@ def _beat(desk: Desk, hold: Hold, lease: float) -> bool:
     note = hold.note if hold.note is not None else row.note
     if note != row.note:
         desk.topics.add(f"job:{row.job.id}")
-    desk.put(replace(
-        row, state=RUNNING, place=None, parked=None, due_at=desk.now + (row.job.lease or lease),
-        memo=_merged(desk, row, hold.memo), note=note, updated_at=desk.now,
-    ))  # fmt: skip
+    desk.put(
+        replace(
+            row,
+            state=RUNNING,
+            place=None,
+            parked=None,
+            due_at=desk.now + (row.job.lease or lease),
+            memo=_merged(desk, row, hold.memo),
+            note=note,
+            updated_at=desk.now,
+        )
+    )
     return True

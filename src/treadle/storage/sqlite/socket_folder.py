@@ -114,5 +114,7 @@ def _check(path: str, found: os.stat_result, allowed: int, any_user: bool, users
         what = f"its mode is {mode & 0o777:04o}, expected {expected:04o} or less"
     else:
         return
-    raise Refused(f"{path} is not used to wake other processes: {what}. Delete it; until then processes look at the "
-                  "database five times a second")  # fmt: skip
+    raise Refused(
+        f"{path} is not used to wake other processes: {what}. Delete it; until then processes look at the "
+        "database five times a second"
+    )

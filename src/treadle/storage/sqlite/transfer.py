@@ -119,8 +119,9 @@ def _store(desk: Desk, fresh: Sequence[Carried], top: int) -> int:
     desk.sync()
     edges = [
         (up.up, each.record.job.id, up.version, up.open, up.soft, not up.soft and up.up in each.record.after)
-        for each in fresh for up in each.edges
-    ]  # fmt: skip
+        for each in fresh
+        for up in each.edges
+    ]
     desk.many(SQL["add_edge"], edges)
     desk.ex(DESK["mark_down"], (text(list({edge[0] for edge in edges})),))
     desk.forget_all()

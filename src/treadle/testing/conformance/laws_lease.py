@@ -75,9 +75,20 @@ async def test_law03_a_stale_outcome_changes_nothing(storage: Storage, clock: Ha
     await claim_one(storage, lease=1000)
     before = await row(storage, "a")
     stale = out(
-        old, type(before.state)(to), delay=7, attempt=4, result="1", value="2", error="e", reason="error",
-        memo=(("s", "1"),), note="n", then=(job("child"),), after=("up",) if to == WAITING else (), keep=5,
-    )  # fmt: skip
+        old,
+        type(before.state)(to),
+        delay=7,
+        attempt=4,
+        result="1",
+        value="2",
+        error="e",
+        reason="error",
+        memo=(("s", "1"),),
+        note="n",
+        then=(job("child"),),
+        after=("up",) if to == WAITING else (),
+        keep=5,
+    )
     settled = await refusal(storage, stale)
     assert settled.status == "stale"
     assert settled.reason
@@ -179,8 +190,14 @@ async def test_law03_an_outcome_assigns_all_it_says(storage: Storage, clock: Han
     await settle(storage, failed(a, attempt=3, result="1", value="2", error="e", reason="aborted", note="n"))
     a = await row(storage, "a")
     assert (a.state, a.attempt, a.result, a.value, a.error, a.reason, a.note) == (
-        FAILED, 3, "1", "2", "e", "aborted", "n",
-    )  # fmt: skip
+        FAILED,
+        3,
+        "1",
+        "2",
+        "e",
+        "aborted",
+        "n",
+    )
     assert (a.ended_at, a.place, a.due_at, a.pending) == (clock(), None, None, 0)
 
 
@@ -552,9 +569,19 @@ async def test_law10_an_outcome_is_applied_once(storage: Storage, to: str, delay
     await storage.enqueue([*jobs("a"), job("p", task="")])
     a = await claim_one(storage)
     outcome = out(
-        a, type(a.state)(to), delay=delay, attempt=2, result="1", value="2", error="e", reason="asked",
-        memo=(("s", "1"),), note="n", then=(job("child"),), after=("p",) if to == WAITING else (),
-    )  # fmt: skip
+        a,
+        type(a.state)(to),
+        delay=delay,
+        attempt=2,
+        result="1",
+        value="2",
+        error="e",
+        reason="asked",
+        memo=(("s", "1"),),
+        note="n",
+        then=(job("child"),),
+        after=("p",) if to == WAITING else (),
+    )
     await settle(storage, outcome)
     before = await storage.get(["a", "child", "p"])
     await settle(storage, outcome)

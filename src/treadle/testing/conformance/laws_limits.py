@@ -380,17 +380,22 @@ async def test_law08_no_rate_is_a_pause_too(storage: Storage) -> None:
 async def test_law08_many_limits_freed_at_once_let_in_as_many_as_each_has_room_for(storage: Storage) -> None:
     """Slots alone and with a rate, kept to the end or not, with a costly job among them."""
     rules = (
-        Limit("dear", slots=2), Limit("kept", slots=2, hold="ended"), Limit("paced", slots=2, rate=100, per=1.0),
+        Limit("dear", slots=2),
+        Limit("kept", slots=2, hold="ended"),
+        Limit("paced", slots=2, rate=100, per=1.0),
         Limit("plain", slots=2),
-    )  # fmt: skip
+    )
     await storage.set_limits(rules)
     await storage.enqueue([job(f"{rule.name}{n}", limits=((rule.name, 1),)) for rule in rules for n in range(2)])
     running = await claim(storage, 20)
     assert len(running) == 8
-    await storage.enqueue([
-        job(f"{rule.name}{n}", limits=((rule.name, 2 if rule.name == "dear" and n == 2 else 1),))
-        for rule in rules for n in range(2, 6)
-    ])  # fmt: skip
+    await storage.enqueue(
+        [
+            job(f"{rule.name}{n}", limits=((rule.name, 2 if rule.name == "dear" and n == 2 else 1),))
+            for rule in rules
+            for n in range(2, 6)
+        ]
+    )
     assert await claim(storage, 20) == []  # they step aside
     let_in = (
         ["dear2", "kept2", "kept3", "paced2", "paced3", "plain2", "plain3"],

@@ -399,12 +399,35 @@ async def test_more_an_empty_call_of_every_verb(storage: Storage) -> None:
 async def test_more_what_is_asked_is_what_is_stored(storage: Storage) -> None:
     """Every field of a job comes back as it was given."""
     asked = job(
-        "every.Field:1@x-_", task="pkg.mod:fn", payload='{"a":[1,2]}', queue="q", priority=-7, delay=1.5, key="t:k",
-        key_conflict="replace", key_window=9.5, key_until="started", after=("up",), need=1, slack=None,
-        wait_timeout=77.0, limits=(("tenant:a", 2), ("api", 1)), lane="lane", stride=0.25, aging=2.5, keep=100.0,
-        keep_failed=200.0, deadline=900.0, retry='{"attempts":3}', lease=12.5, labels=("x", "y"),
-        headers=(("h", "1"), ("i", "2")), root="r", parent="p", ran=True,
-    )  # fmt: skip
+        "every.Field:1@x-_",
+        task="pkg.mod:fn",
+        payload='{"a":[1,2]}',
+        queue="q",
+        priority=-7,
+        delay=1.5,
+        key="t:k",
+        key_conflict="replace",
+        key_window=9.5,
+        key_until="started",
+        after=("up",),
+        need=1,
+        slack=None,
+        wait_timeout=77.0,
+        limits=(("tenant:a", 2), ("api", 1)),
+        lane="lane",
+        stride=0.25,
+        aging=2.5,
+        keep=100.0,
+        keep_failed=200.0,
+        deadline=900.0,
+        retry='{"attempts":3}',
+        lease=12.5,
+        labels=("x", "y"),
+        headers=(("h", "1"), ("i", "2")),
+        root="r",
+        parent="p",
+        ran=True,
+    )
     [answered] = await storage.enqueue([asked])
     assert answered.job == asked
     assert (await row(storage, asked.id)).job == asked
@@ -428,8 +451,17 @@ async def test_more_any_text(storage: Storage, named: str) -> None:
     """Texts come back letter by letter: other scripts, emoji, quotes, line ends, separators (all but U+0000). A storage
     may refuse names that cannot be printed, as a server does."""
     text = WORDS + " \u001f\ufeff\u2028 \ue000\r\n\t"
-    new = job("a", payload=text, queue=named, task=named, lane=named, labels=(named,), key=named,
-              headers=((named, named),), limits=((named, 1),))  # fmt: skip
+    new = job(
+        "a",
+        payload=text,
+        queue=named,
+        task=named,
+        lane=named,
+        labels=(named,),
+        key=named,
+        headers=((named, named),),
+        limits=((named, 1),),
+    )
     try:
         await storage.enqueue([new])
     except BadOption:

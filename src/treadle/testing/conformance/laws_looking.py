@@ -135,11 +135,13 @@ async def test_more_how_many_stand_before_me_among_lanes(storage: Storage, clock
 
 async def test_more_filters_narrow(storage: Storage, clock: HandClock) -> None:
     """Each field by itself, and together all must hold."""
-    await storage.enqueue([
-        job("a", task="mail", queue="x", labels=("red", "blue")),
-        job("b", task="mail", queue="y", labels=("blue",), root="a", parent="a"),
-        job("c", task="fax", queue="x", root="a", parent="b"),
-    ])  # fmt: skip
+    await storage.enqueue(
+        [
+            job("a", task="mail", queue="x", labels=("red", "blue")),
+            job("b", task="mail", queue="y", labels=("blue",), root="a", parent="a"),
+            job("c", task="fax", queue="x", root="a", parent="b"),
+        ]
+    )
     clock.advance(10)
     await storage.enqueue([job("d", task="fax", queue="y", labels=("re",))])
     await run(storage, "d")

@@ -78,30 +78,61 @@ async def carry(source: Storage, target: Storage, step: int = 3) -> None:
 
 async def zoo(storage: Storage, clock: HandClock) -> None:
     """One of each kind: every state, every way to wait, every hold on something."""
-    await storage.set_limits([
-        Limit("one", slots=1), Limit("pace", rate=2, per=60), Limit("sip", rate=6, per=60, how="bucket", burst=2),
-        Limit("queue:shut", slots=0), Limit("kept", slots=1, hold="ended"),
-    ])  # fmt: skip
-    await storage.enqueue([
-        job("up"), job("bad"), job("parent"), job("a-run", limits=(("one", 1),), headers=(("a", "b"),)),
-        job("beside", limits=(("one", 1),)), job("kept-1", limits=(("kept", 1),)), job("kept-2", limits=(("kept", 1),)),
-        *jobs("pace-1 pace-2 pace-3", limits=(("pace", 1),)), *jobs("sip-1 sip-2 sip-3", limits=(("sip", 1),)),
-        job("once", key="k", labels=("red", "blue")), job("window", key="w", key_window=1000),
-        job("later", delay=50, priority=7), job("old", aging=2, priority=3), job("shut", queue="shut"),
-        job("lane-1", lane="x"), job("lane-2", lane="x"), job("lane-3", lane="y"), job("dies", deadline=70),
-        job("back"), job("lost"), job("promise", task=""), job("cancel"),
-    ])  # fmt: skip
-    await storage.enqueue([
-        job("fan", after=("up", "bad", "a-run"), need=2, slack=1), job("chain", after=("fan",)),
-        job("unknown", after=("nobody-yet",), wait_timeout=40), job("doomed", after=("bad",)),
-    ])  # fmt: skip
+    await storage.set_limits(
+        [
+            Limit("one", slots=1),
+            Limit("pace", rate=2, per=60),
+            Limit("sip", rate=6, per=60, how="bucket", burst=2),
+            Limit("queue:shut", slots=0),
+            Limit("kept", slots=1, hold="ended"),
+        ]
+    )
+    await storage.enqueue(
+        [
+            job("up"),
+            job("bad"),
+            job("parent"),
+            job("a-run", limits=(("one", 1),), headers=(("a", "b"),)),
+            job("beside", limits=(("one", 1),)),
+            job("kept-1", limits=(("kept", 1),)),
+            job("kept-2", limits=(("kept", 1),)),
+            *jobs("pace-1 pace-2 pace-3", limits=(("pace", 1),)),
+            *jobs("sip-1 sip-2 sip-3", limits=(("sip", 1),)),
+            job("once", key="k", labels=("red", "blue")),
+            job("window", key="w", key_window=1000),
+            job("later", delay=50, priority=7),
+            job("old", aging=2, priority=3),
+            job("shut", queue="shut"),
+            job("lane-1", lane="x"),
+            job("lane-2", lane="x"),
+            job("lane-3", lane="y"),
+            job("dies", deadline=70),
+            job("back"),
+            job("lost"),
+            job("promise", task=""),
+            job("cancel"),
+        ]
+    )
+    await storage.enqueue(
+        [
+            job("fan", after=("up", "bad", "a-run"), need=2, slack=1),
+            job("chain", after=("fan",)),
+            job("unknown", after=("nobody-yet",), wait_timeout=40),
+            job("doomed", after=("bad",)),
+        ]
+    )
     rows = {found.job.id: found for found in await claim(storage, 99, "default", "shut", lease=40)}
     await settle(
-        storage, done(rows["up"], result="1", memo=(("s", "t"),)), failed(rows["bad"]), done(rows["window"]),
+        storage,
+        done(rows["up"], result="1", memo=(("s", "t"),)),
+        failed(rows["bad"]),
+        done(rows["window"]),
         out(rows["parent"], WAITING, ran=True, then=(job("child", parent="parent", root="parent"),), after=("child",)),
-        back(rows["back"], attempt=1, error="boom", note="half"), back(rows["kept-1"], delay=9),
-        cancelled(rows["cancel"]), *(done(rows[id]) for id in ("pace-1", "sip-1")),
-    )  # fmt: skip
+        back(rows["back"], attempt=1, error="boom", note="half"),
+        back(rows["kept-1"], delay=9),
+        cancelled(rows["cancel"]),
+        *(done(rows[id]) for id in ("pace-1", "sip-1")),
+    )
     await beat(
         storage, hold(rows["a-run"], memo=(("step", "1"), ("two", "2")), note="busy"), hold(rows["once"]), lease=50
     )
@@ -269,9 +300,12 @@ async def test_more_while_it_is_filled_it_is_away(storage: Storage) -> None:
     a = await claim_one(storage)
     await movable(storage).set_mark(mark("filling"))
     refused: Sequence[Any] = (
-        storage.enqueue(jobs("x")), storage.claim(ask()), storage.settle([done(a)]), beat(storage, hold(a)),
+        storage.enqueue(jobs("x")),
+        storage.claim(ask()),
+        storage.settle([done(a)]),
+        beat(storage, hold(a)),
         storage.set_limits([Limit("one", slots=1)]),
-    )  # fmt: skip
+    )
     for each in refused:
         with pytest.raises(StorageUnavailable, match="filled"):
             await each
@@ -310,9 +344,12 @@ async def test_more_an_open_storage_is_like_any_other(storage: Storage, role: Ro
     ],
 )
 async def test_more_a_mark_is_fenced(
-    storage: Storage, another: Another, stored: tuple[Role, int, str, int], late: tuple[Role, int, str, int],
+    storage: Storage,
+    another: Another,
+    stored: tuple[Role, int, str, int],
+    late: tuple[Role, int, str, int],
     allowed: bool,
-) -> None:  # fmt: skip
+) -> None:
     """A run of the command that stood still cannot undo what later runs did: its mark and its rows are refused."""
     before, after = (mark(role, turn=turn, run=run, step=step) for role, turn, run, step in (stored, late))
     await movable(storage).set_mark(before)

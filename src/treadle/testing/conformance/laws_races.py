@@ -229,8 +229,10 @@ async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
 async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) -> None:
     """Each call is made twice, the second time over another connection: the end is as if each was made once."""
     other, chance = await connect(), random.Random(3)
-    specs = [job(f"j{n:02}", limits=(("api", 1),) if n % 3 else (), key=f"k{n % 7}" if n % 5 == 0 else None)
-             for n in range(40)]  # fmt: skip
+    specs = [
+        job(f"j{n:02}", limits=(("api", 1),) if n % 3 else (), key=f"k{n % 7}" if n % 5 == 0 else None)
+        for n in range(40)
+    ]
     await storage.set_limits([Limit("api", slots=4)])
     first = await storage.enqueue(specs)
     assert ids(await other.enqueue(specs)) == ids(first)
@@ -246,10 +248,11 @@ async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) 
             break
         runs.update(each.job.id for each in found)
         outcomes = [
-            back(each, attempt=1) if each.attempt == 0 and chance.random() < 0.3
+            back(each, attempt=1)
+            if each.attempt == 0 and chance.random() < 0.3
             else done(each, attempt=1, then=(job(f"{each.job.id}-then"),) if len(each.job.id) == 3 else ())
             for each in found
-        ]  # fmt: skip
+        ]
         await settle(storage, *outcomes)
         await settle(other, *outcomes)
     assert await unfinished(storage) == []

@@ -49,9 +49,20 @@ LONG: Final = "x" * (16 * 2**20 + 1)
 def odd_jobs() -> list[NewJob]:
     """For each field of a job each kind of value that is out of its range."""
     fields: list[tuple[str, Any]] = [
-        (name, value) for name in ("delay", "keep", "keep_failed", "aging", "key_window", "deadline", "wait_timeout",
-                                   "lease", "stride") for value in SPANS
-    ]  # fmt: skip
+        (name, value)
+        for name in (
+            "delay",
+            "keep",
+            "keep_failed",
+            "aging",
+            "key_window",
+            "deadline",
+            "wait_timeout",
+            "lease",
+            "stride",
+        )
+        for value in SPANS
+    ]
     fields += [("lease", 0.0), ("stride", 0.0), ("stride", 1001.0)]
     fields += [("priority", value) for value in (-32769, 32768, 2**62, 2**63, 2**80, -(2**80))]
     fields += [(name, value) for name in ("need", "slack") for value in COUNTS]
@@ -69,8 +80,12 @@ def odd_jobs() -> list[NewJob]:
     fields += [("after", (value,)) for value in IDS]
     fields += [("headers", (("a\x1b", "b"),)), ("headers", (("a", "b\x1b"),)), ("headers", (("a", "b" * 70_000),))]
     fields += [("payload", LONG), ("retry", "x" * (2**20 + 1))]
-    return [job("a", **{"wait_timeout": 9.0, name: value} if name == "after" else {name: value})
-            if name != "id" else job(value) for name, value in fields]  # fmt: skip
+    return [
+        job("a", **{"wait_timeout": 9.0, name: value} if name == "after" else {name: value})
+        if name != "id"
+        else job(value)
+        for name, value in fields
+    ]
 
 
 def _field(name: str, value: Any) -> dict[str, Any]:
@@ -82,9 +97,11 @@ def odd_changes() -> list[LimitChange]:
     rules += [Limit("a", rate=1, per=value) for value in (0.0, *SPANS)]
     rules += [Limit(name, slots=1) for name in NAMES]
     return [
-        *rules, *map(Declare, rules), *(make(name) for name in NAMES for make in (Pause, Resume)),
+        *rules,
+        *map(Declare, rules),
+        *(make(name) for name in NAMES for make in (Pause, Resume)),
         *(make("a", "held", value) for value in (nan, inf, 2**80) for make in (Pause, Resume)),
-    ]  # fmt: skip
+    ]
 
 
 def odd_outcomes(of: Any) -> list[Outcome]:
@@ -183,8 +200,10 @@ async def test_law08_a_stored_cost_below_one_counts_as_one(storage: Storage) -> 
     if not isinstance(storage, Movable):
         pytest.skip("rows cannot be put into this storage as they are")
     debts = [job(f"d{n}", limits=(("a", cost),)) for n, cost in enumerate((-1000, 0, -1))]
-    rows = [Carried(record=Record(job=debt, version=1, state=READY, place=float(n), joined_at=float(n)))
-            for n, debt in enumerate(debts)]  # fmt: skip
+    rows = [
+        Carried(record=Record(job=debt, version=1, state=READY, place=float(n), joined_at=float(n)))
+        for n, debt in enumerate(debts)
+    ]
     await storage.load(Load(tuple(rows)), Mark(role="filling", other="sqlite:///elsewhere.db", move="m1"))
     await storage.set_mark(Mark(role="arrived", other="sqlite:///elsewhere.db", move="m1"))
     await storage.set_limits([Limit("a", slots=2)])

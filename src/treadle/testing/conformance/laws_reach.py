@@ -48,10 +48,15 @@ def mine(id: str, **options: Any) -> NewJob:
 
 async def others(storage: Storage, *more: NewJob) -> None:
     """Jobs of another queue: one ready, one running, one ended, each with a key; and what else is given."""
-    await storage.enqueue([
-        *(job(f"other-{name}", queue=OTHERS, key=f"t {name}", payload='["secret"]', key_window=1e6)
-          for name in ("ended", "running", "ready")), *more,
-    ])  # fmt: skip
+    await storage.enqueue(
+        [
+            *(
+                job(f"other-{name}", queue=OTHERS, key=f"t {name}", payload='["secret"]', key_window=1e6)
+                for name in ("ended", "running", "ready")
+            ),
+            *more,
+        ]
+    )
     await run(storage, "other-ended", result='"secret"')
     await claim(storage, 1, OTHERS, ids=("other-running",), worker="theirs")
 

@@ -27,12 +27,24 @@ from treadle.testing.conformance.kit import (
 
 HALF = "\ud800"  # of a character of two halves
 NAMES: tuple[tuple[str, Any], ...] = (
-    ("id", "{}"), ("task", "{}"), ("queue", "{}"), ("key", "{}"), ("lane", "{}"), ("root", "{}"), ("parent", "{}"),
-    ("nonce", "{}"), ("labels", ("{}",)), ("limits", (("{}", 1),)), ("after", ("{}",)),
-)  # fmt: skip
+    ("id", "{}"),
+    ("task", "{}"),
+    ("queue", "{}"),
+    ("key", "{}"),
+    ("lane", "{}"),
+    ("root", "{}"),
+    ("parent", "{}"),
+    ("nonce", "{}"),
+    ("labels", ("{}",)),
+    ("limits", (("{}", 1),)),
+    ("after", ("{}",)),
+)
 TEXTS: tuple[tuple[str, Any], ...] = (
-    ("payload", '["{}"]'), ("retry", "{}"), ("headers", (("{}", "x"),)), ("headers", (("x", "{}"),)),
-)  # fmt: skip
+    ("payload", '["{}"]'),
+    ("retry", "{}"),
+    ("headers", (("{}", "x"),)),
+    ("headers", (("x", "{}"),)),
+)
 ODD_NAMES = ("\0", "k\0a", f"k{HALF}", "n" * 600)
 
 
@@ -105,8 +117,12 @@ async def test_law14_so_it_is_where_the_next_jobs_are_claimed_in_the_same_call(s
 async def test_more_a_heartbeat_with_a_text_that_cannot_be_kept_is_refused(storage: Storage, text: str) -> None:
     await storage.enqueue([job("a")])
     a = await claim_one(storage)
-    for worker in (Presence(worker=text), Presence(worker="w", host=text), Presence(worker="w", queues=(text,)),
-                   Presence(worker="w", tasks=(text,))):  # fmt: skip
+    for worker in (
+        Presence(worker=text),
+        Presence(worker="w", host=text),
+        Presence(worker="w", queues=(text,)),
+        Presence(worker="w", tasks=(text,)),
+    ):
         with pytest.raises(BadOption):
             await storage.heartbeat(worker, [], 30.0)
     if HALF in text:

@@ -302,8 +302,9 @@ async def test_law05_a_wait_that_lasts_too_long(storage: Storage, clock: HandClo
     clock.advance(1)
     await tend(storage)
     assert [(each.state, each.reason) for each in await storage.get(["a", "b"]) if each] == [
-        (FAILED, "expired"), (CANCELLED, "upstream"),
-    ]  # fmt: skip
+        (FAILED, "expired"),
+        (CANCELLED, "upstream"),
+    ]
     await storage.enqueue([job("x")])
     await run(storage, "x")
     assert await states(storage, "a b") == [FAILED, CANCELLED]

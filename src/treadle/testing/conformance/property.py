@@ -52,10 +52,14 @@ def agrees_with_memory(
     wanted = os.environ.get("TREADLE_EXAMPLES")
 
     @settings(
-        max_examples=int(wanted) if wanted else examples or EXAMPLES, derandomize=not wanted, deadline=None,
-        database=None, print_blob=False, suppress_health_check=list(HealthCheck),
+        max_examples=int(wanted) if wanted else examples or EXAMPLES,
+        derandomize=not wanted,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
-    )  # fmt: skip
+    )
     @given(st.lists(steps(), min_size=STEPS[0], max_size=STEPS[1]))
     def check(plan: list[Step]) -> None:
         asyncio.run(play(plan if adapt is None else [adapt(step) for step in plan], make))
@@ -87,8 +91,10 @@ def steps() -> Any:
     rules = st.lists(_rules(), min_size=1, max_size=2)
     asked = _asked()
     often = [
-        st.tuples(st.just("enqueue"), specs), st.tuples(st.just("claim"), asked), st.tuples(st.just("settle"), endings)
-    ]  # fmt: skip
+        st.tuples(st.just("enqueue"), specs),
+        st.tuples(st.just("claim"), asked),
+        st.tuples(st.just("settle"), endings),
+    ]
     return st.one_of(
         st.tuples(st.just("advance"), st.sampled_from([0.0, 11.0, 31.0, 0.5, 2.0, 5.0, 100.0])),
         *often,
@@ -239,11 +245,20 @@ class Pair:
 
     async def _beat(self, picked: list[tuple[int, int]], lease: float) -> None:
         held = [row for row in self.rows if row.worker is not None] or self.rows
-        holds = [
-            Hold(row.job.id, row.version - (how == 3), (("s", str(how)),) if how else (), "note" if how == 1 else None)
-            for n, how in picked
-            for row in held[n % len(held) :][:1]
-        ] if held else []  # fmt: skip
+        holds = (
+            [
+                Hold(
+                    row.job.id,
+                    row.version - (how == 3),
+                    (("s", str(how)),) if how else (),
+                    "note" if how == 1 else None,
+                )
+                for n, how in picked
+                for row in held[n % len(held) :][:1]
+            ]
+            if held
+            else []
+        )
         unique = {hold.id: hold for hold in holds}
         await self.both("heartbeat", Presence(worker="w"), list(unique.values()), lease)
 
@@ -294,9 +309,7 @@ class Pair:
         after = tuple(id for n in ups if (id := self._id(n)) != row.job.id) + tuple(new.id for new in then)
         if state is State.WAITING:
             words["after"] = tuple(dict.fromkeys(after))
-        return Outcome(
-            id=row.job.id, version=row.version - words.pop("behind", 0), state=state, then=then, **words
-        )  # fmt: skip
+        return Outcome(id=row.job.id, version=row.version - words.pop("behind", 0), state=state, then=then, **words)
 
     # asking both, and comparing
 

@@ -35,9 +35,14 @@ __all__ = [
 
 
 def check(
-    entries: Iterable[Entry], rows: Iterable[Record], limits: Sequence[LimitUse] = (), *, lease: float,
-    expected: Mapping[str, str | None] | None = None, waiting: Iterable[str] = (),
-) -> list[Violation]:  # fmt: skip
+    entries: Iterable[Entry],
+    rows: Iterable[Record],
+    limits: Sequence[LimitUse] = (),
+    *,
+    lease: float,
+    expected: Mapping[str, str | None] | None = None,
+    waiting: Iterable[str] = (),
+) -> list[Violation]:
     """What of this breaks a promise; an empty list: nothing.
 
     entries   of every process of the fleet, as `Recorder` and programs write them

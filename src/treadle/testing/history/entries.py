@@ -26,9 +26,25 @@ if TYPE_CHECKING:
     from treadle.core.model import NewJob
 
 What = Literal[
-    "asked", "stored", "refused", "claimed", "began", "ended", "settled", "step", "kept", "signal", "signalled",
-    "received", "act", "acted", "stalled", "crashed", "clock", "note",
-]  # fmt: skip
+    "asked",
+    "stored",
+    "refused",
+    "claimed",
+    "began",
+    "ended",
+    "settled",
+    "step",
+    "kept",
+    "signal",
+    "signalled",
+    "received",
+    "act",
+    "acted",
+    "stalled",
+    "crashed",
+    "clock",
+    "note",
+]
 """What an entry says.
 
 asked      a process is about to enqueue this job; `facts` of the spec, see `facts_of`

@@ -121,8 +121,11 @@ class Evidence:
         entries = [entry for entry in self.entries if entry.id in ids]
         actors = {entry.actor for entry in entries}
         began = entries[0].at if entries else 0.0
-        entries += [each for each in self.entries if not each.id and each.at >= began and
-                    (each.actor in actors or each.what == "clock")]  # fmt: skip
+        entries += [
+            each
+            for each in self.entries
+            if not each.id and each.at >= began and (each.actor in actors or each.what == "clock")
+        ]
         lines = [str(entry) for entry in ordered(entries)]
         for id in ids:
             row = self.rows.get(id)
@@ -141,7 +144,14 @@ def brief(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _shown(row: Record) -> str:
-    rest = {"result": row.result, "value": row.value, "error": row.error, "reason": row.reason, "worker": row.worker,
-            "parked": row.parked, "pending": row.pending or None}  # fmt: skip
+    rest = {
+        "result": row.result,
+        "value": row.value,
+        "error": row.error,
+        "reason": row.reason,
+        "worker": row.worker,
+        "parked": row.parked,
+        "pending": row.pending or None,
+    }
     words = " ".join(f"{name}={text!s:.120}" for name, text in rest.items() if text is not None)
     return f"{row.job.id}: {row.state} v{row.version} attempt {row.attempt} lost {row.lost} {words}".rstrip()

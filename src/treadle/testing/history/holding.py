@@ -116,8 +116,12 @@ def keys(it: Evidence) -> Iterator[Violation]:
                 continue
             if other.job.key_conflict == "replace" and _waited(it, one, other):
                 continue
-            yield it.violation("key", f"{one.job.id} and {other.job.id} held the key {key!r} at the same time",
-                               one.job.id, other.job.id)  # fmt: skip
+            yield it.violation(
+                "key",
+                f"{one.job.id} and {other.job.id} held the key {key!r} at the same time",
+                one.job.id,
+                other.job.id,
+            )
 
 
 def _waited(it: Evidence, one: Record, other: Record) -> bool:

@@ -29,9 +29,20 @@ if TYPE_CHECKING:
     from treadle.app import App
 
 __all__ = [
-    "ACTOR", "KINDS", "Actor", "Case", "Fault", "Found", "Kind", "Report", "SimulatedLoop", "Simulation",
-    "SimulationFailed", "Violation", "simulate",
-]  # fmt: skip
+    "ACTOR",
+    "KINDS",
+    "Actor",
+    "Case",
+    "Fault",
+    "Found",
+    "Kind",
+    "Report",
+    "SimulatedLoop",
+    "Simulation",
+    "SimulationFailed",
+    "Violation",
+    "simulate",
+]
 
 SHOWN = 3  # violations in a message
 
@@ -73,12 +84,23 @@ class SimulationFailed(TreadleError, AssertionError):
 
 
 def simulate(
-    app: App | Callable[[], App], scenario: Callable[[Simulation], Awaitable[Any]], *, seeds: int | Iterable[int] = 200,
-    invariants: Iterable[Callable[[Simulation], Any]] = (), workers: int = 3, concurrency: int = 2, size: int = 8,
-    faults: Sequence[Kind] = KINDS, most_faults: int = 6, lease: float = 5.0, patience: float = 3_600.0,
-    storage: Literal["memory", "sqlite"] = "memory", shrink: bool = True,
-    progress: Callable[[Report], Any] | None = None, options: Mapping[str, Any] | None = None,
-) -> Report:  # fmt: skip
+    app: App | Callable[[], App],
+    scenario: Callable[[Simulation], Awaitable[Any]],
+    *,
+    seeds: int | Iterable[int] = 200,
+    invariants: Iterable[Callable[[Simulation], Any]] = (),
+    workers: int = 3,
+    concurrency: int = 2,
+    size: int = 8,
+    faults: Sequence[Kind] = KINDS,
+    most_faults: int = 6,
+    lease: float = 5.0,
+    patience: float = 3_600.0,
+    storage: Literal["memory", "sqlite"] = "memory",
+    shrink: bool = True,
+    progress: Callable[[Report], Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Report:
     """Run the scenario under each seed, with a fleet of the app's workers and everything that can go wrong.
 
     app          the app, or a function that makes one for each seed
@@ -108,10 +130,15 @@ def simulate(
     make: Any = app
     with tempfile.TemporaryDirectory(prefix="treadle-simulation-") as folder:
         settings = Settings(
-            app=make if not hasattr(app, "tasks") else lambda: make, scenario=scenario, invariants=tuple(invariants),
-            concurrency=concurrency, lease=lease, patience=patience, options=dict(options or {}),
+            app=make if not hasattr(app, "tasks") else lambda: make,
+            scenario=scenario,
+            invariants=tuple(invariants),
+            concurrency=concurrency,
+            lease=lease,
+            patience=patience,
+            options=dict(options or {}),
             connect=_memory if storage == "memory" else _Files(Path(folder)),
-        )  # fmt: skip
+        )
         begun, done, runs, fallen = time.perf_counter(), 0, 0, 0
         for seed in range(seeds) if isinstance(seeds, int) else seeds:
             case = case_of(seed, size, workers, tuple(faults), most_faults, lease)

@@ -178,8 +178,9 @@ class Simulation:
         violations += [self._odd(context) for context in loop.errors if context["message"].startswith(CALLBACK)]
         if violations:
             return violations
-        found = check(loop.entries, self.rows, limits, lease=self._settings.lease, expected=self.expected,
-                      waiting=self.waiting)  # fmt: skip
+        found = check(
+            loop.entries, self.rows, limits, lease=self._settings.lease, expected=self.expected, waiting=self.waiting
+        )
         return found + self._broken()
 
     async def _life(self) -> tuple[LimitUse, ...]:
@@ -213,8 +214,11 @@ class Simulation:
 
     def _line_of(self, who: int) -> Line:
         line = Line()
-        line.faults = {int(each.at): each.kind for each in self.case.faults
-                       if each.who == who and each.kind in ("before", "lost", "twice")}  # fmt: skip
+        line.faults = {
+            int(each.at): each.kind
+            for each in self.case.faults
+            if each.who == who and each.kind in ("before", "lost", "twice")
+        }
         return line
 
     def _go_wrong(self) -> None:
@@ -318,9 +322,13 @@ class _Slot:
             actor.watch = self._step
         settings = self._sim._settings
         worker = self._worker = Worker(
-            self._sim.app, concurrency=settings.concurrency, lease=settings.lease, name=actor.name, grace=GRACE,
+            self._sim.app,
+            concurrency=settings.concurrency,
+            lease=settings.lease,
+            name=actor.name,
+            grace=GRACE,
             **settings.options,
-        )  # fmt: skip
+        )
         worker.pools.lend(CalledAtOnce())
         self._loop.start(actor, worker.start())
 

@@ -57,9 +57,13 @@ class OfEach:
 
 @contextmanager
 def borrowed(
-    app: App, network: Network, loop: SimulatedLoop, clock: Callable[[], float], chance: random.Random,
+    app: App,
+    network: Network,
+    loop: SimulatedLoop,
+    clock: Callable[[], float],
+    chance: random.Random,
     failed: Callable[[BaseException], None],
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """The app on that network, with ids that count; afterwards it is what it was."""
     for task in app.tasks.values():
         if task.kind == "process":
@@ -79,8 +83,14 @@ def borrowed(
             back.callback(setattr, target, name, getattr(target, name))
             setattr(target, name, value)
 
-        for name, value in {"url": None, "now": clock, "_clock": clock, "chance": chance.random, "_by_default": False,
-                            "_inline": Inline(app)}.items():  # fmt: skip
+        for name, value in {
+            "url": None,
+            "now": clock,
+            "_clock": clock,
+            "chance": chance.random,
+            "_by_default": False,
+            "_inline": Inline(app),
+        }.items():
             change(app, name, value)
         change(app, "_life", app._new_life(network))
         change(client, "_at_hand", app._life.at_hand)
@@ -128,8 +138,10 @@ def seeded(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
 
     random.seed(chance.random())
     vars_of: dict[Any, tuple[str, Any]] = {
-        os: ("urandom", noise), ThreadPoolExecutor: ("submit", at_once), time: ("perf_counter", elapsed),
-    }  # fmt: skip
+        os: ("urandom", noise),
+        ThreadPoolExecutor: ("submit", at_once),
+        time: ("perf_counter", elapsed),
+    }
     with ExitStack() as back:
         back.callback(random.setstate, before)
         for target, (name, value) in vars_of.items():

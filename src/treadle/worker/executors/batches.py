@@ -53,9 +53,12 @@ class Batches:
     """
 
     def __init__(
-        self, slots: Slots, threads: Callable[[], Threads], patient: bool = True,
+        self,
+        slots: Slots,
+        threads: Callable[[], Threads],
+        patient: bool = True,
         waits_for: Callable[[float], None] = lambda seconds: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._slots, self._threads, self._patient, self._waits_for = slots, threads, patient, waits_for
         self._loop = slots.loop
         self._open: dict[tuple[str, Hashable], Gathering] = {}
