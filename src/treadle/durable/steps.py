@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
@@ -44,14 +44,20 @@ from treadle.workflow.signals import (
     winner,
 )
 
-if TYPE_CHECKING:
-    from treadle.execution.context import Context
-
 log = logging.getLogger("treadle")
 
 IN_BATCH = object()  # the place of an item of a batch: its function runs for others too
 
 EARLY = 0.001  # s; what is left of a sleep below this is no reason to go to sleep again
+
+
+class DurableRun(Protocol):
+    """What durable code needs of the context of its run."""
+
+    record: Record
+    leaving: Outcome | None
+    began: float
+    place: object
 
 
 class Home(Protocol):
@@ -62,11 +68,11 @@ class Home(Protocol):
 
     def now(self) -> float: ...
     def codec(self, task: str) -> Codec | None: ...
-    async def save(self, run: Context) -> None: ...
+    async def save(self, run: DurableRun) -> None: ...
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]: ...
     async def store(self, job: NewJob) -> Record: ...
     async def settle(self, outcomes: Sequence[Outcome]) -> None: ...
-    async def call(self, run: Context, function: Callable[[], Any]) -> Any: ...
+    async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any: ...
 
 
 class Leave(BaseException):
@@ -80,7 +86,7 @@ class Stopped(BaseException):
 class Durable:
     """The durable code of one run."""
 
-    def __init__(self, run: Context, home: Home, codec: Codec | None) -> None:
+    def __init__(self, run: DurableRun, home: Home, codec: Codec | None) -> None:
         self.run, self.home = run, home
         self.memo = Memo(run.record.job.id, run.record.memo, home.sizes, run.place)
         self._codec = None if type(codec) is TaggedCodec else codec

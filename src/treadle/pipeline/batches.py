@@ -10,25 +10,23 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from treadle.errors import BadOption
 from treadle.execution.context import Context, current_batch, enter_batch
 from treadle.pipeline.handlers import Handler, arrived_after, goes_on
+from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel
 from treadle.serialization.call_codec import Signature, encode_foreign_call
 from treadle.tasks.batch import answers, item_function
-
-if TYPE_CHECKING:
-    from treadle.pipeline.pipeline import Pipeline
 
 
 class BatchHandler:
     """A function of a list of items, for a step or (`child`) for a child of one."""
 
-    def __init__(self, pipeline: Pipeline, step: Step, child: str, function: Handler) -> None:
+    def __init__(self, pipeline: PipelineJobs, step: Step, child: str, function: Handler) -> None:
         self._pipeline, self._step, self._child, self._function = pipeline, step, child, function
         self._name = pipeline.task_of(step.name, child)
         one = item_function(self._name, function)

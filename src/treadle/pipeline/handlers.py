@@ -17,6 +17,7 @@ from treadle.core.job import JobSpec, has_result
 from treadle.core.model import Record
 from treadle.errors import BadOption, BadResult
 from treadle.execution.context import current
+from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
 from treadle.policy.retry import Abort
 from treadle.serialization.call_codec import Signature, encode_foreign_call
@@ -27,7 +28,6 @@ from treadle.workflow.plan import Plan, root_of
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.pipeline.pipeline import Pipeline
 
 Handler = Callable[..., Any]
 
@@ -50,7 +50,7 @@ def chosen(function: Handler, name: str) -> Callable[[Mapping[str, Any]], dict[s
     return pick
 
 
-def step_function(pipeline: Pipeline, step: Step, function: Handler | None) -> Callable[..., Any]:
+def step_function(pipeline: PipelineJobs, step: Step, function: Handler | None) -> Callable[..., Any]:
     """The function of a step's task. Without a handler each child gets the whole state, once."""
     if function is None:
         if not step.children:
@@ -77,7 +77,7 @@ def step_function(pipeline: Pipeline, step: Step, function: Handler | None) -> C
     return run_here
 
 
-def end_function(pipeline: Pipeline) -> Callable[..., Any]:
+def end_function(pipeline: PipelineJobs) -> Callable[..., Any]:
     """The function of what stands behind the children of a last step: the state with what they came to."""
 
     async def end(travel: Travel) -> Any:
@@ -86,7 +86,7 @@ def end_function(pipeline: Pipeline) -> Callable[..., Any]:
     return end
 
 
-def child_function(pipeline: Pipeline, name: str, function: Handler) -> Callable[..., Any]:
+def child_function(pipeline: PipelineJobs, name: str, function: Handler) -> Callable[..., Any]:
     """The function of a child's task: its result is what the handler returns."""
     pick = chosen(function, f"{pipeline.name}.{name}")
     if inspect.iscoroutinefunction(function):
@@ -102,12 +102,12 @@ def child_function(pipeline: Pipeline, name: str, function: Handler) -> Callable
     return run_here
 
 
-def arrived(pipeline: Pipeline, travel: Travel) -> Coroutine[Any, Any, Travel]:
+def arrived(pipeline: PipelineJobs, travel: Travel) -> Coroutine[Any, Any, Travel]:
     """The state a step begins with: what the children of the step before came to is merged in."""
     return arrived_after(pipeline, travel, current().after)
 
 
-async def arrived_after(pipeline: Pipeline, travel: Travel, after: Sequence[str]) -> Travel:
+async def arrived_after(pipeline: PipelineJobs, travel: Travel, after: Sequence[str]) -> Travel:
     """The same for a job that waited for `after`."""
     if travel.from_step is None:
         return travel
@@ -126,7 +126,7 @@ def travel_of(app: App, row: Record) -> Travel:
     return payload if isinstance(payload, Travel) else msgspec.convert(payload, Travel)
 
 
-def goes_on(pipeline: Pipeline, step: Step, travel: Travel, answer: object) -> Any:
+def goes_on(pipeline: PipelineJobs, step: Step, travel: Travel, answer: object) -> Any:
     """What becomes of the run after a handler returned: the state in the end, or the jobs that follow."""
     told = _mapping(pipeline, step, answer)
     children = told.pop("children", None)
@@ -159,7 +159,7 @@ def _behind(step: Step, specs: list[JobSpec[Any, Any]], then: JobSpec[Any, Any])
     return flow([*specs, watch]).then(then)
 
 
-def _children(pipeline: Pipeline, step: Step, travel: Travel, children: object) -> list[JobSpec[Any, Any]]:
+def _children(pipeline: PipelineJobs, step: Step, travel: Travel, children: object) -> list[JobSpec[Any, Any]]:
     if children is None:
         return []
     if not isinstance(children, Mapping):
@@ -177,7 +177,7 @@ def _children(pipeline: Pipeline, step: Step, travel: Travel, children: object) 
     return specs
 
 
-def _mapping(pipeline: Pipeline, step: Step, answer: object) -> dict[str, Any]:
+def _mapping(pipeline: PipelineJobs, step: Step, answer: object) -> dict[str, Any]:
     """What a handler returned; nothing is nothing to merge."""
     if answer is None:
         return {}

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from treadle.core.model import Hold, NewJob, Outcome, Record
+from treadle.durable.steps import DurableRun
 from treadle.errors import StorageError
-from treadle.execution.context import Context, NotRunning
+from treadle.execution.context import NotRunning
 from treadle.execution.runner import AnyTask, Threads, in_thread
 from treadle.producer.client import Batcher
 from treadle.serialization.call_codec import Codec
@@ -59,7 +60,7 @@ class DurableHome:
         found = self._app.tasks.get(task)
         return None if found is None else found.signature._codec
 
-    async def save(self, run: Context) -> None:
+    async def save(self, run: DurableRun) -> None:
         """Store what this run remembers. Returns when it is stored; a run that is cut short, or whose job is another
         worker's by now, ends here."""
         pause = PAUSE
@@ -104,7 +105,7 @@ class DurableHome:
     async def settle(self, outcomes: Sequence[Outcome]) -> None:
         await self._answer(lambda: self._storage.settle(outcomes))
 
-    async def call(self, run: Context, function: Callable[[], Any]) -> Any:
+    async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any:
         """A plain function in a thread. If the run is cut short meanwhile, its answer is remembered all the same."""
         here = contextvars.copy_context()
         return await in_thread(self._threads(), lambda: here.run(function), run.record.job.task, lambda: True)

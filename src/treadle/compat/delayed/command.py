@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from treadle.compat.delayed.delivery import DeliveryFailed, Parcel, parcel
+from treadle.compat.delayed.parcel import DeliveryFailed, Parcel, parcel
 from treadle.errors import BadOption
 
 KEPT: Final = 65_536  # bytes of stdout that become the job's result: the last ones

@@ -5,28 +5,23 @@ Without it a program in another language could post delayed jobs and never get o
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from treadle.compat.delayed.ids import name_of
+from treadle.compat.delayed.parcel import parcel
 from treadle.core import defaults
-from treadle.errors import BadOption, TreadleError
+from treadle.errors import BadOption
 from treadle.execution.context import current
 
 if TYPE_CHECKING:
     from treadle.app import App
 
 TIMEOUT = 30.0  # s one delivery may take
-
-
-class DeliveryFailed(TreadleError):
-    """The other side did not take the job: a counted failure, tried again with back-off."""
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -44,34 +39,6 @@ class Delivery(Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
     timeout: float = TIMEOUT
     environment: tuple[str, ...] = ()
-
-
-class Parcel(NamedTuple):
-    """The job that is delivered now. The sender chose its body only: a shell may compute with the rest."""
-
-    name: (
-        str  # 26 characters, or an id of the sender's with all but letters, digits, `.`, `_`, `-` and `~` percent-coded
-    )
-    due: str  # seconds since 1970, a finite number
-    attempt: str
-    body: bytes
-    is_text: bool
-
-
-def parcel(payload: Any) -> Parcel:
-    """From within the run of a delayed job. A text is delivered as that text, anything else as JSON."""
-    here, is_text = current(), isinstance(payload, str)
-    body = payload.encode() if is_text else msgspec.json.encode(payload)
-    due = _seconds(here.headers.get("dueTime"), here.record.joined_at or here.record.created_at)
-    return Parcel(quote(name_of(here.id), safe=""), due, str(here.attempt), body, is_text)
-
-
-def _seconds(asked: str | None, otherwise: float) -> str:
-    try:
-        found = float(asked or otherwise)
-    except ValueError:
-        found = otherwise
-    return repr(found if math.isfinite(found) else otherwise)
 
 
 def deliver(app: App, delivery: Delivery) -> None:

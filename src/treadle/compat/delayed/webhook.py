@@ -15,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 import yarl
 
-from treadle.compat.delayed.delivery import DeliveryFailed, parcel
+from treadle.compat.delayed.parcel import DeliveryFailed, parcel
 from treadle.core import clock
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import BadOption
