@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from treadle import config
 from treadle.admin.dead import Dead
-from treadle.admin.event_feed import Following
+from treadle.admin.event_feed import EventFeed
 from treadle.admin.jobs import Jobs
 from treadle.admin.known_names import Names, without_rule
-from treadle.admin.limit_holds import Holds
+from treadle.admin.limit_holds import LimitHolds
 from treadle.admin.limits import Limits
 from treadle.admin.moved_looks import Moved
-from treadle.admin.orphaned_workflows import Orphans
+from treadle.admin.orphaned_workflows import OrphanedWorkflows
 from treadle.admin.queues import Queues
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import clock as clocks
@@ -54,8 +54,8 @@ from treadle.sync import Portal
 from treadle.tasks.batch import BatchDecorator, BatchTask
 from treadle.tasks.options import HasId, Options, Seconds, Sizes, When, name_of
 from treadle.tasks.reducers import Reducer
-from treadle.tasks.task import Computed, Kind, Maker, Stub, Task, own_limit
-from treadle.worker.inline import Inline
+from treadle.tasks.task import Computed, JobFactory, Kind, Stub, Task, own_limit
+from treadle.worker.inline import InlineWorker
 from treadle.workflow.enqueue_args import SENDING, flatten, waiting
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         self._codec = codec
         if codec is not None:
             codecs.probe(codec)
-        self._inline = Inline(self)
+        self._inline = InlineWorker(self)
         self._life = self._new_life(storage)
         self.client: Client = Client(self._opened, self._life.at_hand, self.bound, self.emitter, self.tasks)
         self.client.layers = self.layers
         self.client.run_now = self._run_inline
         self.retry = retry or Retry()
         self.new_id: IdFactory = ids or UuidV7()
-        self._maker = Maker(self.client, self.new_id, self.now, self.retry, self.sizes)
+        self._maker = JobFactory(self.client, self.new_id, self.now, self.retry, self.sizes)
         self.reducers: dict[str, Reducer] = self._maker.reducers
         self.sync = Portal(self)
         names = Names(self._opened, self.tasks)
@@ -150,8 +150,8 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
             self._moved,
         )
         self.own = self.schedules.tasks
-        self.own[HOLD] = Holds(self.limits).task
-        self._orphans = Orphans(self._opened, self.emitter)
+        self.own[HOLD] = LimitHolds(self.limits).task
+        self._orphans = OrphanedWorkflows(self._opened, self.emitter)
         self.client.orphans = self._orphans
 
     # --- declaring tasks
@@ -431,7 +431,7 @@ class App(Awaited, call="app", more={"close": "app.sync.close()"}):
         everywhere  those of all processes on this storage instead, told from their rows: about jobs only, the latest
                     state of each; of two changes between two looks, at most a second apart, the later one
         """
-        return Following(self._opened, self.now).stream() if everywhere else self.emitter.stream()
+        return EventFeed(self._opened, self.now).stream() if everywhere else self.emitter.stream()
 
     def middleware(self, layer: Any) -> Any:
         """Add a Middleware (class or instance) inside those added before; answers what it was given."""

@@ -13,7 +13,7 @@ from treadle.core.model import State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock, drain
 from treadle.worker.redrive import Redriver
-from treadle.worker.state import Slots
+from treadle.worker.state import WorkerState
 
 
 def failing(app: App) -> tuple[Any, list[int], list[bool]]:
@@ -74,7 +74,7 @@ async def test_who_waits_for_a_retried_job_waits_again(app: App) -> None:
 
 
 def redriver(app: App, storage: Storage, clock: HandClock, rule: Redrive) -> Redriver:
-    return Redriver(rule, Slots("w", 1), storage, ["default"], lambda: app.tasks, clock)
+    return Redriver(rule, WorkerState("w", 1), storage, ["default"], lambda: app.tasks, clock)
 
 
 async def test_redrive_comes_later_each_time_and_not_for_ever(app: App, storage: Storage, clock: HandClock) -> None:
@@ -122,7 +122,7 @@ async def test_jobs_this_worker_could_not_run_are_left(app: App, storage: Storag
     await f.enqueue(2)
     await drain(app)
     clock.advance(1000)
-    other = Redriver(Redrive(), Slots("w", 1), storage, ["default"], tuple, clock)
+    other = Redriver(Redrive(), WorkerState("w", 1), storage, ["default"], tuple, clock)
     assert await other.look() == 0
     assert await redriver(app, storage, clock, Redrive()).look() == 1
 

@@ -21,7 +21,7 @@ from treadle.core.job import Job
 from treadle.core.model import Claim, Limit
 from treadle.errors import BadSession, NestedTransaction
 from treadle.storage.sqlite import SqliteStorage
-from treadle.storage.sqlite.run_transaction import OwnTransaction
+from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.tasks.options import Key
 
 ONCE = Retry(attempts=1)
@@ -376,9 +376,9 @@ async def test_a_commit_whose_answer_is_lost(
     app: App, path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
     """The row says what became of it: it is not done twice, nor said to be done when it is not."""
-    real, calls = OwnTransaction.commit, []
+    real, calls = RunTransaction.commit, []
 
-    async def commit(self: OwnTransaction) -> None:
+    async def commit(self: RunTransaction) -> None:
         calls.append(applied)
         if len(calls) > 1:
             return await real(self)
@@ -386,7 +386,7 @@ async def test_a_commit_whose_answer_is_lost(
             await real(self)
         raise StorageUnavailable("pulled the plug")
 
-    monkeypatch.setattr(OwnTransaction, "commit", commit)
+    monkeypatch.setattr(RunTransaction, "commit", commit)
     monkeypatch.setattr("treadle.worker.commit.AGAIN", 0.001)
 
     @app.task

@@ -19,8 +19,8 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.faults import Fault, Faulty, Script, before, bursts, held, lost, twice
-from treadle.worker.state import Run, Slots
-from treadle.worker.upkeep import Keeper
+from treadle.worker.state import RunningJob, WorkerState
+from treadle.worker.upkeep import Upkeep
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 LEASE = 0.03  # s; a heartbeat every 10 ms, and no lease ever runs out by itself under a clock moved by hand
@@ -252,7 +252,7 @@ async def test_a_claim_asked_again_says_what_is_held_by_then(inner: Storage) -> 
 async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner: Storage) -> None:
     """The answer to the settling of the first run is lost, and the job is here again: a heartbeat names it once."""
     it = Scene(inner)
-    slots = Slots("w", 2)
+    slots = WorkerState("w", 2)
     row = Record(job=NewJob(id="x", task="double"), version=1, state=State.RUNNING)
     older, newer = (_run(it, row, version) for version in (1, 3))
     slots.settling[0] = [(older, Outcome(id="x", version=1, state=State.READY))]
@@ -266,14 +266,14 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
             if claimed.version == 1:
                 await inner.settle([Outcome(id="x", version=1, state=State.READY)])
         assert claimed.version == newer.record.version
-        await Keeper(slots, inner, it.app.emitter, ["default"], 30.0).beat_once()
+        await Upkeep(slots, inner, it.app.emitter, ["default"], 30.0).beat_once()
     assert newer.context.why is None
 
 
-def _run(it: Scene, row: Record, version: int) -> Run:
+def _run(it: Scene, row: Record, version: int) -> RunningJob:
     record = replace(row, version=version)
     rules = judge.rules_for(record, it.double.retry, None, 3)
-    return Run(record, it.double, Context(record, "w", lambda: None), rules, 0.0)
+    return RunningJob(record, it.double, Context(record, "w", lambda: None), rules, 0.0)
 
 
 async def test_an_inline_claim_whose_answer_is_lost(scene: Make) -> None:

@@ -43,8 +43,8 @@ from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
 from treadle.errors import BadArgument, BadCodec, BadResult, BadTask
 from treadle.serialization.call_codec import (
+    CallCodec,
     RemoteError,
-    Signature,
     TaggedCodec,
     Unstorable,
     decode_any,
@@ -158,14 +158,14 @@ def label(part: object) -> str:
     return re.sub(r" at 0x[0-9a-f.]+", "", ascii(short(part, 40)))
 
 
-def one(hint: Any) -> Signature:
+def one(hint: Any) -> CallCodec:
     """A task of one parameter, `x`, and a result, of that type."""
 
     def task(x):
         return x
 
     task.__annotations__ = {"x": hint, "return": hint}
-    return Signature("a.task", task)
+    return CallCodec("a.task", task)
 
 
 def alike(a: Any, b: Any) -> bool:
@@ -252,7 +252,7 @@ def test_values_come_back_with_their_types() -> None:
     assert type(through(int, Level.LOW)) is int
     assert through(datetime, MOMENT.replace(tzinfo=PARIS)).utcoffset() == timedelta(hours=1)
     assert math.isnan(through(Point, Point(1, math.nan)).y)
-    mixed = Signature("a.task", two)
+    mixed = CallCodec("a.task", two)
     assert mixed.decode_call(mixed.encode_call((Mode.FAST, math.nan), {}))[0][0] == "fast"
 
 
@@ -350,23 +350,23 @@ def test_a_message_as_the_documentation_shows_it() -> None:
     def mail(to: str) -> None: ...
 
     with pytest.raises(BadArgument, match=r"^mail.send: parameter 'to' expected str, got int \(42\)$"):
-        Signature("mail.send", mail).encode_call((42,), {})
+        CallCodec("mail.send", mail).encode_call((42,), {})
 
 
 def test_all_kinds_of_parameters() -> None:
-    task = Signature("mail.send", send)
+    task = CallCodec("mail.send", send)
     call = ("a", "b", 1, 2), {"at": MOMENT, "x": b"1", "to": b"2", "$t": b"3"}
     assert task.decode_call(task.encode_call(*call)) == call
     text = task.encode_call(("a",), {"body": "b", "at": MOMENT})
     assert json.loads(text) == {"args": ["a", "b"], "kwargs": {"at": MOMENT.isoformat()}}
     assert task.decode_call(text) == (("a", "b"), {"at": MOMENT})
     assert task.decode_call(task.encode_call(("a", "b", 1), {"at": MOMENT, "urgent": True}))[1]["urgent"] is True
-    text = Signature("few", few).encode_call((), {"b": 5, "a": 1})
+    text = CallCodec("few", few).encode_call((), {"b": 5, "a": 1})
     assert text == "[1,5]"
-    assert Signature("few", few).encode_call((1,), {"c": 1}) == '{"args":[1],"kwargs":{"c":1}}'
-    assert Signature("few", few).decode_call('{"kwargs":{"c":1,"a":3}}') == ((3,), {"c": 1})
-    assert Signature("none", lambda: None).encode_call((), {}) == "[]"
-    assert Signature("none", lambda: None).decode_call(" [ ] ") == ((), {})
+    assert CallCodec("few", few).encode_call((1,), {"c": 1}) == '{"args":[1],"kwargs":{"c":1}}'
+    assert CallCodec("few", few).decode_call('{"kwargs":{"c":1,"a":3}}') == ((3,), {"c": 1})
+    assert CallCodec("none", lambda: None).encode_call((), {}) == "[]"
+    assert CallCodec("none", lambda: None).decode_call(" [ ] ") == ((), {})
 
 
 @pytest.mark.parametrize(
@@ -383,25 +383,25 @@ def test_all_kinds_of_parameters() -> None:
 )
 def test_a_call_that_does_not_bind(args: Any, kwargs: Any, name: str, problem: str) -> None:
     with pytest.raises(BadArgument) as caught:
-        Signature("mail.send", send).encode_call(args, kwargs)
+        CallCodec("mail.send", send).encode_call(args, kwargs)
     assert caught.value.parameter == name
     assert problem in str(caught.value)
 
 
 def test_too_many_and_unknown() -> None:
     with pytest.raises(BadArgument, match="at most 3 positional arguments, got 4"):
-        Signature("few", few).encode_call((1, 2, 3, 4), {})
+        CallCodec("few", few).encode_call((1, 2, 3, 4), {})
     with pytest.raises(BadArgument, match=r"'d' is not one of its parameters \(a, b, c\)"):
-        Signature("few", few).encode_call((1,), {"d": 4})
+        CallCodec("few", few).encode_call((1,), {"d": 4})
 
 
 def test_the_first_argument_may_come_later() -> None:
-    task = Signature("few", few)
+    task = CallCodec("few", few)
     text = task.encode_call((), {"b": 5}, first_later=True)
     assert text == "[5]"
     assert task.decode_call(text, first=1) == ((1, 5), {})
     assert task.decode_call(task.encode_call((), {}, first_later=True), first=1) == ((1,), {})
-    assert Signature("s", lambda *many: None).decode_call("[2]", first=1) == ((1, 2), {})
+    assert CallCodec("s", lambda *many: None).decode_call("[2]", first=1) == ((1, 2), {})
     with pytest.raises(BadArgument, match="'a' expected int, got str"):
         task.decode_call(text, first="x")
     with pytest.raises(BadArgument, match="'a' is given here"):
@@ -411,7 +411,7 @@ def test_the_first_argument_may_come_later() -> None:
     with pytest.raises(BadArgument, match="at most 2"):
         task.encode_call((1, 2, 3), {}, first_later=True)
     with pytest.raises(BadArgument, match="pass_result=False"):
-        Signature("n", lambda: None).encode_call((), {}, first_later=True)
+        CallCodec("n", lambda: None).encode_call((), {}, first_later=True)
     assert one(Point).decode_call("[]", first={"x": 1}) == ((Point(1),), {})
     assert one(datetime).decode_call("[]", first=MOMENT.isoformat()) == ((MOMENT,), {})
     assert one(int).decode_call("[]", first=None if False else 4) == ((4,), {})
@@ -428,7 +428,7 @@ def absent(x: Nothing) -> int: ...
 def absent_result(x: int) -> Nothing: ...
 
 
-EARLY = Signature("ahead", ahead)
+EARLY = CallCodec("ahead", ahead)
 
 
 @dataclasses.dataclass
@@ -442,8 +442,8 @@ def test_forward_references() -> None:
     assert EARLY.decode_call(text) == ((Later(1), [Later(2)]), {})
     assert EARLY.decode_result(EARLY.encode_result(Later(3))) == Later(3)
     with pytest.raises(BadTask, match="Nothing"):
-        Signature("absent", absent).encode_call((1,), {})
-    task = Signature("absent", absent_result)
+        CallCodec("absent", absent).encode_call((1,), {})
+    task = CallCodec("absent", absent_result)
     assert task.decode_result(task.encode_result((1, task.encode_call((1,), {})))) == (1, "[1]")
 
 
@@ -462,7 +462,7 @@ class Caller:
     ],
 )
 def test_other_callables(function: Any) -> None:
-    task = Signature("c", function)
+    task = CallCodec("c", function)
     assert task.decode_call(task.encode_call((1,), {})) == ((1,), {})
 
 
@@ -470,11 +470,11 @@ def test_a_function_that_cannot_be_read() -> None:
     def wrong(x: "1 +") -> None: ...  # noqa: F722
 
     with pytest.raises(BadTask):
-        Signature("w", wrong)
+        CallCodec("w", wrong)
 
 
 def test_results() -> None:
-    task = Signature("s", few)
+    task = CallCodec("s", few)
     assert task.decode_result(task.encode_result(None)) is None
     with pytest.raises(BadResult, match=r"^s: the result expected None, got int \(1\)$"):
         task.encode_result(1)
@@ -484,7 +484,7 @@ def test_results() -> None:
         one(int).decode_result('"x"')
     with pytest.raises(BadResult):
         one(list[date | datetime]).decode_result('{"$t":"tuple","v":"x"}')
-    free = Signature("f", lambda x: x)
+    free = CallCodec("f", lambda x: x)
     assert same(free.decode_result(free.encode_result({"a": (1, MOMENT)})), {"a": (1, MOMENT)})
     assert one(Point).decode_result('{"x":1}') == Point(1)
     assert decode_any(one(Point | Circle).encode_result(Point(1))) == {"x": 1, "y": 0.0}
@@ -607,7 +607,7 @@ def test_foreign_texts_that_fit() -> None:
     with pytest.raises(BadArgument, match=r"parameter 'x' at \[1\] expected int, got str"):
         one(list[int]).decode_call('[[1,"a"]]')
     with pytest.raises(BadArgument, match=r"parameter 'at' (expected datetime|invalid RFC)"):
-        Signature("mail.send", send).decode_call('{"args":["a","b"],"kwargs":{"at":"now"}}')
+        CallCodec("mail.send", send).decode_call('{"args":["a","b"],"kwargs":{"at":"now"}}')
 
 
 def test_foreign_texts_are_held_to_annotations_that_no_decoder_knows() -> None:
@@ -615,7 +615,7 @@ def test_foreign_texts_are_held_to_annotations_that_no_decoder_knows() -> None:
 
     def price(net: Decimal | int, gross: Decimal | int = 0) -> None: ...
 
-    task = Signature("price", price)
+    task = CallCodec("price", price)
     assert task.decode_call("[7]") == ((7,), {})
     assert task.decode_call("[7,8]") == ((7, 8), {})
     assert one(Decimal | int).decode_call("[7]") == ((7,), {})
@@ -634,8 +634,8 @@ def test_calls_to_tasks_that_are_not_installed() -> None:
     assert encode_foreign_call((), {}) == "[]"
     assert encode_foreign_call((1, "a"), {}) == '[1,"a"]'
     call = ("a", "b", 1), {"at": MOMENT, "x": b"y", "$t": b"z"}
-    assert Signature("mail.send", send).decode_call(encode_foreign_call(*call)) == call
-    assert Signature("m", send).decode_call(
+    assert CallCodec("mail.send", send).decode_call(encode_foreign_call(*call)) == call
+    assert CallCodec("m", send).decode_call(
         encode_foreign_call((), {"at": MOMENT.isoformat(), "body": "b"} | {}).replace('"args":[]', '"args":["a"]')
     ) == (("a", "b"), {"at": MOMENT})
     assert one(Point).decode_call(encode_foreign_call(({"x": 1, "y": math.inf},), {})) == ((Point(1, math.inf),), {})
@@ -750,7 +750,7 @@ def test_probing_a_codec() -> None:
 
 
 def test_a_signature_with_a_codec() -> None:
-    task = Signature("mail.send", send, codec=Hex())
+    task = CallCodec("mail.send", send, codec=Hex())
     call = ("a", "b", 1), {"at": MOMENT}
     text = task.encode_call(*call)
     assert bytes.fromhex(text)
@@ -765,16 +765,16 @@ def test_a_signature_with_a_codec() -> None:
             task.decode_call(wrong)
     with pytest.raises(BadResult):
         task.decode_result("zz")
-    few_hex = Signature("few", few, codec=Hex())
+    few_hex = CallCodec("few", few, codec=Hex())
     assert few_hex.decode_call(few_hex.encode_call((), {"b": 3}, first_later=True), first=1) == ((1, 3), {})
     assert few_hex.decode_call(few_hex.encode_call((1,), {})) == ((1,), {})
 
     def untyped(x) -> Any: ...
 
     with pytest.raises(BadArgument, match="was refused by"):
-        Signature("u", untyped, codec=Bare()).encode_call(({1},), {})
+        CallCodec("u", untyped, codec=Bare()).encode_call(({1},), {})
     with pytest.raises(BadResult, match="cannot be stored"):
-        Signature("u", untyped, codec=Bare()).encode_result({1})
+        CallCodec("u", untyped, codec=Bare()).encode_result({1})
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
@@ -827,7 +827,7 @@ anything = st.recursive(
 @settings(max_examples=400, deadline=None)
 def test_any_untyped_value_comes_back(value: object) -> None:
     assert same(decode_any(encode_any(value)), value)
-    free = Signature("f", lambda *args, **kwargs: None)
+    free = CallCodec("f", lambda *args, **kwargs: None)
     call = (value, 1), {"k": value, "$t": value}
     assert same(free.decode_call(free.encode_call(*call)), call)
     assert same(free.decode_call(encode_foreign_call(*call)), call)
@@ -894,7 +894,7 @@ pieces = st.recursive(
     ),
     max_leaves=10,
 )
-TASKS = [Signature("mail.send", send)]
+TASKS = [CallCodec("mail.send", send)]
 TASKS += map(one, (int, Any, Point, Point | Circle, Colour | date, dict[int, Point], Loose, Movie))
 
 

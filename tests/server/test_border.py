@@ -23,7 +23,7 @@ from treadle.compat.queuey.jobs import Rules
 from treadle.errors import BadOption
 from treadle.server import Serving, Settings, make_site
 from treadle.server.errors import Refused
-from treadle.server.origins import Border, network_of
+from treadle.server.origins import OriginCheck, network_of
 
 JSON = "application/json"
 EVIL = "https://evil.example"
@@ -237,7 +237,7 @@ def test_settings_that_mean_nothing_or_too_much(make: Callable[[], Settings]) ->
     Settings(tokens=TOKENS, origins=("*",), hosts=("*",))
 
 
-def _check(border: Border, host: str, local: str | None) -> bool:
+def _check(border: OriginCheck, host: str, local: str | None) -> bool:
     try:
         border.check({"method": "GET", "server": (local, 80) if local else None}, {b"host": host})
     except Refused:
@@ -246,7 +246,7 @@ def _check(border: Border, host: str, local: str | None) -> bool:
 
 
 def test_names_without_a_dot_are_those_of_containers_and_of_a_local_network() -> None:
-    border = Border((), ())
+    border = OriginCheck((), ())
     assert [_check(border, "api:8080", local) for local in ("172.17.0.2", "fd00::2", None)] == [True, True, True]
     assert [_check(border, "api:8080", local) for local in ("127.0.0.1", "::1", "::ffff:127.0.0.1")] == [False] * 3
     assert not _check(border, "api.evil.example", "172.17.0.2")

@@ -25,7 +25,7 @@ from treadle.core import defaults, ids
 from treadle.server import Settings, Token
 from treadle.server.app import operations_of
 from treadle.server.auth.tokens import SCOPES, digest
-from treadle.server.longpoll import Waiting
+from treadle.server.longpoll import LongPoll
 from treadle.workflow.signals import signal_id
 
 __all__ = ["session"]
@@ -447,7 +447,7 @@ async def test_what_belongs_to_every_queue_is_refused(session: aiohttp.ClientSes
 
 async def test_every_call_is_in_the_table(sites: Sites) -> None:
     """A call that is new must say what it does with another queue's ids."""
-    waiting = Waiting(lambda: sites.app.storage)
+    waiting = LongPoll(lambda: sites.app.storage)
     native = {f"{each.method} {each.path}" for each in operations_of(sites.app, Settings(), waiting)}
     assert native == TABLE.keys()
     for face, table in ((queue_face(Rules()), QUEUEY), (delayed_face(), DELAYED_JOBS)):

@@ -178,7 +178,7 @@ async def test_long_work_of_many_goes_on_one_at_a_time(monkeypatch: pytest.Monke
     went, number = list[int](), 0
 
     async def long() -> None:
-        mine = time_slices.Turns()
+        mine = time_slices.TimeSlices()
         for _ in range(10):
             await mine.step()
             went.append(number)

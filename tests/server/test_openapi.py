@@ -16,7 +16,7 @@ from tests.served import memory_url
 from treadle import App
 from treadle.server import Settings
 from treadle.server.app import operations_of
-from treadle.server.longpoll import Waiting
+from treadle.server.longpoll import LongPoll
 
 URL = ""
 EXAMPLES = int(os.environ.get("TREADLE_EXAMPLES", "5"))  # for each call; 60 were tried
@@ -36,7 +36,7 @@ checks = [not_a_server_error, status_code_conformance, response_schema_conforman
 
 def _labels() -> list[str]:
     app = App("memory://")
-    site = operations_of(app, Settings(), Waiting(lambda: app.storage))
+    site = operations_of(app, Settings(), LongPoll(lambda: app.storage))
     return [f"{each.method} {each.path}" for each in site if not each.path.endswith("/events")]  # a stream has no end
 
 

@@ -22,7 +22,7 @@ from treadle.workflow import signals
 
 Patch = pytest.MonkeyPatch
 MEMORY: Any = type(connect("memory://"))
-BOOK: Any = type(MEMORY()._book)
+BOOK: Any = type(MEMORY()._tables)
 HERE = MEMORY.__module__
 
 
@@ -58,7 +58,7 @@ def value_of_nobody(patch: Patch) -> None:
         real(self, new, answers, now, parent)
         row = self._jobs[new.id]
         if row.after != new.after:
-            self._book.put(replace(row, after=new.after))
+            self._tables.put(replace(row, after=new.after))
 
     patch.setattr(MEMORY, "_store", store)
 
@@ -103,11 +103,11 @@ def pause_lost(patch: Patch) -> None:
     real = MEMORY.set_limits
 
     async def set_limits(self: Any, changes: Sequence[Any]) -> None:
-        before = dict(self._book.facts)
+        before = dict(self._tables.facts)
         await asyncio.sleep(0.05)
         for change in changes:
             name = change.rule.name if hasattr(change, "rule") else change.name
-            self._book.set_facts(before.get(name, LimitFacts(name=name)))
+            self._tables.set_facts(before.get(name, LimitFacts(name=name)))
         await real(self, changes)
 
     patch.setattr(MEMORY, "set_limits", set_limits)
@@ -135,7 +135,7 @@ def acknowledged_and_not_stored(patch: Patch) -> None:
         rows: list[Record] = await real(self, jobs)
         if not next(number) % 10 and not any(row.job.key or row.job.after for row in rows):
             for row in rows:
-                self._book.take_out(row)
+                self._tables.take_out(row)
                 del self._jobs[row.job.id]
         return rows
 

@@ -36,7 +36,7 @@ async def kept(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock)
         memory = MemoryStorage(clock)
         await memory.open()
         names = ("jobs", "line", "lanes", "aside", "returned", "held", "started", "rates", "opens")
-        yield memory, lambda: {name: len(getattr(memory._book, name)) for name in names}
+        yield memory, lambda: {name: len(getattr(memory._tables, name)) for name in names}
         await memory.close()
     elif request.param == "sqlite":
         path = tmp_path / "j.db"

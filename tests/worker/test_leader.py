@@ -13,7 +13,7 @@ from treadle.cli.doctor.common import checks
 from treadle.core.model import NewJob, Outcome, Presence, State
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
-from treadle.worker.leader import ID, Lead, Role, Tended, leader_of
+from treadle.worker.leader import ID, LeaderDuties, LeaderElection, Role, leader_of
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.core.defaults.POLL", 0.02)
 
 
-class Candidate(Lead):
+class Candidate(LeaderElection):
     """One who would lead, without the rest of a worker."""
 
-    def __init__(self, storage: Storage, name: str, role: Role, tended: Tended = Tended()) -> None:  # noqa: B008
+    def __init__(self, storage: Storage, name: str, role: Role, tended: LeaderDuties = LeaderDuties()) -> None:  # noqa: B008
         self.name = name
         super().__init__(role, f"{name}#1", storage, lambda: Presence(worker=name), lambda: tended, lambda: None)
 
@@ -143,8 +143,8 @@ async def test_a_pause_of_every_queue_keeps_no_fleet_from_being_tended(app: App,
 
 
 async def test_what_the_leader_does_not_know_followers_tend(app: App) -> None:
-    one = Candidate(app.storage, "one", "leader", Tended(("treadle.schedule:a",), ("a",)))
-    two = Candidate(app.storage, "two", "follower", Tended(("treadle.schedule:a", "treadle.schedule:b")))
+    one = Candidate(app.storage, "one", "leader", LeaderDuties(("treadle.schedule:a",), ("a",)))
+    two = Candidate(app.storage, "two", "follower", LeaderDuties(("treadle.schedule:a", "treadle.schedule:b")))
     assert not two.ticks("treadle.schedule:b")  # nothing is known of any leader yet
     assert await looked(one, two) == [True, False]
     assert [two.ticks(f"treadle.schedule:{name}") for name in "ab"] == [False, True]
@@ -207,19 +207,19 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> N
     @app.task(name="job")
     async def job() -> None: ...
 
-    other = Candidate(app.storage, "other", "leader", Tended(("treadle.schedule", "treadle.schedule:job")))
+    other = Candidate(app.storage, "other", "leader", LeaderDuties(("treadle.schedule", "treadle.schedule:job")))
     assert await looked(other) == [True]
     async with work(app, role="follower") as follower:
         state = follower._state
         assert state is not None
         async with asyncio.timeout(30):
-            while state.lead._leaders is None:  # noqa: ASYNC110
+            while state.election._leaders is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not [name for name in state.tasks() if name.startswith("treadle.schedule")]
         assert "job" in state.tasks()
         clock.advance(5.01)  # the other one has fallen silent
         async with asyncio.timeout(30):
-            while not state.lead.tends():  # noqa: ASYNC110
+            while not state.election.tends():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert "treadle.schedule:job" in state.tasks()
     assert await leading(app.storage) is None  # it has left
@@ -237,13 +237,13 @@ async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: p
         state = follower._state
         assert state is not None
         pruned: list[int] = []
-        inner = state.keeper._storage.prune
+        inner = state.upkeep._storage.prune
 
         async def prune(limit: int) -> int:
             pruned.append(limit)
             return await inner(limit)
 
-        monkeypatch.setattr(state.keeper._storage, "prune", prune)
+        monkeypatch.setattr(state.upkeep._storage, "prune", prune)
         for _ in range(20):
             await asyncio.sleep(0.005)
         assert not pruned

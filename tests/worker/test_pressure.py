@@ -8,7 +8,7 @@ from tests.kit import Spy, Told, work
 from treadle import AIMD, App, Backlog, Event, Retry, flow
 from treadle.core.model import Query
 from treadle.testing import HandClock
-from treadle.worker.backlog import Alarm
+from treadle.worker.backlog import BacklogMonitor
 
 
 async def test_failures_slow_a_worker_down(app: App, told: Told) -> None:
@@ -72,7 +72,7 @@ async def test_busy_is_not_behind(app: App, told: Told) -> None:
         await told.until("started", 2)
         assert worker._state is not None
         slots = worker._state.slots
-        alarm = Alarm(said.append, 60.0, None, slots, app.storage, ["default"])
+        alarm = BacklogMonitor(said.append, 60.0, None, slots, app.storage, ["default"])
         assert slots.behind_since is not None  # it took as much as it could
         await alarm.look(slots.behind_since + 61)
         assert slots.behind_since is None  # and nothing stands in line

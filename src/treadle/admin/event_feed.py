@@ -23,7 +23,7 @@ AHEAD: Final = 60.0  # s that clocks may differ; a row created later than that w
 UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 
 
-class Following:
+class EventFeed:
     """One reader of the events of everybody."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], now: Clock) -> None:

@@ -26,7 +26,7 @@ def _read(text: str) -> Held:
     return held
 
 
-class Holds:
+class LimitHolds:
     """Runs holds. A newer one of a limit takes the place of the one before."""
 
     def __init__(self, limits: Limits) -> None:

@@ -11,7 +11,7 @@ from treadle.admin.known_names import warn
 from treadle.core.clock import monotonic
 from treadle.errors import OldRows, StorageError
 from treadle.storage.contract import Storage
-from treadle.storage.transfer import NOT_HERE, Mark, mark_of, refusal, words
+from treadle.storage.transfer import NOT_HERE, MoveState, mark_of, refusal, words
 
 log = logging.getLogger("treadle")
 
@@ -25,7 +25,7 @@ class Moved:
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]]) -> None:
         self._storage = storage
-        self._mark: Mark | None = None
+        self._mark: MoveState | None = None
         self._read: float | None = None  # when
         self._logged = False
 
@@ -48,7 +48,7 @@ class Moved:
         if mark is not None and mark.role == "gone":
             raise refusal(mark, "this storage")
 
-    async def _current(self) -> Mark | None:
+    async def _current(self) -> MoveState | None:
         if self._read is None or monotonic() - self._read > FRESH:
             self._read = monotonic()  # before it is read: calls made meanwhile do not read it too
             try:

@@ -21,7 +21,7 @@ GRACE: Final = 0.1  # s after the ending for somebody to come and wait
 KEEP: Final = 86_400.0  # s a mark outlives its workflow: one told twice would be worse than a row
 
 
-class Orphans:
+class OrphanedWorkflows:
     """Marks and their reading, in processes where somebody listens for orphans; elsewhere it costs nothing."""
 
     def __init__(self, storage: Callable[[], Awaitable[Storage]], emitter: Emitter) -> None:

@@ -22,7 +22,7 @@ from treadle.core.clock import monotonic
 from treadle.core.model import State
 from treadle.errors import MoveFailed, Unsupported
 from treadle.storage.contract import Movable, Storage
-from treadle.storage.transfer import Carried, InTheWay, Mark, Role, digest, handed_over
+from treadle.storage.transfer import Carried, InTheWay, MoveState, Role, digest, handed_over
 
 STEP: Final = 1_000  # jobs carried at once
 WAIT: Final = 30.0  # s that what runs may take to end at its old place
@@ -100,7 +100,7 @@ class _Run:
         self,
         source: Place,
         target: Place,
-        found: Sequence[Mark | None],
+        found: Sequence[MoveState | None],
         move: str,
         wait: float = WAIT,
         told: Told = lambda *_: None,
@@ -134,8 +134,8 @@ class _Run:
                 self._told(f"waiting for {error.who} at {place.name}", 0, None)
             await asyncio.sleep(LOOK)
 
-    def next(self, role: Role, other: Place, cursor: str | None = None, jobs: int = 0) -> Mark:
-        return Mark(
+    def next(self, role: Role, other: Place, cursor: str | None = None, jobs: int = 0) -> MoveState:
+        return MoveState(
             role=role,
             other=other.name,
             move=self.move,
@@ -202,8 +202,8 @@ async def prepare(source: Place, target: Place) -> None:
 async def _begin(
     source: Place,
     target: Place,
-    leaving: Mark | None,
-    arriving: Mark | None,
+    leaving: MoveState | None,
+    arriving: MoveState | None,
     wait: float = WAIT,
     told: Told = lambda *_: None,
 ) -> _Run:
@@ -216,11 +216,11 @@ async def _begin(
     return run
 
 
-def _is(mark: Mark, other: Mark, role: str) -> bool:
+def _is(mark: MoveState, other: MoveState, role: str) -> bool:
     return mark.move == other.move and mark.role == role
 
 
-def _resumes(source: Place, leaving: Mark | None, arriving: Mark) -> bool:
+def _resumes(source: Place, leaving: MoveState | None, arriving: MoveState) -> bool:
     """Whether both belong to one move that was cut off or prepared; the target is marked first."""
     if arriving.role != "filling":
         return False
@@ -229,7 +229,7 @@ def _resumes(source: Place, leaving: Mark | None, arriving: Mark) -> bool:
     return leaving.move == arriving.move
 
 
-async def _check_free(source: Place, target: Place, leaving: Mark | None, arriving: Mark | None) -> None:
+async def _check_free(source: Place, target: Place, leaving: MoveState | None, arriving: MoveState | None) -> None:
     if leaving is not None and leaving.role in LEAVING and leaving.other != target.name:
         raise MoveFailed(
             f"{source.name} is moving, or has moved, to {leaving.other}: go on there, or give that up with --abort"
@@ -271,7 +271,7 @@ async def _running(storage: Storage) -> int:
     return sum(count.jobs for count in (await storage.stats()).counts if count.state is State.RUNNING)
 
 
-async def _carry(run: _Run, since: Mark | None, step: int, told: Told) -> None:
+async def _carry(run: _Run, since: MoveState | None, step: int, told: Told) -> None:
     """`since`: how far an earlier run came."""
     source, target = run.source, run.target
     total = sum(count.jobs for count in (await source.storage.stats()).counts)

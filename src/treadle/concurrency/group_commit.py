@@ -41,7 +41,7 @@ class Request:
 R = TypeVar("R", bound=Request)
 
 
-class Groups(Generic[R]):
+class GroupCommit(Generic[R]):
     """The requests of one file, or of one storage.
 
     name       what is asked, for errors

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from treadle.discovery.link import LOOPBACK, Ear, Link, Place, networks
+from treadle.discovery.link import LOOPBACK, Link, Place, Receiver, networks
 from treadle.discovery.packet import (
     AAAA,
     ANY,
@@ -108,7 +108,7 @@ class Announcement:
 
     # --- what is said
 
-    def _all(self, ear: Ear, ttl: int = TTL) -> list[Answer]:
+    def _all(self, ear: Receiver, ttl: int = TTL) -> list[Answer]:
         """All there is to know, as it looks from one network."""
         found: list[Answer] = []
         target = Target(self._hostname(), self._port)
@@ -127,7 +127,7 @@ class Announcement:
     def _hostname(self) -> Name:
         return (f"treadle-{self._name.hex[:12]}", "local")
 
-    def _addresses(self, ear: Ear, ttl: int) -> list[Answer]:
+    def _addresses(self, ear: Receiver, ttl: int) -> list[Answer]:
         """How it is reached from there."""
         at = ipaddress.ip_address(self._host)
         if not at.is_unspecified:
@@ -136,21 +136,21 @@ class Announcement:
 
     # --- what is heard
 
-    def _hear(self, packet: Packet, ear: Ear, sender: tuple[str, int]) -> None:
+    def _hear(self, packet: Packet, ear: Receiver, sender: tuple[str, int]) -> None:
         if packet.is_response:
             if not self._is_ours:
                 self._hear_of_others(packet, ear)
         elif self._is_ours:
             self._answer(packet, ear, sender)
 
-    def _hear_of_others(self, packet: Packet, ear: Ear) -> None:
+    def _hear_of_others(self, packet: Packet, ear: Receiver) -> None:
         ours = {folded(each.name): each.data for each in self._all(ear) if each.kind == SRV}
         for answer in packet.answers:
             mine = ours.get(folded(answer.name))
             if mine is not None and answer.kind == SRV and answer.ttl and answer.data != mine:
                 self._taken.set()
 
-    def _answer(self, packet: Packet, ear: Ear, sender: tuple[str, int]) -> None:
+    def _answer(self, packet: Packet, ear: Receiver, sender: tuple[str, int]) -> None:
         known = {(folded(each.name), each.kind, _key(each.data)) for each in packet.answers if each.ttl >= TTL / 2}
         everything = self._all(ear)
         answers = [
@@ -176,7 +176,7 @@ class Announcement:
         else:
             asyncio.get_running_loop().call_later(random.uniform(*MANNERS), self._say_later, ear, said)
 
-    def _say_later(self, ear: Ear, said: Packet) -> None:
+    def _say_later(self, ear: Receiver, said: Packet) -> None:
         if self._is_ours:
             ear.say(said)
 

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from treadle.discovery.link import Ear, Link, Place
+from treadle.discovery.link import Link, Place, Receiver
 from treadle.discovery.packet import (
     AAAA,
     PTR,
@@ -137,7 +137,7 @@ class Browser:
                 elif isinstance(target.data, Target) and not _addresses(target.data.host, alive):
                     yield Question(target.data.host, A)
 
-    def _hear(self, packet: Packet, ear: Ear, sender: tuple[str, int]) -> None:
+    def _hear(self, packet: Packet, ear: Receiver, sender: tuple[str, int]) -> None:
         if not packet.is_response:
             return
         now, changed = asyncio.get_running_loop().time(), False

@@ -23,7 +23,7 @@ LOOPBACK: Final = "127.0.0.1"
 ONLY_MINE: Final = 49  # IP_MULTICAST_ALL of Linux, which Python does not name: off, a socket hears its own network only
 HOPS: Final = 255
 
-Heard = Callable[[Packet, "Ear", tuple[str, int]], None]
+Heard = Callable[[Packet, "Receiver", tuple[str, int]], None]
 
 
 class NoMulticast(TreadleError):
@@ -106,7 +106,7 @@ def _socket(address: str, port: int) -> socket.socket:
     return made
 
 
-class Ear(asyncio.DatagramProtocol):
+class Receiver(asyncio.DatagramProtocol):
     """One network: what is heard there, and how to speak there."""
 
     def __init__(self, address: str, port: int, heard: Heard) -> None:
@@ -153,7 +153,7 @@ class Link:
     ) -> None:
         self._heard, self._speak, (self._address, self._port), self._only = heard, speak, where, only
         self._speaking: asyncio.Task[None] | None = None
-        self.ears: list[Ear] = []
+        self.ears: list[Receiver] = []
 
     async def __aenter__(self) -> Self:
         wanted = [self._address] if self._address else list(self._only or networks())
@@ -165,7 +165,7 @@ class Link:
             except OSError as error:
                 refused.append(f"{address}: {error.strerror or error}")
                 continue
-            ear = Ear(address, self._port, self._heard)
+            ear = Receiver(address, self._port, self._heard)
             await loop.create_datagram_endpoint(lambda ear=ear: ear, sock=made)  # type: ignore[misc]
             self.ears.append(ear)
         if not self.ears:

@@ -54,16 +54,16 @@ class Entry(Struct, omit_defaults=True):
 read_entry = msgspec.json.Decoder(Entry).decode
 
 
-class Strand:
+class Branch:
     """One line of execution: steps asked in it have an order."""
 
     __slots__ = ("last", "memo", "place")
 
-    def __init__(self, memo: Memo, place: object, last: str) -> None:
+    def __init__(self, memo: Checkpoints, place: object, last: str) -> None:
         self.memo, self.place, self.last = memo, place, last
 
 
-_strand: ContextVar[Strand | None] = ContextVar("treadle_strand", default=None)
+_branch: ContextVar[Branch | None] = ContextVar("treadle_strand", default=None)
 
 
 class Asked(Struct, frozen=True):
@@ -72,10 +72,10 @@ class Asked(Struct, frozen=True):
     key: str
     after: str
     entry: Entry | None
-    strand: Strand
+    branch: Branch
 
 
-class Memo:
+class Checkpoints:
     """The steps of one job, as far as they were stored, and those of this run."""
 
     def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None) -> None:
@@ -94,18 +94,18 @@ class Memo:
                 raise BadStep(key, f"what is stored of it cannot be read: {error}") from None
         self._next = {entry.after: key for key, entry in self.entries.items() if not entry.after.endswith("&")}
         self._counts: dict[str, int] = {}
-        self._owners: dict[str, Strand] = {}
+        self._owners: dict[str, Branch] = {}
         self._failed: dict[str, str] = {}  # steps that raised in this run -> the exception's class
-        self._root = None if place is None else Strand(self, place, "")
+        self._root = None if place is None else Branch(self, place, "")
 
     # --- asking
 
     def ask(self, name: str) -> Asked:
         """The next step of that name. Raises BadStep, StepMismatch; TooLarge where there are too many."""
         check_name(name)
-        strand = self._here()
-        owner = self._owners.setdefault(name, strand)
-        if owner is not strand:
+        branch = self._here()
+        owner = self._owners.setdefault(name, branch)
+        if owner is not branch:
             raise BadStep(
                 name,
                 "is asked for in two places that have no order (branches side by side, steps within steps), so a "
@@ -113,26 +113,26 @@ class Memo:
             )
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
-        after = strand.last
+        after = branch.last
         if after in self._failed:
             after = f"{after}!{self._failed[after]}"
         entry = self.entries.get(key)
         self._check(key, after, entry)
-        strand.last = key
-        return Asked(key, after, entry, strand)
+        branch.last = key
+        return Asked(key, after, entry, branch)
 
-    def _here(self) -> Strand:
+    def _here(self) -> Branch:
         """The strand of the caller: its own, or a new one if it is a branch."""
         place = _place()
         if self._root is None:
-            self._root = Strand(self, place, "")
-        found = _strand.get()
+            self._root = Branch(self, place, "")
+        found = _branch.get()
         if found is None or found.memo is not self:
             found = self._root
         if found.place != place:
             last = found.last if found.last.endswith(("&", ">")) else f"{found.last}&"
-            found = Strand(self, place, last)
-        _strand.set(found)
+            found = Branch(self, place, last)
+        _branch.set(found)
         return found
 
     def _check(self, key: str, after: str, entry: Entry | None) -> None:
@@ -163,7 +163,7 @@ class Memo:
     @contextmanager
     def within(self, asked: Asked) -> Iterator[None]:
         """While its function runs: steps asked in there are its own, and come no more once it is remembered."""
-        token = _strand.set(Strand(self, _place(), f"{asked.key}>"))
+        token = _branch.set(Branch(self, _place(), f"{asked.key}>"))
         running = _running.set(f"{self.job}:{asked.key}")
         try:
             yield
@@ -172,7 +172,7 @@ class Memo:
             raise
         finally:
             _running.reset(running)
-            _strand.reset(token)
+            _branch.reset(token)
 
     # --- remembering
 

@@ -3,9 +3,9 @@
 Without it a function that was interrupted would begin again from its first line, and one that waits for a person would
 hold a slot for days.
 
-The promise: when `step` returns, its result is stored. Who dies between the function's end and that moment runs the
-function again. A sleep or a wait leaves the function by an exception of our own (`Leave`); the run that goes on begins
-at the top and finds its steps remembered.
+When `step` returns, its result is stored. If the worker dies after the function returns and before the step is stored,
+the function runs again. A sleep or a wait leaves the function by an exception of our own (`Suspend`); the next run
+starts at the top and finds its steps stored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
-from treadle.durable.checkpoints import Asked, Entry, Memo, running_step, valued
+from treadle.durable.checkpoints import Asked, Checkpoints, Entry, running_step, valued
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.policy import judge
 from treadle.policy.retry import seconds, until
-from treadle.serialization.call_codec import Codec, Signature, TaggedCodec, decode_any
+from treadle.serialization.call_codec import CallCodec, Codec, TaggedCodec, decode_any
 from treadle.tasks.options import Sizes
 from treadle.workflow.signals import (
     ONCE,
@@ -60,7 +60,7 @@ class DurableRun(Protocol):
     place: object
 
 
-class Home(Protocol):
+class DurableBackend(Protocol):
     """What durable code needs of the worker it runs in. Every call is made again until the storage answers."""
 
     loop: asyncio.AbstractEventLoop
@@ -75,7 +75,7 @@ class Home(Protocol):
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any: ...
 
 
-class Leave(BaseException):
+class Suspend(BaseException):
     """Unwinds the function of a job that goes to sleep or waits. Not an Exception: `except Exception` lets it pass."""
 
 
@@ -86,9 +86,9 @@ class Stopped(BaseException):
 class Durable:
     """The durable code of one run."""
 
-    def __init__(self, run: DurableRun, home: Home, codec: Codec | None) -> None:
+    def __init__(self, run: DurableRun, home: DurableBackend, codec: Codec | None) -> None:
         self.run, self.home = run, home
-        self.memo = Memo(run.record.job.id, run.record.memo, home.sizes, run.place)
+        self.memo = Checkpoints(run.record.job.id, run.record.memo, home.sizes, run.place)
         self._codec = None if type(codec) is TaggedCodec else codec
         self._waited: dict[str, int] = {}  # signals this run has received or given up -> the last turn of theirs
         self._received: set[str] = set()
@@ -134,7 +134,7 @@ class Durable:
         self.wait_here(self.home.save(self.run))
         return signature.decode_result(text)
 
-    def _keep(self, asked: Asked, signature: Signature, value: object) -> str:
+    def _keep(self, asked: Asked, signature: CallCodec, value: object) -> str:
         """What is returned is what a later run will read, so a value that changes on the way is seen at once."""
         text = signature.encode_result(value)
         self.memo.keep(asked, valued(asked, text, self._codec is not None))
@@ -147,7 +147,7 @@ class Durable:
             raise StepMismatch(self.run.record.job.id, asked.key, asked.after, "a sleep or a wait of that name")
         return text
 
-    def _signature(self, name: str, function: Callable[..., Any]) -> Signature:
+    def _signature(self, name: str, function: Callable[..., Any]) -> CallCodec:
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
         return signature_of(function, f"{self.run.record.job.task}: step {name!r}", self._codec)
@@ -245,7 +245,7 @@ class Durable:
 
     def _leave(self, outcome: Outcome) -> None:
         self.run.leaving = outcome
-        raise Leave
+        raise Suspend
 
     def alone(self, what: str, here: bool = False) -> None:
         """Raises BadStep unless this is the function itself: from a branch the others could not be put to sleep."""
@@ -382,7 +382,7 @@ def left_by(error: BaseException | None) -> bool:
     """Whether this is our own leaving, or a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return all(left_by(each) for each in error.exceptions)
-    return isinstance(error, Leave)
+    return isinstance(error, Suspend)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -395,27 +395,27 @@ def _is_async(function: Callable[..., Any]) -> bool:
 def _untyped() -> Any: ...
 
 
-_known: WeakKeyDictionary[Any, dict[Codec | None, Signature]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, dict[Codec | None, CallCodec]] = WeakKeyDictionary()
 
 
-def signature_of(function: Callable[..., Any], name: str, codec: Codec | None) -> Signature:
+def signature_of(function: Callable[..., Any], name: str, codec: Codec | None) -> CallCodec:
     """How a step's result becomes text: by the function's return annotation, if it has one."""
     own: Any = getattr(function, "signature", None)
-    if isinstance(own, Signature):
+    if isinstance(own, CallCodec):
         return own
     if "return" not in getattr(inspect.unwrap(function), "__annotations__", ()):
-        return Signature(name, _untyped, codec)
+        return CallCodec(name, _untyped, codec)
     try:
         known = _known.setdefault(function, {})
     except TypeError:  # it cannot be hashed or referred to weakly
-        return Signature(name, function, codec)
+        return CallCodec(name, function, codec)
     if codec not in known:
-        known[codec] = Signature(name, function, codec)
+        known[codec] = CallCodec(name, function, codec)
     return known[codec]
 
 
-def _signature_of_kind(kind: Any) -> Signature:
+def _signature_of_kind(kind: Any) -> CallCodec:
     def given() -> Any: ...
 
     given.__annotations__["return"] = kind
-    return Signature("wait_for", given)
+    return CallCodec("wait_for", given)

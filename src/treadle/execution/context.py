@@ -21,7 +21,7 @@ from treadle.concurrency import forks
 from treadle.core import defaults, ids
 from treadle.core.clock import moment
 from treadle.core.model import Outcome, Record
-from treadle.durable.steps import Durable, Home, Once
+from treadle.durable.steps import Durable, DurableBackend, Once
 from treadle.errors import BadOption, NestedTransaction, TreadleError
 from treadle.execution.transaction import Open, Scope
 from treadle.policy import judge
@@ -64,7 +64,7 @@ class Context(msgspec.Struct, eq=False, weakref=True):  # a Struct: 0.1 us to ma
     worker: str
     _noted: Callable[[], None]
     _results: Results | None = None
-    _home: Home | None = None
+    _home: DurableBackend | None = None
     durable: Durable | None = None  # made when it is first asked for
     leaving: Outcome | None = None  # what becomes of it, once its function was left to sleep or wait
     began: float = 0.0  # set when it runs, by our clock

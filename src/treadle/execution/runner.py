@@ -19,7 +19,7 @@ from treadle.concurrency import forks
 from treadle.core import defaults
 from treadle.core.job import Continuation, Sender
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.durable.steps import SWALLOWED, Leave, left_by
+from treadle.durable.steps import SWALLOWED, Suspend, left_by
 from treadle.errors import AnswerTooLarge, BadArgument, BadStep, JobNotDone, StorageError, TooLarge, UnknownJob
 from treadle.execution import middleware
 from treadle.execution.context import Context, enter
@@ -164,7 +164,7 @@ class Runner:
         # `asyncio.run` and `Worker.run` handle the signal: there only the function can have raised this.
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             asyncio.get_running_loop().call_soon(_interrupt)
-        if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort | Leave)):
+        if context.why in FIRM or (context.why == "stop" and not isinstance(error, Defer | Abort | Suspend)):
             return self._stopped(task, context, rules, error, began)
         if context.leaving is not None:
             return self._left(task, context, rules, error, began)

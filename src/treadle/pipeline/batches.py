@@ -19,7 +19,7 @@ from treadle.execution.context import Context, current_batch, enter_batch
 from treadle.pipeline.handlers import Handler, arrived_after, goes_on
 from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel
-from treadle.serialization.call_codec import Signature, encode_foreign_call
+from treadle.serialization.call_codec import CallCodec, encode_foreign_call
 from treadle.tasks.batch import answers, item_function
 
 
@@ -31,7 +31,7 @@ class BatchHandler:
         self._name = pipeline.task_of(step.name, child)
         one = item_function(self._name, function)
         self._fields = _fields_of(self._name, one.__annotations__["item"])
-        self._signature = Signature(self._name, one)
+        self._signature = CallCodec(self._name, one)
 
     def item(self, travel: Travel) -> Any:
         """What the function gets of this job: the fields of the run, and those of the child, as its annotation says.

@@ -20,7 +20,7 @@ from treadle.execution.context import current
 from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
 from treadle.policy.retry import Abort
-from treadle.serialization.call_codec import Signature, encode_foreign_call
+from treadle.serialization.call_codec import CallCodec, encode_foreign_call
 from treadle.tasks.options import all_done
 from treadle.workflow.finisher import rows_of
 from treadle.workflow.flow import Flow, flow
@@ -35,7 +35,7 @@ Handler = Callable[..., Any]
 def chosen(function: Handler, name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """What picks the arguments of this handler from the fields of a run: those its parameters name, as their
     annotations say. Raises BadArgument for one that is missing or does not fit."""
-    signature = Signature(name, function)
+    signature = CallCodec(name, function)
     parameters = inspect.signature(function).parameters.values()
     every = any(each.kind is each.VAR_KEYWORD for each in parameters)
     names = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]

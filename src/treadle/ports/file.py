@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from treadle.concurrency import forks
-from treadle.concurrency.group_commit import Groups, Request
+from treadle.concurrency.group_commit import GroupCommit, Request
 from treadle.core import clock as clocks
 from treadle.ports.contract import CorruptQueue, Pulled
 from treadle.ports.disk import Disk, Files
@@ -56,7 +56,7 @@ class FileQueue:
         self._lock: int | None = None
         self._name = ""
         # All that is asked while one write is under way goes into the next: one flush for many.
-        self._groups = Groups[_Change](str(self._path), self._step, left=self._reload)
+        self._groups = GroupCommit[_Change](str(self._path), self._step, left=self._reload)
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
         for text in (body, dedupe_key or ""):

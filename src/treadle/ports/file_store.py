@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from treadle.concurrency import forks
-from treadle.concurrency.group_commit import Groups, Request
+from treadle.concurrency.group_commit import GroupCommit, Request
 from treadle.core import clock as clocks
 from treadle.core.private_files import make_file
 from treadle.errors import StorageUnavailable
@@ -44,7 +44,7 @@ class FileStore:
         self._path, self._now = Path(file), clock
         self._db: sqlite3.Connection | None = None
         self._made: sqlite3.Connection | None = None  # the same, from its first moment on
-        self._groups = Groups[_Change](str(self._path), self._step)
+        self._groups = GroupCommit[_Change](str(self._path), self._step)
 
     async def get(self, key: str) -> str | None:
         return await self._do(lambda db, now: _read(db, key))

@@ -24,7 +24,7 @@ from treadle.serialization.tagged_json import Unstorable, found
 from treadle.serialization.type_check import (
     MISSING,
     NOTHING,
-    Shape,
+    TypeCheck,
     dec_hook,
     each,
     every,
@@ -44,7 +44,7 @@ _LISTS: Final = (abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection
 _SETS: Final = (abc.Set, abc.MutableSet)
 
 
-class Shapes:
+class AnnotationCompiler:
     """Compiles annotations, and collects the classes they name: the only ones the tagged form may make. `ours`: the
     text is in our own forms, which cannot carry everything."""
 
@@ -52,9 +52,9 @@ class Shapes:
         self.ours = ours
         self.names: dict[type, str] = {}
         self.classes: dict[str, type] = {}
-        self._made: dict[Any, Shape] = {}
+        self._made: dict[Any, TypeCheck] = {}
 
-    def of(self, hint: Any, free: _Free = MappingProxyType({})) -> Shape:
+    def of(self, hint: Any, free: _Free = MappingProxyType({})) -> TypeCheck:
         """The shape of an annotation; `free` says what the type variables around it stand for."""
         hint = _unwrap(hint, free)
         origin, args = get_origin(hint), get_args(hint)
@@ -77,15 +77,15 @@ class Shapes:
             return self._tuple(hint, args, free)
         return scalar(kind) or self._class(hint, kind, tuple(_unwrap(part, free) for part in args))
 
-    def _alias(self, hint: Any) -> Shape:
+    def _alias(self, hint: Any) -> TypeCheck:
         if hint not in self._made:
-            self._made[hint] = inside = Shape(says(hint), loose=True)  # for an alias that names itself
+            self._made[hint] = inside = TypeCheck(says(hint), loose=True)  # for an alias that names itself
             self._made[hint] = whole = self.of(hint.__value__)
             inside.check = whole.check
         return self._made[hint]
 
-    def _anything(self) -> Shape:
-        shape = Shape("anything", exact=frozenset((str, int, bool, NoneType)))
+    def _anything(self) -> TypeCheck:
+        shape = TypeCheck("anything", exact=frozenset((str, int, bool, NoneType)))
 
         def check(value: Any, depth: int) -> bool:
             if tagged_json.is_plain(value):
@@ -97,7 +97,7 @@ class Shapes:
         shape.check = check
         return shape
 
-    def _annotated(self, args: tuple[Any, ...], free: _Free) -> Shape:
+    def _annotated(self, args: tuple[Any, ...], free: _Free) -> TypeCheck:
         base = self.of(args[0], free)
         limits = tuple(part for part in args[1:] if isinstance(part, msgspec.Meta))
         if not limits:
@@ -106,7 +106,7 @@ class Shapes:
         rule = _subscript(Annotated, (base.wire if outer in (None, Union, UnionType, Literal) else outer, *limits))
         if not is_usable(rule):
             return base  # limits msgspec cannot apply here, to a union it refuses for one
-        shape = Shape(base.says, _subscript(Annotated, (base.wire, *limits)), base.loose)
+        shape = TypeCheck(base.says, _subscript(Annotated, (base.wire, *limits)), base.loose)
 
         def check(value: Any, depth: int) -> bool:
             plain = part_fits(base, value, depth - 1, "")
@@ -119,8 +119,8 @@ class Shapes:
         shape.check = check
         return shape.settle()
 
-    def _literal(self, hint: Any, values: tuple[Any, ...]) -> Shape:
-        shape = Shape(says(hint), hint)
+    def _literal(self, hint: Any, values: tuple[Any, ...]) -> TypeCheck:
+        shape = TypeCheck(says(hint), hint)
         for value in values:
             if isinstance(value, Enum):
                 self._name(type(value))
@@ -131,13 +131,13 @@ class Shapes:
         shape.check = check
         return shape.settle()
 
-    def _union(self, hint: Any, args: tuple[Any, ...], free: _Free) -> Shape:
+    def _union(self, hint: Any, args: tuple[Any, ...], free: _Free) -> TypeCheck:
         parts = [self.of(part, free) for part in args]
         if any(part.untyped for part in parts):
             return self._anything()
         wires = [part.wire for part in parts]
         blurred = Decimal in wires and (int in wires or float in wires)  # a Decimal is read from numbers too
-        shape = Shape(says(hint), _subscript(Union, tuple(wires)), any(part.loose for part in parts))
+        shape = TypeCheck(says(hint), _subscript(Union, tuple(wires)), any(part.loose for part in parts))
         shape.exact = NOTHING.union(*(part.exact for part in parts))
         others = [part for part in parts if NoneType not in part.exact]
 
@@ -155,13 +155,13 @@ class Shapes:
         shape.check = check
         return shape.settle(not blurred)
 
-    def _items(self, hint: Any, kind: Any, args: tuple[Any, ...], free: _Free) -> Shape:
+    def _items(self, hint: Any, kind: Any, args: tuple[Any, ...], free: _Free) -> TypeCheck:
         item = self.of(args[0] if args else Any, free)
         base: Any = list if kind in _LISTS else set if kind in _SETS else kind
         takes: tuple[type, ...] = (set, frozenset) if kind in _SETS else (kind,)
         if kind in _LISTS:
             takes = (list, tuple) if issubclass(kind, abc.Sequence) else (list, tuple, set, frozenset)
-        shape = Shape(says(hint), base[item.wire], item.loose)
+        shape = TypeCheck(says(hint), base[item.wire], item.loose)
 
         def check(value: Any, depth: int) -> bool:
             return each(item, value, depth) if type(value) in takes else shape.refuse(value, depth)
@@ -169,7 +169,7 @@ class Shapes:
         shape.check = check
         return shape
 
-    def _tuple(self, hint: Any, args: tuple[Any, ...], free: _Free) -> Shape:
+    def _tuple(self, hint: Any, args: tuple[Any, ...], free: _Free) -> TypeCheck:
         if not args and hint is tuple:
             args = (Any, ...)
         if any(get_origin(part) is typing.Unpack or getattr(part, "__unpacked__", False) for part in args):
@@ -177,7 +177,7 @@ class Shapes:
         many = args[-1:] == (...,)
         parts = [self.of(part, free) for part in args if part is not ...]
         wires = tuple(part.wire for part in parts)
-        shape = Shape(says(hint), _subscript(tuple, (*wires, ...) if many else wires))
+        shape = TypeCheck(says(hint), _subscript(tuple, (*wires, ...) if many else wires))
         shape.loose = any(part.loose for part in parts)
 
         def check(value: Any, depth: int) -> bool:
@@ -190,12 +190,12 @@ class Shapes:
         shape.check = check
         return shape
 
-    def _mapping(self, hint: Any, args: tuple[Any, ...], free: _Free) -> Shape:
+    def _mapping(self, hint: Any, args: tuple[Any, ...], free: _Free) -> TypeCheck:
         key, item = (self.of(part, free) for part in args or (Any, Any))
         anyhow = key.untyped
         wire = str if anyhow else key.wire
         kept = wire in _KEYS or (not key.loose and _is_key(wire))
-        shape = Shape(says(hint), _subscript(dict, (wire, item.wire)), item.loose)
+        shape = TypeCheck(says(hint), _subscript(dict, (wire, item.wire)), item.loose)
 
         def check(value: Any, depth: int) -> bool:
             if type(value) is not dict:
@@ -208,7 +208,7 @@ class Shapes:
         shape.check = check
         return shape.settle(kept)
 
-    def _class(self, hint: Any, kind: Any, args: tuple[Any, ...]) -> Shape:
+    def _class(self, hint: Any, kind: Any, args: tuple[Any, ...]) -> TypeCheck:
         known = hint if not args else (kind, repr(args))
         if known in self._made:
             return self._made[known]
@@ -235,8 +235,8 @@ class Shapes:
             return self._record(hint, known, kind, free)
         return opaque(kind)
 
-    def _record(self, hint: Any, known: Any, kind: Any, free: _Free) -> Shape:
-        self._made[known] = shape = Shape(says(hint), hint)  # first, for classes that hold themselves
+    def _record(self, hint: Any, known: Any, kind: Any, free: _Free) -> TypeCheck:
+        self._made[known] = shape = TypeCheck(says(hint), hint)  # first, for classes that hold themselves
         hints = typing.get_type_hints(kind, include_extras=True)
         fields = [(name, f".{name}", self.of(hints.get(name, Any), free)) for name in tagged_json.field_names(kind)]
 
@@ -250,8 +250,8 @@ class Shapes:
         shape.check = check
         return shape.settle()
 
-    def _typed_dict(self, hint: Any, known: Any, kind: Any, free: _Free) -> Shape:
-        self._made[known] = shape = Shape(says(hint), hint)
+    def _typed_dict(self, hint: Any, known: Any, kind: Any, free: _Free) -> TypeCheck:
+        self._made[known] = shape = TypeCheck(says(hint), hint)
         hints = typing.get_type_hints(kind, include_extras=True)
         fields = {name: self.of(part, free) for name, part in hints.items()}
         needed = {name for name, part in hints.items() if _is_needed(part, name in kind.__required_keys__)}

@@ -33,7 +33,7 @@ import msgspec
 from treadle.core.job import returned
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json
-from treadle.serialization.annotations import Shapes
+from treadle.serialization.annotations import AnnotationCompiler
 from treadle.serialization.parameters import Envelope, Param, Parameters, param_of
 from treadle.serialization.tagged_json import (
     Codec,
@@ -45,14 +45,14 @@ from treadle.serialization.tagged_json import (
     found,
     has_mark,
 )
-from treadle.serialization.type_check import MISSING, Shape, encode_plain, reason
+from treadle.serialization.type_check import MISSING, TypeCheck, encode_plain, reason
 from treadle.serialization.verify_codec import probe
 
 __all__ = [
     "MISSING",
+    "CallCodec",
     "Codec",
     "RemoteError",
-    "Signature",
     "TaggedCodec",
     "Unstorable",
     "decode_any",
@@ -80,7 +80,7 @@ _Call = tuple[tuple[object, ...], dict[str, object]]
 Folds = Callable[[Any], Any]
 
 
-class Signature:
+class CallCodec:
     """What the arguments and the result of one task look like as text. Built once per task; cheap to call.
 
     `codec` replaces the forms described above by the user's own; arguments and results are still checked. Raises
@@ -191,7 +191,7 @@ class Signature:
         names = [param.name for param in self._late().positional[:count]] or ["name"]
         return f"give the rest by name: {self.name}.job({', '.join(f'{name}=...' for name in names)})"
 
-    def _encode(self, shape: Shape, value: object) -> str:
+    def _encode(self, shape: TypeCheck, value: object) -> str:
         try:
             if self._codec is not None:
                 if not shape.untyped:
@@ -249,7 +249,7 @@ class Signature:
             hints = _hints(self._function, final)
         except (TypeError, ValueError, SyntaxError) as error:
             raise BadTask(f"{self.name}: the signature of {self._function!r} cannot be read: {error}") from error
-        shapes = Shapes(self._codec is None)
+        shapes = AnnotationCompiler(self._codec is None)
         made = [(p.kind, param_of(p.name, shapes.of(hints.get(p.name, Any)), p.default is p.empty)) for p in parameters]
         kinds = inspect.Parameter
         by_place = [p for kind, p in made if kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]

@@ -15,21 +15,21 @@ from msgspec.structs import astuple
 
 from treadle.errors import BadArgument
 from treadle.serialization.tagged_json import is_plain
-from treadle.serialization.type_check import Shape, dec_hook
+from treadle.serialization.type_check import TypeCheck, dec_hook
 
 
 class Param(msgspec.Struct, frozen=True):
     """A parameter: its shape, and what reads it from plain text."""
 
     name: str
-    shape: Shape
+    shape: TypeCheck
     required: bool
     decode: Callable[[Any], Any]
     exact: frozenset[type]  # values of these types need no check
     check: Callable[[Any], bool]  # says whether plain JSON can carry a value; raises Unstorable if it does not fit
 
 
-def param_of(name: str, shape: Shape, required: bool) -> Param:
+def param_of(name: str, shape: TypeCheck, required: bool) -> Param:
     decode = msgspec.json.Decoder(shape.wire, dec_hook=dec_hook).decode
     if shape.untyped:  # what cannot be stored is found when it is written
         return Param(name, shape, required, decode, shape.exact, is_plain)

@@ -55,7 +55,7 @@ def dec_hook(kind: Any, raw: object) -> object:
 encode_plain = msgspec.json.Encoder(enc_hook=enc_hook).encode
 
 
-class Shape:
+class TypeCheck:
     """One annotation, compiled. `check` raises Unstorable for a value that does not fit and says whether plain JSON
     can carry it; values of the types in `exact` need no check; `wire` is what msgspec decodes (Any if it refuses the
     annotation, which is then `loose`); `says` is how messages call it."""
@@ -74,7 +74,7 @@ class Shape:
     def refuse(self, value: object, depth: int) -> bool:
         raise Unstorable(f"expected {self.says}, got {found(value)}")
 
-    def settle(self, keep: bool = True) -> Shape:
+    def settle(self, keep: bool = True) -> TypeCheck:
         """Falls back to the tagged form if msgspec refuses the annotation, or `keep` says it would lose something."""
         if not (keep and not self.loose and is_usable(self.wire)):
             check = self.check
@@ -102,7 +102,7 @@ class Shape:
 # --- a whole and its parts
 
 
-def part_fits(shape: Shape, value: object, depth: int, step: str) -> bool:
+def part_fits(shape: TypeCheck, value: object, depth: int, step: str) -> bool:
     if type(value) in shape.exact:
         return True
     try:
@@ -117,7 +117,7 @@ def every(verdicts: Iterable[bool]) -> bool:
     return False not in tuple(verdicts)
 
 
-def each(item: Shape, values: Any, depth: int) -> bool:
+def each(item: TypeCheck, values: Any, depth: int) -> bool:
     """Checks all the items of a list, tuple or set, or the values of a dict: in C where types alone decide."""
     keyed = type(values) is dict
     if item.exact and item.exact.issuperset(map(type, values.values() if keyed else values)):
@@ -131,7 +131,7 @@ def each(item: Shape, values: Any, depth: int) -> bool:
 # --- the plain types
 
 
-def scalar(kind: Any) -> Shape | None:
+def scalar(kind: Any) -> TypeCheck | None:
     if kind in _EXACT:
         return _leaf(kind)
     if kind is float:
@@ -139,8 +139,8 @@ def scalar(kind: Any) -> Shape | None:
     return _moments(kind) if kind is datetime or kind is time else None
 
 
-def _leaf(kind: type) -> Shape:
-    shape = Shape("None" if kind is NoneType else kind.__name__, kind, exact=frozenset((kind,)))
+def _leaf(kind: type) -> TypeCheck:
+    shape = TypeCheck("None" if kind is NoneType else kind.__name__, kind, exact=frozenset((kind,)))
     roomy = kind in (str, int)
 
     def check(value: object, depth: int) -> bool:
@@ -152,8 +152,8 @@ def _leaf(kind: type) -> Shape:
     return shape
 
 
-def _floats() -> Shape:
-    shape = Shape("float", float)
+def _floats() -> TypeCheck:
+    shape = TypeCheck("float", float)
 
     def check(value: Any, depth: int) -> bool:
         if isinstance(value, float):
@@ -168,8 +168,8 @@ def _floats() -> Shape:
     return shape
 
 
-def _moments(kind: Any) -> Shape:
-    shape = Shape(kind.__name__, kind)
+def _moments(kind: Any) -> TypeCheck:
+    shape = TypeCheck(kind.__name__, kind)
 
     def check(value: Any, depth: int) -> bool:
         if type(value) is not kind:
@@ -185,8 +185,8 @@ def _moments(kind: Any) -> Shape:
     return shape
 
 
-def instances(kind: type, exact: frozenset[type] = NOTHING) -> Shape:
-    shape = Shape(says(kind), kind, exact=exact)
+def instances(kind: type, exact: frozenset[type] = NOTHING) -> TypeCheck:
+    shape = TypeCheck(says(kind), kind, exact=exact)
 
     def check(value: object, depth: int) -> bool:
         return True if type(value) is kind else shape.refuse(value, depth)
@@ -195,9 +195,9 @@ def instances(kind: type, exact: frozenset[type] = NOTHING) -> Shape:
     return shape
 
 
-def opaque(kind: type) -> Shape:
+def opaque(kind: type) -> TypeCheck:
     """Any other class: looked at, then left to the tagged form, which carries exceptions and refuses the rest."""
-    shape = Shape(says(kind), loose=True)
+    shape = TypeCheck(says(kind), loose=True)
 
     def check(value: object, depth: int) -> bool:
         if isinstance(value, kind) or (issubclass(kind, BaseException) and isinstance(value, RemoteError)):

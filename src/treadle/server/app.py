@@ -20,15 +20,15 @@ from starlette.routing import BaseRoute, Route
 
 from treadle.errors import StorageError
 from treadle.server.errors import Refused, refusal
-from treadle.server.longpoll import Waiting
-from treadle.server.middleware import Guard
+from treadle.server.longpoll import LongPoll
+from treadle.server.middleware import RequestGuard
 from treadle.server.openapi import description
 from treadle.server.operation import Operation
 from treadle.server.operation import routes as made_of
-from treadle.server.routes.jobs import JobRoom
-from treadle.server.routes.operations import OperatorRoom
-from treadle.server.routes.schedules import ScheduleRoom
-from treadle.server.routes.worker_protocol import Verbs
+from treadle.server.routes.jobs import JobRoutes
+from treadle.server.routes.operations import OperatorRoutes
+from treadle.server.routes.schedules import ScheduleRoutes
+from treadle.server.routes.worker_protocol import WorkerProtocol
 from treadle.server.settings import Settings
 from treadle.storage.transfer import NOT_HERE, mark_of
 from treadle.storage.transfer import words as words_of
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.server")
 
-Face = Callable[["App", Settings, Waiting], Sequence[BaseRoute]]
+Face = Callable[["App", Settings, LongPoll], Sequence[BaseRoute]]
 
 
-def operations_of(app: App, settings: Settings, waiting: Waiting) -> list[Operation]:
+def operations_of(app: App, settings: Settings, waiting: LongPoll) -> list[Operation]:
     """All that the native API and the worker protocol can be asked."""
     return [
-        *JobRoom(app, settings, waiting).operations(),
-        *ScheduleRoom(app).operations(),
-        *OperatorRoom(app).operations(),
-        *Verbs(app, waiting, settings).operations(),
+        *JobRoutes(app, settings, waiting).operations(),
+        *ScheduleRoutes(app).operations(),
+        *OperatorRoutes(app).operations(),
+        *WorkerProtocol(app, waiting, settings).operations(),
     ]
 
 
@@ -57,7 +57,7 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
     faces  protocols of other systems to speak as well
     api    whether the native API and the worker protocol are served
     """
-    waiting = Waiting(lambda: app.storage)
+    waiting = LongPoll(lambda: app.storage)
 
     @asynccontextmanager
     async def life(site: Starlette) -> AsyncIterator[None]:
@@ -94,7 +94,7 @@ def make_site(app: App, settings: Settings, faces: Sequence[Face] = (), api: boo
             routes += description(operations, bool(settings.tokens))
     for face in faces:  # last: one of them answers every other path in words of its own
         routes += face(app, settings, waiting)
-    layers = [Middleware(Guard, settings=settings)]
+    layers = [Middleware(RequestGuard, settings=settings)]
     if settings.origins:
         headers = ["Authorization", "Content-Type", "Idempotency-Key"]
         layers.insert(

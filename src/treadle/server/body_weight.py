@@ -10,7 +10,7 @@ from typing import Final
 
 from treadle.serialization.json_counts import Content, beyond
 from treadle.server.errors import Refused
-from treadle.server.time_slices import Turns
+from treadle.server.time_slices import TimeSlices
 
 SMALL: Final = 64 * 2**10  # bytes that are decoded whatever they hold: 22,000 empty arrays take 15 ms
 CONTAINERS: Final = 100_000  # arrays and objects of any kind: up to 1 us each
@@ -22,6 +22,6 @@ async def weigh(content: Content, most: int = CONTAINERS) -> None:
     """Raises Refused (413) for a body of more values, or more than `most` arrays and objects, than are decoded."""
     if len(content) <= SMALL:
         return
-    if (bound := await beyond(content, most, VALUES, Turns().step)) is not None:
+    if (bound := await beyond(content, most, VALUES, TimeSlices().step)) is not None:
         words = f"the body has more than {bound[0]:,} {bound[1]}: send it in parts"
         raise Refused(413, "too_many_values", words, {"Connection": "close"})

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.model import Claimed, Outcome, Record
 from treadle.policy import judge
-from treadle.server.time_slices import Turns
+from treadle.server.time_slices import TimeSlices
 from treadle.storage.contract import Storage
 from treadle.storage.messages import AllSettled
 from treadle.workflow.fold import failure
@@ -36,7 +36,7 @@ async def fitting(storage: Storage, found: Claimed, most: int | None, beside: Al
     alone, left = most - FRAME, room
     fit: list[Record] = []
     outcomes: list[Outcome] = []
-    turns, is_full = Turns(), False
+    turns, is_full = TimeSlices(), False
     for row in found.records:
         await turns.step()
         if is_full:

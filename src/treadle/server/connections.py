@@ -30,7 +30,7 @@ FULL: Final = refusal_bytes(
 NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Door:
+class Connections:
     """The listening socket of a server, from `open` to `close`."""
 
     def __init__(self, listening: socket.socket, server: uvicorn.Server, bounds: Bounds) -> None:

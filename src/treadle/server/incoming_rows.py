@@ -24,7 +24,7 @@ from treadle.server.row_checks import (
     check_outcome,
     check_together,
 )
-from treadle.server.time_slices import Turns
+from treadle.server.time_slices import TimeSlices
 from treadle.storage.contract import Storage
 
 LONGEST_TOPIC = 1_024  # characters
@@ -38,7 +38,7 @@ def users_row(job: NewJob, derived: bool = False) -> NewJob:
     return job
 
 
-class Gate:
+class IncomingRows:
     """What the worker protocol asks of rows, with a look at the jobs that rows of Treadle's own belong to."""
 
     def __init__(self, storage: Callable[[], Storage]) -> None:
@@ -50,7 +50,7 @@ class Gate:
         """Jobs that are sent by themselves. Raises BadOption, TooLarge; Refused (403) for a scope that lacks."""
         check_together([len(job.after) for job in jobs])
         ours: list[NewJob] = []
-        turns = Turns()
+        turns = TimeSlices()
         for job in jobs:
             await turns.step()
             check_job(job)
@@ -88,7 +88,7 @@ class Gate:
         found = await self._storage().get(asked) if asked else ()
         rows = {row.id: row for row in found if row is not None and token.sees(row.job.queue)}
         refused: dict[int, Settled] = {}
-        turns = Turns()
+        turns = TimeSlices()
         for number, out in enumerate(outcomes):
             await turns.step()
             try:
@@ -119,7 +119,7 @@ class Gate:
         check_presence(worker)
         a_span("lease", lease)
         at_most_in_call("holds", len(holds), MOST_ROWS)
-        turns = Turns()
+        turns = TimeSlices()
         for hold in holds:
             await turns.step()
             check_hold(hold)

@@ -16,7 +16,7 @@ from msgspec.structs import fields, replace
 
 from treadle.server.body_weight import SMALL
 from treadle.server.row_checks import given_in, misfit
-from treadle.server.time_slices import Turns, in_turns
+from treadle.server.time_slices import TimeSlices, in_turns
 
 LONG: Final = 200  # rows; fewer are one piece
 ROWS: Final = 10  # encoded in one go: each may bring 16 MiB
@@ -109,7 +109,7 @@ async def encoded(value: object) -> bytes:
     before, mark, after = emptied.partition(b'"%s":[]' % name.encode())
     if not mark:  # an empty list is left out
         return _encode(value)
-    turns, pieces = Turns(), []
+    turns, pieces = TimeSlices(), []
     for at in range(0, len(rows), ROWS):
         pieces.append(_encode(rows[at : at + ROWS])[1:-1])
         await turns.step()

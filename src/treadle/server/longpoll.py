@@ -23,7 +23,7 @@ T = TypeVar("T")
 Look = Callable[[], Awaitable[tuple[T, bool, float | None]]]
 
 
-class Bench:
+class WaitingLine:
     """Those who look for the same jobs: a hint that wakes one of them is none for the others. Whoever rests sits in a
     seat, in order of arrival."""
 
@@ -64,21 +64,21 @@ class Bench:
                 raise
 
 
-class Waiting:
+class LongPoll:
     """All who wait, by the jobs they ask for."""
 
     def __init__(self, storage: Callable[[], Storage]) -> None:
         self._storage = storage
-        self._benches: dict[tuple[tuple[str, ...], Hashable], Bench] = {}
+        self._benches: dict[tuple[tuple[str, ...], Hashable], WaitingLine] = {}
         self._limits: set[asyncio.Timeout] = set()  # of those who wait for hints
         self.home = asyncio.Event()  # the server stops: nobody waits any longer, for work or for an ending
 
     @asynccontextmanager
-    async def bench(self, queues: Sequence[str], which: Hashable = None) -> AsyncIterator[Bench]:
+    async def bench(self, queues: Sequence[str], which: Hashable = None) -> AsyncIterator[WaitingLine]:
         """A place among those who look at these queues for the same jobs (`which`). Hints are heard from here on: look
         after you came."""
         names = tuple(sorted(set(queues)))
-        bench = self._benches.setdefault((names, which), Bench())
+        bench = self._benches.setdefault((names, which), WaitingLine())
         bench.here += 1
         if bench.watcher is None:
             bench.watcher = asyncio.create_task(self._watch(names, bench))
@@ -150,7 +150,7 @@ class Waiting:
                 seat.set()
             bench.seats.clear()
 
-    async def _watch(self, names: tuple[str, ...], bench: Bench) -> None:
+    async def _watch(self, names: tuple[str, ...], bench: WaitingLine) -> None:
         """One ear for the whole bench. A hint, a due moment or a second of silence lets one of them look."""
         loop = asyncio.get_running_loop()
         topics = [f"queue:{name}" for name in names]

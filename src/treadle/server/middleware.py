@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from treadle.errors import TreadleError
 from treadle.server.auth.tokens import ANYBODY, Token, holder
 from treadle.server.errors import Refused, refusal, response_of
-from treadle.server.origins import Border, Heads, heads_of, network_of
+from treadle.server.origins import Heads, OriginCheck, heads_of, network_of
 from treadle.server.request_body import Bodies
 from treadle.server.settings import Settings
 
@@ -55,13 +55,13 @@ class Rate:
         return wait
 
 
-class Guard:
+class RequestGuard:
     """The outermost layer of a server, as ASGI."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app, self._settings = app, settings
         self._limit = settings.timeout + settings.max_wait
-        self._border = Border(settings.hosts, settings.origins)
+        self._border = OriginCheck(settings.hosts, settings.origins)
         self._bodies = Bodies(settings.max_body)
         self._under_way: dict[str, int] = {}  # requests of each caller
         self._rate: Rate | None = None

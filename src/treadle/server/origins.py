@@ -64,7 +64,7 @@ def check_hosts(hosts: Iterable[str], is_open: bool) -> None:
             raise BadOption("hosts", f"{words}, in small letters and without a port, found {host!r}")
 
 
-class Border:
+class OriginCheck:
     """The rules of one server.
 
     hosts    names it answers to, beside IP addresses, localhost and the name of the machine

@@ -16,7 +16,7 @@ from treadle.errors import RemoteFailure
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused
-from treadle.server.time_slices import Turns
+from treadle.server.time_slices import TimeSlices
 from treadle.storage.messages import Report
 from treadle.workflow.plan import PLAIN, adopted, continued, either_id, mark_id
 
@@ -95,7 +95,7 @@ def _goes_on(report: Report, record: Record, own: str | None, marks: bool, now: 
 
 async def check_ids(outcomes: Iterable[Outcome]) -> None:
     """Raises Refused for a new job whose id has the form of a derived one, but was not derived from this run."""
-    turns = Turns()
+    turns = TimeSlices()
     for outcome in outcomes:
         await turns.step()
         found = {job.id: stem for job in outcome.then if (stem := ids.stem(job.id)) is not None}

@@ -11,7 +11,7 @@ import uvicorn
 
 from treadle.errors import BadOption
 from treadle.server.bounds import Bounds
-from treadle.server.connections import Door
+from treadle.server.connections import Connections
 from treadle.server.settings import GRACE
 
 
@@ -76,7 +76,7 @@ class Serving:
             proxy_headers=False,  # any client of this machine could choose the address by which it is counted
         )
         self._server = uvicorn.Server(config)
-        self._door = Door(self._socket, self._server, bounds)
+        self._door = Connections(self._socket, self._server, bounds)
         self._ticking: asyncio.Task[None] | None = None
 
     @property

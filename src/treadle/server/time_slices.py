@@ -43,7 +43,7 @@ class Line:
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = WeakKeyDictionary()
 
 
-class Turns:
+class TimeSlices:
     """Awaited between the steps of a long work: lets others go on once a turn is over."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def in_parts(items: Sequence[A], most: int, weight: Callable[[A], int]) -> Itera
 
 async def in_turns(make: Callable[[A], B], items: Iterable[A]) -> list[B]:
     """`[make(each) for each in items]`. 0.2 us more for each."""
-    turns, made = Turns(), []
+    turns, made = TimeSlices(), []
     for each in items:
         made.append(make(each))
         await turns.step()

@@ -98,7 +98,7 @@ from treadle.core.model import (
     Settled,
     Stats,
 )
-from treadle.storage.transfer import Load, Mark
+from treadle.storage.transfer import Chunk, MoveState
 
 
 class Storage(Protocol):
@@ -319,23 +319,23 @@ class Movable(Protocol):
     one that answers every call as the first would have. Marks (`storage.carrying`) say who may do what meanwhile.
     """
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> MoveState | None:
         """The move this storage is part of, if any."""
         ...
 
-    async def set_mark(self, mark: Mark) -> None:
+    async def set_mark(self, mark: MoveState) -> None:
         """Put a mark in place of the stored one, if `carrying.replaces` allows it; else raise MoveFailed and change
         nothing; raise `carrying.InTheWay` and change nothing while a transaction that may have stored jobs is open: to
         be called again. The next call of any process obeys it. Where it opens the storage, workers are woken and jobs
         blocked by a limit that has room return to the line."""
         ...
 
-    async def unload(self, cursor: str | None, limit: int) -> Load:
+    async def unload(self, cursor: str | None, limit: int) -> Chunk:
         """The next `limit` jobs behind the cursor, in an order that does not change while nothing is written. The first
         load has the rules and what rates remember. Reads only, under any mark."""
         ...
 
-    async def load(self, load: Load, mark: Mark) -> None:
+    async def load(self, load: Chunk, mark: MoveState) -> None:
         """Store these rows as they are, and the mark, in one step; raise MoveFailed and store nothing if the mark is
         refused (see `set_mark`). An id that is known is left as it is, so a load may be repeated. Nothing is tended,
         counted down or woken."""

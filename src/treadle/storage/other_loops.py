@@ -26,7 +26,7 @@ from treadle.core.model import (
 )
 from treadle.errors import NestedTransaction
 from treadle.storage.contract import Bound, Fused, Storage, Transaction
-from treadle.storage.transfer import Mark, mark_of
+from treadle.storage.transfer import MoveState, mark_of
 from treadle.storage.user_session import transactional
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class SharedStorage:
 
         return await self._owner.call(both)
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> MoveState | None:
         """The move that the storage is part of; None also for storages that keep no marks."""
         return await self._owner.call(mark_of)
 

@@ -17,7 +17,7 @@ class _Waiter:
         self.heard: set[str] = set()
 
 
-class Hub:
+class TopicWaiters:
     """Topics and those who wait for them. All calls belong to one event loop."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ class Rate(Struct, frozen=True, gc=False):
     at: float = 0.0
 
 
-class Load(Struct, frozen=True):
+class Chunk(Struct, frozen=True):
     """As many jobs as are carried at once. Rules and rates come with the first; `cursor` goes on, None ends."""
 
     jobs: tuple[Carried, ...] = ()
@@ -62,7 +62,7 @@ class Load(Struct, frozen=True):
 Role = Literal["closing", "gone", "filling", "arrived", "aborted", "partial"]
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class MoveState(Struct, frozen=True, kw_only=True):
     """What a storage knows of a move it is part of. The storage keeps it, and every verb obeys it.
 
     closing  its jobs are about to leave: nothing new is stored, claims find nothing, running jobs may still be settled
@@ -91,7 +91,7 @@ SHUT: Final = frozenset({"closing", "gone", "filling", "partial"})
 FINAL: Final = frozenset({"arrived", "aborted", "partial"})  # the move has ended: no later mark of the same move
 
 
-def replaces(found: Mark | None, mark: Mark) -> bool:
+def replaces(found: MoveState | None, mark: MoveState) -> bool:
     """Whether `mark` may take the place of the stored one. A storage asks this in the step that writes the mark.
 
     A run that stood still (a sleeping laptop, a paused container) is refused once another run has taken the move over
@@ -106,7 +106,7 @@ def replaces(found: Mark | None, mark: Mark) -> bool:
     return mark.turn > found.turn
 
 
-def check_replaces(found: Mark | None, mark: Mark, storage: str) -> None:
+def check_replaces(found: MoveState | None, mark: MoveState, storage: str) -> None:
     """Raise MoveFailed unless `mark` may take the place of the stored one."""
     if found is not None and not replaces(found, mark):
         raise overtaken(found, storage)
@@ -120,7 +120,7 @@ class InTheWay(StorageError):
         super().__init__(f"{who} may have stored jobs: the mark of a move waits until it ends")
 
 
-def overtaken(found: Mark, storage: str) -> MoveFailed:
+def overtaken(found: MoveState, storage: str) -> MoveFailed:
     """Why a mark was refused. The refused run has changed nothing since."""
     if found.role == "arrived":
         what = f"another run has ended this move: the jobs of {found.other} live at {storage} now"
@@ -132,10 +132,10 @@ def overtaken(found: Mark, storage: str) -> MoveFailed:
 
 
 encode_mark = msgspec.json.Encoder().encode
-decode_mark = msgspec.json.Decoder(Mark).decode
+decode_mark = msgspec.json.Decoder(MoveState).decode
 
 
-def refusal(mark: Mark, storage: str) -> StorageError:
+def refusal(mark: MoveState, storage: str) -> StorageError:
     """The error of a verb that cannot be done under this mark."""
     if mark.role == "partial":
         return StorageUnavailable(
@@ -149,10 +149,10 @@ def refusal(mark: Mark, storage: str) -> StorageError:
     return StorageMoved(storage, mark.other)
 
 
-async def mark_of(storage: object) -> Mark | None:
+async def mark_of(storage: object) -> MoveState | None:
     """The move that a storage is part of; None also for storages that keep no marks. Raises StorageError."""
     read = getattr(storage, "read_mark", None)
-    found: Mark | None = None if read is None else await read()
+    found: MoveState | None = None if read is None else await read()
     return found
 
 
@@ -164,7 +164,7 @@ async def check_stays(storage: object) -> None:
         raise refusal(mark, "this storage")
 
 
-def words(mark: Mark | None, here: str) -> str | None:
+def words(mark: MoveState | None, here: str) -> str | None:
     """What a person must know of a storage whose jobs live elsewhere, or are on their way; None: nothing."""
     there = "" if mark is None else mark.other
     return (
@@ -187,7 +187,7 @@ async def warn_of_move(storage: object) -> None:
             log.warning("%s", words(mark, "the storage of this app"))
 
 
-def gone(mark: Mark) -> Settled:
+def gone(mark: MoveState) -> Settled:
     """What settling says where the jobs have left."""
     return Settled("stale", f"the jobs were moved to {mark.other}")
 

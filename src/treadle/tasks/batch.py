@@ -19,7 +19,7 @@ from treadle.policy.judge import OnError
 from treadle.policy.retry import seconds
 from treadle.serialization import call_codec
 from treadle.tasks.options import Options
-from treadle.tasks.task import Computed, Kind, Maker, Task
+from treadle.tasks.task import Computed, JobFactory, Kind, Task
 
 X = TypeVar("X")
 R = TypeVar("R")
@@ -36,7 +36,7 @@ class BatchTask(Task[[X], R, Any], Generic[X, R]):
 
     def __init__(
         self,
-        maker: Maker,
+        maker: JobFactory,
         name: str,
         function: Callable[..., Any],
         kind: Kind | None,

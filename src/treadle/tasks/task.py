@@ -59,7 +59,7 @@ FOREIGN = {"delay": "use .enqueue(...)", "apply_async": "use .options(...).enque
 _OF_ONE_JOB = frozenset({"id", "key", "run_at", "deadline", "after", "when", "within"})
 
 
-class _Blank(Struct, frozen=True):
+class _Template(Struct, frozen=True):
     """All that jobs of a task with the same options have in common, worked out once.
 
     row     one of them, without its id and its payload
@@ -73,7 +73,7 @@ class _Blank(Struct, frozen=True):
     inline: bool
 
 
-class Maker:
+class JobFactory:
     """What every task of an app shares: where jobs go, where ids come from, what is too large."""
 
     def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
@@ -96,7 +96,7 @@ class Maker:
         policy: Policy,
         decode: Decode,
         inline: bool = False,
-        signature: call_codec.Signature | None = None,
+        signature: call_codec.CallCodec | None = None,
     ) -> JobSpec[Any, Any]:
         """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
         self.check_size(task, payload)
@@ -131,7 +131,7 @@ class Task(Generic[P, R, C, W]):
 
     def __init__(
         self,
-        maker: Maker,
+        maker: JobFactory,
         name: str,
         function: Callable[P, C],
         kind: Kind | None,
@@ -154,7 +154,7 @@ class Task(Generic[P, R, C, W]):
         self.kind: Kind | Literal["batch"] = kind or ("async" if _is_async(function) else "thread")
         _check_kind(name, function, self.kind)
         self.reduce = None if reduce is None else reducer_of(maker.reducers, reduce)
-        self.signature = call_codec.Signature(name, shown or function, codec_, folded_type(maker.reducers, reduce))
+        self.signature = call_codec.CallCodec(name, shown or function, codec_, folded_type(maker.reducers, reduce))
         self.on_error = on_error
         self.constants = constants
         policy = policy_of(constants)
@@ -168,9 +168,9 @@ class Task(Generic[P, R, C, W]):
         self.lease: float | None = fields.get("lease")
         self.queue: str = fields.get("queue", defaults.QUEUE)
         self._fields = fields if _fixed(constants) else None
-        self._blank: _Blank | None = None
+        self._blank: _Template | None = None
         if computed is None and _fixed(constants):
-            self._blank = _Blank(NewJob(id="", task=name, **fields), fields, self._passes, self._inline)
+            self._blank = _Template(NewJob(id="", task=name, **fields), fields, self._passes, self._inline)
         self.__name__ = getattr(function, "__name__", name)
         self.__qualname__ = getattr(function, "__qualname__", name)
         self.__doc__ = function.__doc__
@@ -215,7 +215,7 @@ class Task(Generic[P, R, C, W]):
         return self._spec(Options(pass_result=True), args, kwargs)
 
     @property
-    def source(self) -> Maker:
+    def source(self) -> JobFactory:
         """Where its jobs go: that of its app."""
         return self._maker
 
@@ -257,7 +257,7 @@ class Task(Generic[P, R, C, W]):
         options = completed(options, self.constants)
         return make(self.name, payload, self._fields, options, policy, decode, inline, signature)
 
-    def _blank_with(self, options: Options) -> _Blank | None:
+    def _blank_with(self, options: Options) -> _Template | None:
         """What these options come to for every job; None if that differs from one to the next. Raises BadOption."""
         if self._blank is None or _OF_ONE_JOB & options.keys():
             return None
@@ -267,9 +267,9 @@ class Task(Generic[P, R, C, W]):
         more = columns(completed(options, self.constants), policy, self.name, self._maker.now(), self._maker.sizes)
         inline = flag(options, "inline") if "inline" in options else self._inline
         fields = self._blank.fields | more
-        return _Blank(NewJob(id="", task=self.name, **fields), fields, later, inline)
+        return _Template(NewJob(id="", task=self.name, **fields), fields, later, inline)
 
-    def _filled(self, blank: _Blank, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
+    def _filled(self, blank: _Template, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
         """A spec of options that were worked out before: 1.4 us instead of 5.8."""
         signature, maker, here = self.signature, self._maker, ids.running.get(None)
         payload = signature.encode_call(args, kwargs, first_later=blank.later)
@@ -308,7 +308,7 @@ class Bound(Generic[P, R, W]):
         self._task, self._options, self._within = task, options, None
         if "within" in options:
             self._options, self._within = split_within(options)
-        self._blank: _Blank | None = None
+        self._blank: _Template | None = None
         self._asked = False  # whether that was tried
 
     def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[R, W]:
@@ -348,7 +348,7 @@ class Bound(Generic[P, R, W]):
 class Stub:
     """A task known by name only: its code is not installed here. Arguments cannot be checked before it runs."""
 
-    def __init__(self, maker: Maker, name: str, options: Options | None = None) -> None:
+    def __init__(self, maker: JobFactory, name: str, options: Options | None = None) -> None:
         if name_of(name, "name").startswith(OWN):
             raise BadOption("name", f"{name!r}: names beginning with {OWN!r} are Treadle's own")
         self.name = name

@@ -21,7 +21,7 @@ from treadle.core import defaults
 from treadle.core.model import Claim, NewJob, Query, Record
 from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
-from treadle.serialization.call_codec import Signature
+from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
 from treadle.tasks.task import Stub
 from treadle.testing.assertions import Expected, What, missing, unexpected
@@ -31,7 +31,7 @@ from treadle.testing.drain import drain
 from treadle.testing.given_storage import MEMORY, UNFINISHED, Given, GivenStorage, rows_of
 from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker.executors.threads import Runs
-from treadle.worker.inline import Inline
+from treadle.worker.inline import InlineWorker
 from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Testing:
             "_clock": self.clock,
             "chance": lambda: 0.0,
             "_by_default": False,
-            "_inline": Inline(app),
+            "_inline": InlineWorker(app),
         }
         for name, value in new.items():
             self._change(app, name, value)
@@ -147,7 +147,7 @@ class Testing:
         self._change(app.jobs, "_now", self.clock)
         self._change(app.client, "run_now", None)  # inline jobs wait for `drain` like the others
         for task in app.tasks.values():
-            self._change(task, "signature", cast("Signature", Checked(task.signature, task)))
+            self._change(task, "signature", cast("CallCodec", Checked(task.signature, task)))
 
     def _change(self, target: object, name: str, value: Any) -> None:
         self._before.append((target, name, getattr(target, name)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import BadArgument, BadResult
-from treadle.serialization.call_codec import Signature
+from treadle.serialization.call_codec import CallCodec
 
 if TYPE_CHECKING:
     from treadle.execution.runner import AnyTask
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Checked:
     """A signature that reads what it has written, and complains where that is something else."""
 
-    def __init__(self, signature: Signature, task: AnyTask) -> None:
+    def __init__(self, signature: CallCodec, task: AnyTask) -> None:
         self._signature, self._task = signature, task
         self._parameters = inspect.signature(signature._function)
 

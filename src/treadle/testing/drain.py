@@ -20,7 +20,7 @@ from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.worker import Worker
 from treadle.worker.executors.threads import Runs
-from treadle.worker.session import Host
+from treadle.worker.session import WorkerHost
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -74,7 +74,7 @@ async def drain(
         chosen = None if tasks is None else list(tasks)
         while again:
             ran, known = watched.ran, queues
-            worker = Worker(cast("Host", host), sorted(queues), concurrency, tasks=chosen)
+            worker = Worker(cast("WorkerHost", host), sorted(queues), concurrency, tasks=chosen)
             worker.patient = False
             if threads is not None:
                 worker.pools.lend(threads)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.storage.contract import Storage
-from treadle.worker.state import Slots
+from treadle.worker.state import WorkerState
 
 log = logging.getLogger("treadle")
 
@@ -28,7 +28,7 @@ class Backlog(Struct, frozen=True, kw_only=True):
     in_line: int  # jobs that stand in its queues
 
 
-class Alarm:
+class BacklogMonitor:
     """Behind is who takes as much as it can, or has no slot free. Told once per episode, or every `again` seconds."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Alarm:
         tell: Callable[[Backlog], Any],
         after: float,
         again: float | None,
-        slots: Slots,
+        slots: WorkerState,
         storage: Storage,
         queues: Collection[str],
         answered: Callable[[str], None] = lambda loop: None,

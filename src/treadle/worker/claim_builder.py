@@ -15,15 +15,15 @@ from treadle.execution.runner import AnyTask, OwnTask
 from treadle.tasks.batch import BatchTask
 from treadle.tasks.options import name_of
 from treadle.worker.executors.batches import Batches
-from treadle.worker.handoff import Hand
-from treadle.worker.leader import Lead
-from treadle.worker.state import Slots
+from treadle.worker.handoff import HandOff
+from treadle.worker.leader import LeaderElection
+from treadle.worker.state import WorkerState
 
 Rooms = dict[str, tuple[int | None, float | None]]
 """How many jobs of each task, and their lease in seconds; None: as many as there are slots, and the worker's."""
 
 
-class Asks:
+class ClaimBuilder:
     """Builds the claim for so many slots: each queue's share by weight, the first one another each time."""
 
     def __init__(
@@ -32,15 +32,15 @@ class Asks:
         own: Mapping[str, OwnTask],
         queues: dict[str, int],
         lease: float,
-        slots: Slots,
+        slots: WorkerState,
         batches: Batches,
-        lead: Lead,
+        election: LeaderElection,
         claimable: Callable[[], Rooms],
-        hand: Hand,
+        hand: HandOff,
         tends: bool,
     ) -> None:
         self._hand = hand
-        self._all, self._owned, self._lead, self._claimable = tasks, own, lead, claimable
+        self._all, self._owned, self._election, self._claimable = tasks, own, election, claimable
         self._lease, self._slots, self._batches, self._turn = lease, slots, batches, 0
         self._gathered: list[BatchTask[Any, Any]] = []
         self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.OWN_QUEUE]
@@ -50,9 +50,9 @@ class Asks:
         self._own = ((defaults.OWN_QUEUE, 1),) if queues and tends else ()
         self._always = defaults.OWN_QUEUE in queues
 
-    def __call__(self, room: int, pump: int, ticket: str) -> Claim:
+    def __call__(self, room: int, dispatcher: int, ticket: str) -> Claim:
         now = self._slots.loop.time()
-        known_now = len(self._all) + len(self._owned), self._lead.turn
+        known_now = len(self._all) + len(self._owned), self._election.turn
         if self._known != known_now:
             self._tasks, self._known = self._claimable(), known_now
             known = map(self._all.get, self._tasks)
@@ -67,13 +67,15 @@ class Asks:
         if self._always or slots.own or not slots.flowing or slots.behind_since is None or now >= self._own_at:
             queues, self._own_at, slots.own = self._own + queues, now + defaults.OWN_EVERY, False
         # Nor what another pump is settling: were that answer lost, it would find its job gone.
-        holds = (*slots.running, *[run.record.job.id for run in slots.unsettled(but=pump)])
+        holds = (*slots.running, *[run.record.job.id for run in slots.unsettled(but=dispatcher)])
         tasks = self._tasks
         if self._gathered:
             # By one pump only: two claims under way at once would each fill the room there is.
-            room_of = self._batches.room if pump == 0 else _none
+            room_of = self._batches.room if dispatcher == 0 else _none
             tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._gathered}
-        hand = None if pump or self._gathered else self._hand.words  # the room of a batch changes while an ask stands
+        hand = (
+            None if dispatcher or self._gathered else self._hand.words
+        )  # the room of a batch changes while an ask stands
         return Claim(
             worker=ticket, queues=queues, tasks=tasks, limit=max(1, room), lease=self._lease, holds=holds, hand=hand
         )

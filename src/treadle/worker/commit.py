@@ -16,7 +16,7 @@ from treadle.execution.transaction import Open
 from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import repeats
-from treadle.worker.state import Run
+from treadle.worker.state import RunningJob
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class Committed(Exception):
     """The outcome is stored, with all that the function wrote: no error, and nothing is left to be settled."""
 
 
-async def end(run: Run, outcome: Outcome | None, storage: Storage) -> Outcome | None:
+async def end(run: RunningJob, outcome: Outcome | None, storage: Storage) -> Outcome | None:
     """Commit what the run wrote if it has succeeded, else roll it back.
 
     Answers the outcome that is left to be settled, None if the job is no longer ours. Raises Committed.
@@ -54,7 +54,7 @@ def _went_well(outcome: Outcome) -> bool:
     return outcome.state is State.SUCCEEDED or (outcome.state is State.WAITING and outcome.ran)
 
 
-async def _commit(run: Run, outcome: Outcome, opened: Open, storage: Storage) -> Outcome | None:
+async def _commit(run: RunningJob, outcome: Outcome, opened: Open, storage: Storage) -> Outcome | None:
     record = run.record
     try:
         settled = await opened.settle(outcome)
@@ -90,11 +90,11 @@ async def _commit(run: Run, outcome: Outcome, opened: Open, storage: Storage) ->
     raise Committed
 
 
-def _failed(run: Run, error: BaseException) -> Outcome:
+def _failed(run: RunningJob, error: BaseException) -> Outcome:
     return judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
 
 
-async def _find_out(run: Run, outcome: Outcome, storage: Storage, error: StorageError) -> Outcome | None:
+async def _find_out(run: RunningJob, outcome: Outcome, storage: Storage, error: StorageError) -> Outcome | None:
     """The answer to the commit was lost. The row says whether it was applied; until it can be read nothing is sure,
     and the lease, which then runs out, is right either way."""
     job = run.record.job

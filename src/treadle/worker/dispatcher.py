@@ -15,7 +15,7 @@ from typing import Any
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event, lease_expired, was_lost
 from treadle.core.model import APPLIED, DECLINED, Claim, Claimed, Outcome, Record, Settled, State
-from treadle.durable.steps import Home
+from treadle.durable.steps import DurableBackend
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError, UnknownTask
 from treadle.execution.context import Context, Results
 from treadle.execution.runner import AnyTask, OwnTask, Runner
@@ -25,12 +25,12 @@ from treadle.storage.contract import Fused, Storage
 from treadle.tasks.batch import BatchTask
 from treadle.worker import commit, job_log
 from treadle.worker.executors.batches import Batches
-from treadle.worker.handoff import Hand
+from treadle.worker.handoff import HandOff
 from treadle.worker.job_events import event_of, name_of
-from treadle.worker.lost_jobs import Lost
-from treadle.worker.outage import Outage
-from treadle.worker.state import Run, Slots, Timers
-from treadle.workflow.finisher import Ender
+from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.outage import StorageOutage
+from treadle.worker.state import RunningJob, Timers, WorkerState
+from treadle.workflow.finisher import WorkflowFinisher
 from treadle.workflow.fold import failure
 
 log = logging.getLogger("treadle")
@@ -41,7 +41,7 @@ START = 64  # jobs started in one turn of the loop: what 128 no-ops take togethe
 AT_LEAST = 0.001  # s between two looks at an empty line: what is due at this very moment may not be claimable yet
 
 
-class Pump:
+class Dispatcher:
     """Several of these may share one worker's slots; never beyond the free ones."""
 
     def __init__(
@@ -49,8 +49,8 @@ class Pump:
         number: int,
         share: int,
         spare: bool,
-        hand: Hand,
-        slots: Slots,
+        hand: HandOff,
+        slots: WorkerState,
         timers: Timers,
         storage: Storage,
         tasks: Mapping[str, AnyTask],
@@ -59,12 +59,12 @@ class Pump:
         emitter: Emitter,
         poll: float,
         accept: Callable[[Record], Any] | None,
-        outage: Outage,
+        outage: StorageOutage,
         results: Results,
         own: Mapping[str, OwnTask],
-        lost: Lost,
-        home: Home,
-        ender: Ender,
+        lost: LostReporter,
+        home: DurableBackend,
+        ender: WorkflowFinisher,
         batches: Batches,
     ) -> None:
         self._number, self._share, self._results, self._home = number, share, results, home
@@ -84,7 +84,7 @@ class Pump:
         """Until the worker claims no more and all that ran is settled."""
         slots = self._slots
         while True:
-            outs: list[tuple[Run, Outcome]] = []
+            outs: list[tuple[RunningJob, Outcome]] = []
             if not self._rests():
                 outs, slots.outcomes = slots.outcomes, []
             room = self._room()
@@ -119,7 +119,7 @@ class Pump:
             share = 0 if self._number else slots.free
         return max(0, min(slots.free + self._hand.stands, share, defaults.CLAIM_MOST))
 
-    async def _trip(self, outs: list[tuple[Run, Outcome]], room: int) -> None:
+    async def _trip(self, outs: list[tuple[RunningJob, Outcome]], room: int) -> None:
         slots, hand = self._slots, self._hand
         stood, ticket = hand.stands, hand.ticket()
         kept = room or int(stood)
@@ -275,7 +275,7 @@ class Pump:
         task = self._tasks.get(job.task) or self._own.get(job.task)
         if record.ran:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
-            run = Run(record, _NO_TASK, Context(record, slots.name, slots.noted), NO_RULES, job.lease or 0.0)
+            run = RunningJob(record, _NO_TASK, Context(record, slots.name, slots.noted), NO_RULES, job.lease or 0.0)
             slots.begin(run, self._end(run, max_lost))
             return
         if task is None:
@@ -288,7 +288,7 @@ class Pump:
             rules = self._rules_for(task, record)
         context = Context(record, slots.name, slots.noted, self._results, self._home)
         context.site = self._site
-        run = Run(record, task, context, rules, job.lease or task.lease or 0.0)
+        run = RunningJob(record, task, context, rules, job.lease or task.lease or 0.0)
         if rules.timeout is not None:
             self._timers.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
@@ -298,7 +298,7 @@ class Pump:
             slots.free += 1
         slots.begin(run, self._work(run))
 
-    async def _work(self, run: Run) -> None:
+    async def _work(self, run: RunningJob) -> None:
         outcome: Outcome | None = None
         task, context = run.task, run.context
         run.begun = True
@@ -332,13 +332,13 @@ class Pump:
                 outcome = await commit.undisturbed(self._end_jointly(run, outcome))
             self._slots.end(run, outcome)
 
-    def _lost_too_often(self, run: Run) -> Outcome | None:
+    def _lost_too_often(self, run: RunningJob) -> Outcome | None:
         outcome = judge.lost_too_often(run.record, run.rules)
         if outcome is not None:
             self._slots.troubles[run.context] = None
         return outcome
 
-    async def _end_jointly(self, run: Run, outcome: Outcome | None) -> Outcome | None:
+    async def _end_jointly(self, run: RunningJob, outcome: Outcome | None) -> Outcome | None:
         """What is left to be settled of a run that holds a transaction."""
         try:
             return await commit.end(run, outcome, self._storage)
@@ -354,7 +354,7 @@ class Pump:
         if self._emitter.wants(event.name):
             self._emitter.emit(event)
 
-    def _tell(self, run: Run, outcome: Outcome) -> None:
+    def _tell(self, run: RunningJob, outcome: Outcome) -> None:
         emitter, final, troubles = self._emitter, outcome.state.final, self._slots.troubles
         in_trouble = run.context in troubles
         error = troubles.pop(run.context, None)
@@ -372,7 +372,7 @@ class Pump:
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):
             emitter.emit(event_of("workflow.ended", run, self._slots.name, outcome))
 
-    async def _end(self, run: Run, max_lost: int) -> None:
+    async def _end(self, run: RunningJob, max_lost: int) -> None:
         """A job that has run and waited: only its ending is left."""
         outcome: Outcome | None = None
         record, run.begun = run.record, True
@@ -391,7 +391,7 @@ class Pump:
         finally:
             self._slots.end(run, outcome)
 
-    async def _accepts(self, run: Run) -> bool:
+    async def _accepts(self, run: RunningJob) -> bool:
         assert self._accept is not None
         try:
             answer = self._accept(run.record)
@@ -413,14 +413,14 @@ class Pump:
 
     def _not_started(self, record: Record, outcome: Outcome) -> None:
         """Settle a claimed job that does not run here."""
-        run = Run(record, _NO_TASK, Context(record, self._slots.name, lambda: None), NO_RULES, 0.0)
+        run = RunningJob(record, _NO_TASK, Context(record, self._slots.name, lambda: None), NO_RULES, 0.0)
         run.ended = True
         self._slots.free += 1
         self._slots.outcomes.append((run, outcome))
         self._slots.wake.set()
 
     def _note_settled(
-        self, outs: list[tuple[Run, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
+        self, outs: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
     ) -> None:
         """Tell what became of what; an outcome the storage cannot keep is a failed attempt."""
         silent, troubles = self._emitter.silent, self._slots.troubles
@@ -459,7 +459,7 @@ class Pump:
                 self._slots.outcomes.append((run, again))
                 self._slots.wake.set()
 
-    def _may_wait(self, run: Run) -> bool:
+    def _may_wait(self, run: RunningJob) -> bool:
         """Whether an outcome that a locked row keeps from being settled is tried once more. Each try waits for 1 s."""
         now = self._slots.loop.time()
         run.blocked_since = run.blocked_since or now

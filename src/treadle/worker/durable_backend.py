@@ -20,9 +20,9 @@ from treadle.producer.client import Batcher
 from treadle.serialization.call_codec import Codec
 from treadle.storage.contract import Storage
 from treadle.tasks.options import Sizes
-from treadle.worker.outage import Outage
-from treadle.worker.state import Run, Slots
-from treadle.worker.upkeep import Keeper
+from treadle.worker.outage import StorageOutage
+from treadle.worker.state import RunningJob, WorkerState
+from treadle.worker.upkeep import Upkeep
 
 T = TypeVar("T")
 Fate = Literal["stored", "unsaved", "lost"]  # what became of the steps a run sent
@@ -39,22 +39,22 @@ class Host(Protocol):
     def now(self) -> float: ...
 
 
-class DurableHome:
+class WorkerDurableBackend:
     """One for all runs of a worker. Steps that end at the same time are stored in one call."""
 
     def __init__(
         self,
-        slots: Slots,
+        slots: WorkerState,
         storage: Storage,
-        keeper: Keeper,
+        upkeep: Upkeep,
         app: Host,
         threads: Callable[[], Threads],
-        outage: Outage,
+        outage: StorageOutage,
     ) -> None:
-        self._slots, self._storage, self._keeper, self._app = slots, storage, keeper, app
+        self._slots, self._storage, self._upkeep, self._app = slots, storage, upkeep, app
         self._threads, self._outage = threads, outage
         self.loop, self.sizes, self.now = slots.loop, app.sizes, app.now
-        self._saves: Batcher[Run, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
+        self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
     def codec(self, task: str) -> Codec | None:
         found = self._app.tasks.get(task)
@@ -78,19 +78,19 @@ class DurableHome:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _store_steps(self, runs: list[Run]) -> Sequence[Fate]:
-        by_lease: dict[float, dict[int, Run]] = {}
+    async def _store_steps(self, runs: list[RunningJob]) -> Sequence[Fate]:
+        by_lease: dict[float, dict[int, RunningJob]] = {}
         for run in runs:
-            by_lease.setdefault(self._keeper.lease_of(run), {})[id(run)] = run  # two steps of a run are one hold
+            by_lease.setdefault(self._upkeep.lease_of(run), {})[id(run)] = run  # two steps of a run are one hold
         fates: dict[int, Fate] = {}
         for lease, group in by_lease.items():
             holds = [_hold(run) for run in group.values()]
-            presence = self._keeper.presence()
+            presence = self._upkeep.presence()
             held = await self._answer(functools.partial(self._storage.heartbeat, presence, holds, lease))
             for (number, run), hold in zip(group.items(), holds, strict=True):
                 fates[number] = "lost" if hold.id in held.lost else "unsaved" if hold.id in held.unsaved else "stored"
                 if fates[number] == "lost" and not run.ended:
-                    self._keeper.lose(run)
+                    self._upkeep.lose(run)
                 if fates[number] == "stored" and run.context.durable is not None:
                     run.context.durable.memo.saved(hold.memo)
         return [fates[id(run)] for run in runs]
@@ -125,7 +125,7 @@ class DurableHome:
                 self._outage.answered(LABEL)  # or cut short, which is as much as this one will say
 
 
-def _hold(run: Run) -> Hold:
+def _hold(run: RunningJob) -> Hold:
     durable = run.context.durable
     memo = () if durable is None else tuple(durable.memo.unsaved.items())
     return Hold(run.record.job.id, run.record.version, memo=memo, note=run.context.note)

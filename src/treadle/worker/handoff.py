@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 
 from treadle.core.model import Claim, Record
 from treadle.storage.contract import Handing
-from treadle.worker.state import Slots
+from treadle.worker.state import WorkerState
 
 
-class Hand:
+class HandOff:
     """One claim after the other, of one pump: a ticket, and when nothing was found, an ask that stands under it.
 
     storage  who may hand us something; None: nobody
     wait     s an ask stands: less than a lease, so that none of what it holds back can be lost meanwhile
     """
 
-    def __init__(self, slots: Slots, storage: object = None, wait: float = 0.0) -> None:
+    def __init__(self, slots: WorkerState, storage: object = None, wait: float = 0.0) -> None:
         self._slots = slots
         self._post = storage.post(self._take) if isinstance(storage, Handing) else None
         self.words = None if self._post is None else (self._post.address, wait)  # for a claim

@@ -14,19 +14,19 @@ from contextvars import Context
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.worker.session import Host
+from treadle.worker.session import WorkerHost
 from treadle.worker.worker import Worker
 
 MOST = 64  # jobs at once; more wait for an ordinary worker
 
 
-class Inline:
+class InlineWorker:
     """That worker: it starts with the first inline job, and stops with the app.
 
     It belongs to the event loop that is first to have it run something; other loops reach it there.
     """
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: WorkerHost) -> None:
         self._app = app
         self._starting: asyncio.Task[Worker] | None = None
         self._started = False

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core.events import Event
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.worker.state import Run
+from treadle.worker.state import RunningJob
 
 
 def name_of(record: Record, outcome: Outcome) -> str:
@@ -20,7 +20,7 @@ def name_of(record: Record, outcome: Outcome) -> str:
     return str(outcome.state)
 
 
-def event_of(name: str, run: Run, worker: str, outcome: Outcome | None = None) -> Event:
+def event_of(name: str, run: RunningJob, worker: str, outcome: Outcome | None = None) -> Event:
     record, job = run.record, run.record.job
     if name == "workflow.ended" and outcome is not None:
         record = replace(

@@ -31,7 +31,7 @@ Role = Literal["leader", "follower", "auto"]
 ROLES: Final[tuple[Role, ...]] = ("leader", "follower", "auto")
 
 
-class Tended(Struct, frozen=True):
+class LeaderDuties(Struct, frozen=True):
     """What a leader tends, as the note of its row says; whatever else there is, followers tend themselves."""
 
     ticks: tuple[str, ...] = ()  # tasks of the schedules it ticks
@@ -49,7 +49,7 @@ def role_of(value: str | None) -> Role | None:
     return None
 
 
-class Lead:
+class LeaderElection:
     """One worker's view of who leads.
 
     None      there are no roles: it tends
@@ -64,13 +64,13 @@ class Lead:
         ticket: str,
         storage: Storage,
         presence: Callable[[], Presence],
-        tended: Callable[[], Tended],
+        tended: Callable[[], LeaderDuties],
         changed: Callable[[], None],
     ) -> None:
         self._role, self._ticket = role, f"{ticket}-{role}"
         self._storage, self._presence, self._tended, self._changed = storage, presence, tended, changed
         self._version: int | None = None  # of the row, while we hold it
-        self._leaders: Tended | None = None  # what the one who leads tends, once we know
+        self._leaders: LeaderDuties | None = None  # what the one who leads tends, once we know
         self.turn = 0  # grows whenever any answer below may have changed
 
     def tends(self) -> bool:
@@ -152,9 +152,9 @@ class Lead:
         return not row.ran  # a pause holds it
 
     def _read(self, row: Record) -> None:
-        found = Tended()
+        found = LeaderDuties()
         with suppress(*UNREADABLE):
-            found = msgspec.json.decode(row.note or "{}", type=Tended)
+            found = msgspec.json.decode(row.note or "{}", type=LeaderDuties)
         if found != self._leaders and row.state is State.RUNNING:
             self._leaders = found
             self._turn()

@@ -13,12 +13,12 @@ from treadle.core.events import Emitter, Event
 from treadle.errors import StorageError
 from treadle.storage.contract import Storage
 from treadle.worker import job_log
-from treadle.worker.state import Run
+from treadle.worker.state import RunningJob
 
 log = logging.getLogger("treadle")
 
 
-class Lost:
+class LostReporter:
     """Looks who has the job now, beside the loops, and only when a listener or the log wants it."""
 
     def __init__(self, storage: Storage, emitter: Emitter, worker: str) -> None:
@@ -26,14 +26,14 @@ class Lost:
         self._looking: set[asyncio.Task[None]] = set()
         self.doubted: Callable[[], None] = lambda: None  # called for each: the storage may have been emptied
 
-    def tell(self, run: Run) -> None:
+    def tell(self, run: RunningJob) -> None:
         self.doubted()
         if self._emitter.wants("lost") or job_log.wanted("lost", run.record.job.task):
             task = asyncio.create_task(self._look(run))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
 
-    async def _look(self, run: Run) -> None:
+    async def _look(self, run: RunningJob) -> None:
         job = run.record.job
         try:
             [row] = await self._storage.get([job.id])

@@ -14,7 +14,7 @@ from treadle.policy.retry import Retry
 log = logging.getLogger("treadle")
 
 
-class Outage:
+class StorageOutage:
     """What the loops of one worker share about it. It begins with the first call that fails, and is over when every
     loop that failed has been answered again."""
 

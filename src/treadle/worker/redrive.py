@@ -19,7 +19,7 @@ from treadle.core.model import ERROR, LOST, Outcome, Query, Record, State
 from treadle.errors import BadOption
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage, confined
-from treadle.worker.state import Slots
+from treadle.worker.state import WorkerState
 
 log = logging.getLogger("treadle")
 
@@ -70,7 +70,7 @@ class Redriver:
     def __init__(
         self,
         rule: Redrive,
-        slots: Slots,
+        slots: WorkerState,
         storage: Storage,
         queues: Collection[str],
         tasks: Callable[[], Collection[str]],

@@ -26,19 +26,19 @@ from treadle.storage.contract import DearTrips, OneByOne, Storage, confined
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
 from treadle.worker import job_log
-from treadle.worker.backlog import Alarm, Backlog
-from treadle.worker.claim_builder import Asks, Rooms
-from treadle.worker.dispatcher import Pump
-from treadle.worker.durable_backend import DurableHome
+from treadle.worker.backlog import Backlog, BacklogMonitor
+from treadle.worker.claim_builder import ClaimBuilder, Rooms
+from treadle.worker.dispatcher import Dispatcher
+from treadle.worker.durable_backend import WorkerDurableBackend
 from treadle.worker.executors.batches import Batches
-from treadle.worker.executors.pools import Pools
-from treadle.worker.handoff import Hand
-from treadle.worker.leader import Lead, Role, Tended
-from treadle.worker.outage import Outage
+from treadle.worker.executors.pools import Executors
+from treadle.worker.handoff import HandOff
+from treadle.worker.leader import LeaderDuties, LeaderElection, Role
+from treadle.worker.outage import StorageOutage
 from treadle.worker.redrive import Redrive, Redriver
-from treadle.worker.state import Slots, Timers
-from treadle.worker.upkeep import Keeper
-from treadle.workflow.finisher import Ender
+from treadle.worker.state import Timers, WorkerState
+from treadle.worker.upkeep import Upkeep
+from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
 
@@ -47,7 +47,7 @@ HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotte
 PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage
 
 
-class Host(Protocol):
+class WorkerHost(Protocol):
     """What a worker needs of its app."""
 
     tasks: dict[str, AnyTask]
@@ -71,7 +71,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class WorkerConfig:
     """How a worker was asked to work, in seconds; the words are those of `Worker`."""
 
     name: str
@@ -95,37 +95,39 @@ def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None =
         emitter.emit(Event(name=name, worker=worker, error=error))
 
 
-class Running:
+class WorkerSession:
     """One start of a worker: everything that is gone when it has stopped."""
 
     def __init__(
         self,
-        app: Host,
-        setup: Setup,
+        app: WorkerHost,
+        setup: WorkerConfig,
         queues: dict[str, int],
         known: Callable[[], Rooms],
-        pools: Pools,
+        pools: Executors,
         storage: Storage,
-        outage: Outage,
+        outage: StorageOutage,
         patient: bool,
     ) -> None:
         self.app, self.setup, self.queues, self.known = app, setup, queues, known
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
-        self.slots = Slots(setup.name, setup.concurrency)
+        self.slots = WorkerState(setup.name, setup.concurrency)
         self.timers = Timers(self.loop)
         self.batches = Batches(self.slots, pools.threads, patient, self.waits_for)
-        self.lead = Lead(setup.role, self.slots.ticket(), storage, self.presence, self.tended, self.changed)
-        self.hand = Hand(self.slots, storage, min(setup.poll, setup.lease / 2))
+        self.election = LeaderElection(
+            setup.role, self.slots.ticket(), storage, self.presence, self.tended, self.changed
+        )
+        self.hand = HandOff(self.slots, storage, min(setup.poll, setup.lease / 2))
         self.tends = not confined(storage)
-        asks = Asks(
+        asks = ClaimBuilder(
             app.tasks,
             app.own,
             queues,
             setup.lease,
             self.slots,
             self.batches,
-            self.lead,
+            self.election,
             self.tasks,
             self.hand,
             self.tends,
@@ -142,11 +144,11 @@ class Running:
             app.client,
             self.slots.troubles,
         )
-        ender = Ender(storage, app.tasks, app.reducers, app.sizes.result)
-        pumps = 1 if setup.concurrency == 1 or setup.ordered or isinstance(storage, OneByOne) else PUMPS
+        ender = WorkflowFinisher(storage, app.tasks, app.reducers, app.sizes.result)
+        dispatchers = 1 if setup.concurrency == 1 or setup.ordered or isinstance(storage, OneByOne) else PUMPS
         spare = isinstance(storage, DearTrips) and setup.concurrency <= storage.one_trip_up_to
-        share = setup.concurrency if spare else -(-setup.concurrency // pumps)
-        self.keeper = Keeper(
+        share = setup.concurrency if spare else -(-setup.concurrency // dispatchers)
+        self.upkeep = Upkeep(
             self.slots,
             storage,
             app.emitter,
@@ -156,13 +158,13 @@ class Running:
             outage.answered,
             self.batches.gathering,
         )
-        home = DurableHome(self.slots, storage, self.keeper, app, pools.threads, outage)
-        self.pumps = [
-            Pump(
+        home = WorkerDurableBackend(self.slots, storage, self.upkeep, app, pools.threads, outage)
+        self.dispatchers = [
+            Dispatcher(
                 number,
                 share,
                 spare,
-                Hand(self.slots) if number else self.hand,
+                HandOff(self.slots) if number else self.hand,
                 self.slots,
                 self.timers,
                 storage,
@@ -175,12 +177,12 @@ class Running:
                 outage,
                 app.results,
                 app.own,
-                self.keeper.lost,
+                self.upkeep.lost,
                 home,
                 ender,
                 self.batches,
             )
-            for number in range(pumps)
+            for number in range(dispatchers)
         ]
         self.loops: list[asyncio.Task[None]] = []
         self.beside: list[asyncio.Task[None]] = []
@@ -190,7 +192,7 @@ class Running:
     async def declared(self) -> None:
         """Store what code declares once more where the storage has lost it. Looks after an outage, after a job of this
         worker was lost, and now and then."""
-        self.keeper.lost.doubted = self.outage.over.set
+        self.upkeep.lost.doubted = self.outage.over.set
         while True:
             self.outage.over.clear()
             with suppress(TimeoutError):
@@ -206,27 +208,27 @@ class Running:
 
     def waits_for(self, seconds: float) -> None:
         """Jobs that were claimed do not run for so long."""
-        self.keeper.outlasts_a_beat(seconds)
+        self.upkeep.outlasts_a_beat(seconds)
 
     def start(self) -> None:
-        keeper, throttle = self.keeper, self.setup.throttle
+        upkeep, throttle = self.upkeep, self.setup.throttle
         self.unfollow = job_log.follow(self.app.emitter, self.setup.name)
         self.slots.claiming = bool(self.queues)
         if throttle is not None:
-            self.slots.pause = keeper.UNASKED
-        self.loops = [asyncio.Task(self.supervise("pump", pump.run)) for pump in self.pumps]
+            self.slots.pause = upkeep.UNASKED
+        self.loops = [asyncio.Task(self.supervise("pump", dispatcher.run)) for dispatcher in self.dispatchers]
         sides: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": keeper.beat,
-            "listen": keeper.listen,
+            "beat": upkeep.beat,
+            "listen": upkeep.listen,
         }
         if self.tends:
-            sides["prune"] = lambda: keeper.prune(self.lead.tends)
+            sides["prune"] = lambda: upkeep.prune(self.election.tends)
         if self.queues and self.tends:
             sides["declared"] = self.declared
         if self.setup.role is not None and self.tends:
-            sides["lead"] = lambda: keeper.lead(self.lead)
+            sides["lead"] = lambda: upkeep.election(self.election)
         if throttle is not None:
-            sides["throttle"] = lambda: keeper.throttle(throttle)
+            sides["throttle"] = lambda: upkeep.throttle(throttle)
         sides |= self.extras()
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
@@ -236,23 +238,23 @@ class Running:
 
     def tasks(self) -> Rooms:
         """What this worker claims now: the tending tasks only if that is its part."""
-        own, lead = self.app.own, self.lead
+        own, election = self.app.own, self.election
         return {
             name: room
             for name, room in self.known().items()
-            if name not in own or not own[name].tends or lead.ticks(name)
+            if name not in own or not own[name].tends or election.ticks(name)
         }
 
-    def tended(self) -> Tended:
+    def tended(self) -> LeaderDuties:
         own, names = self.app.own, tuple(self.known())
         ticks = tuple(name for name in names if name in own and own[name].tends)
-        return Tended(ticks, names if self.setup.redrive is not None else ())
+        return LeaderDuties(ticks, names if self.setup.redrive is not None else ())
 
     def redriven(self) -> list[str]:
-        return self.lead.redrives(self.known())
+        return self.election.redrives(self.known())
 
     def presence(self) -> Presence:
-        return self.keeper.presence()
+        return self.upkeep.presence()
 
     def changed(self) -> None:
         """Another worker leads: there may be other work for us."""
@@ -263,7 +265,7 @@ class Running:
         """The loops that only some workers have."""
         setup, found = self.setup, dict[str, Callable[[], Coroutine[Any, Any, None]]]()
         if setup.on_backlog is not None:
-            found["backlog"] = Alarm(
+            found["backlog"] = BacklogMonitor(
                 setup.on_backlog,
                 setup.backlog_after,
                 setup.backlog_every,
@@ -342,7 +344,7 @@ class Running:
             self.slots.asking -= 1
             self.slots.free += room - len(records or ())
             if records:
-                self.pumps[0].start_all(records)
+                self.dispatchers[0].start_all(records)
             self.slots.wake.set()
             _done(tried)
 
@@ -386,11 +388,11 @@ class Running:
             )
         try:
             async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
-                await self.lead.leave()
-                await self.keeper.beat_once(gone=True)
+                await self.election.leave()
+                await self.upkeep.beat_once(gone=True)
         except (StorageError, TimeoutError):
             log.info("worker %s could not say good-bye; it is forgotten after its lease", slots.name)
-        await self.keeper.lost.settled()
+        await self.upkeep.lost.settled()
 
     async def _let_end(self, grace: float) -> None:
         """Wait for the running jobs as long as they may take; then cancel them, and wait until they are handed back."""

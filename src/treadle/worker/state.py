@@ -28,7 +28,7 @@ from treadle.policy.judge import Rules
 SWEEP = 128  # entries: each of an ended run keeps its arguments and result alive
 
 
-class Run(Struct, eq=False):
+class RunningJob(Struct, eq=False):
     """One job that runs here."""
 
     record: Record
@@ -64,12 +64,12 @@ class Timers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._heap: list[tuple[float, int, Run, str]] = []
+        self._heap: list[tuple[float, int, RunningJob, str]] = []
         self._number = count()
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_at = SWEEP
 
-    def add(self, seconds: float, run: Run, why: str) -> None:
+    def add(self, seconds: float, run: RunningJob, why: str) -> None:
         when = self._loop.time() + max(0.0, seconds)
         heapq.heappush(self._heap, (when, next(self._number), run, why))
         if self._heap[0][2] is run:
@@ -106,7 +106,7 @@ else:
 AGAIN = 1_000  # jobs claimed more than once of which the last version is remembered
 
 
-class Slots:
+class WorkerState:
     """What the loops of one worker share: who runs, how many more may, and what is to be settled."""
 
     def __init__(self, name: str, concurrency: int) -> None:
@@ -118,10 +118,10 @@ class Slots:
         self._tickets = count(int.from_bytes(os.urandom(6)))
         self.free = concurrency
         self.asking = 0  # claims under way besides those of the pumps
-        self.running: dict[str, Run] = {}
+        self.running: dict[str, RunningJob] = {}
         self.again: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
-        self.outcomes: list[tuple[Run, Outcome]] = []
-        self.settling: dict[int, list[tuple[Run, Outcome]]] = {}  # by pump: sent, and not known to be stored
+        self.outcomes: list[tuple[RunningJob, Outcome]] = []
+        self.settling: dict[int, list[tuple[RunningJob, Outcome]]] = {}  # by pump: sent, and not known to be stored
         # Runs that did not just succeed, until they are settled -> what the function raised, if it did.
         self.troubles: dict[Context, BaseException | None] = {}
         self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
@@ -151,12 +151,12 @@ class Slots:
         with suppress(RuntimeError):  # the loop is closed: nobody saves notes any more
             self.loop.call_soon_threadsafe(self.beat_now.set)
 
-    def unsettled(self, but: int | None = None) -> list[Run]:
+    def unsettled(self, but: int | None = None) -> list[RunningJob]:
         """The runs whose outcomes are not known to be stored; without those that pump `but` is sending."""
         sent = [run for number, outs in self.settling.items() if number != but for run, _ in outs]
         return sent + [run for run, _ in self.outcomes]
 
-    def begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, run: RunningJob, work: Coroutine[Any, Any, None]) -> None:
         """Have the work done that ends this run."""
         record, id = run.record, run.record.job.id
         self.running[id] = run
@@ -181,7 +181,7 @@ class Slots:
         only the answer that said so was lost."""
         return self.again.get(id, 0) > version
 
-    def end(self, run: Run, outcome: Outcome | None) -> None:
+    def end(self, run: RunningJob, outcome: Outcome | None) -> None:
         """An append: no await, no future, no timer per job."""
         run.ended = True
         context, id = run.context, run.record.job.id

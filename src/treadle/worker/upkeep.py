@@ -16,19 +16,19 @@ from treadle.core import defaults
 from treadle.core.events import Emitter
 from treadle.core.model import Hold, Presence
 from treadle.storage.contract import Storage, confined
-from treadle.worker.leader import Lead
-from treadle.worker.lost_jobs import Lost
-from treadle.worker.state import Run, Slots
+from treadle.worker.leader import LeaderElection
+from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.state import RunningJob, WorkerState
 
 
-class Keeper:
+class Upkeep:
     """The background loops of one worker; each is restarted by the worker when it fails."""
 
     UNASKED = 1e9  # s of pause until the throttle was asked for the first time
 
     def __init__(
         self,
-        slots: Slots,
+        slots: WorkerState,
         storage: Storage,
         emitter: Emitter,
         queues: Sequence[str],
@@ -43,7 +43,7 @@ class Keeper:
         self._gathering = gathering
         self._answered = answered  # told by each loop under its name, once the storage has answered it
         self._pruned = True
-        self.lost = Lost(storage, emitter, slots.name)
+        self.lost = LostReporter(storage, emitter, slots.name)
         self._loop = asyncio.get_running_loop()
         self._born = self._loop.time()
 
@@ -90,12 +90,12 @@ class Keeper:
             gathering=self._gathering(),
         )
 
-    def lease_of(self, run: Run) -> float:
+    def lease_of(self, run: RunningJob) -> float:
         return run.lease or self._lease
 
     async def beat_once(self, gone: bool = False) -> None:
         slots, presence = self._slots, self.presence(gone)
-        by_lease: dict[float, list[Run]] = {self._lease: []}
+        by_lease: dict[float, list[RunningJob]] = {self._lease: []}
         # Also what waits to be settled: an outage longer than the lease must not have it run again. Of a job that is
         # here twice only the later run has a lease, and the answer names jobs, not runs.
         waiting = [run for run in slots.unsettled() if run.record.job.id not in slots.running]
@@ -109,7 +109,7 @@ class Keeper:
                 if run.record.job.id in held.lost and not run.ended:
                     self.lose(run)
 
-    def lose(self, run: Run) -> None:
+    def lose(self, run: RunningJob) -> None:
         """It was settled or claimed by somebody else: nothing it writes will be taken."""
         if not run.cut:
             self.lost.tell(run)
@@ -131,10 +131,10 @@ class Keeper:
                 slots.hinted = True
                 slots.wake.set()
 
-    async def lead(self, lead: Lead) -> None:
+    async def election(self, election: LeaderElection) -> None:
         """Hold on to the lead, or wait for it."""
         while True:
-            again = await lead.look()
+            again = await election.look()
             self._answered("lead")
             await asyncio.sleep(again)
 

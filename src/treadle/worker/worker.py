@@ -31,12 +31,12 @@ from treadle.storage.contract import Storage, confined
 from treadle.tasks.options import name_of
 from treadle.worker.backlog import Backlog
 from treadle.worker.claim_builder import Rooms, weights
-from treadle.worker.executors.pools import Pools
+from treadle.worker.executors.pools import Executors
 from treadle.worker.leader import Role, role_of
 from treadle.worker.os_signals import Signals
-from treadle.worker.outage import Outage
+from treadle.worker.outage import StorageOutage
 from treadle.worker.redrive import Redrive
-from treadle.worker.session import Host, Running, Setup, tell
+from treadle.worker.session import WorkerConfig, WorkerHost, WorkerSession, tell
 from treadle.workflow.plan import FLOW
 
 log = logging.getLogger("treadle")
@@ -77,7 +77,7 @@ class Worker:
 
     def __init__(
         self,
-        app: Host,
+        app: WorkerHost,
         queues: Iterable[str] | Mapping[str, int] | None = None,
         concurrency: int = defaults.CONCURRENCY,
         *,
@@ -109,7 +109,7 @@ class Worker:
         rule: object = redrive
         if rule is not None and not isinstance(rule, Redrive):
             raise BadOption("redrive", f"expected Redrive(...), found {redrive!r}")
-        self._setup = Setup(
+        self._setup = WorkerConfig(
             name=self.name,
             concurrency=concurrency,
             lease=self.lease,
@@ -127,8 +127,8 @@ class Worker:
         if not self._setup.backlog_after:
             raise BadOption("backlog_after", "expected more than 0 s")
         self.patient = True  # whether items of a batch wait for others; a test that drains does not
-        self.pools = Pools(self.name, concurrency)
-        self._state: Running | None = None
+        self.pools = Executors(self.name, concurrency)
+        self._state: WorkerSession | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     # --- life
@@ -154,10 +154,10 @@ class Worker:
         for name in self._asked_tasks or ():
             if name not in self.app.tasks:
                 raise UnknownTask(name, tuple(self.app.tasks))
-        outage = Outage(self.name, self._setup.recovery, self.app.chance, self._tell)
+        outage = StorageOutage(self.name, self._setup.recovery, self.app.chance, self._tell)
         storage = await self._open(outage)
         try:
-            self._state = Running(
+            self._state = WorkerSession(
                 self.app, self._setup, self.queues(), self.tasks, self.pools, storage, outage, self.patient
             )
             self._state.start()
@@ -177,7 +177,7 @@ class Worker:
                     "worker %s: no task of this app uses the queue %r; did you mean %r?", self.name, queue, close[0]
                 )
 
-    async def _open(self, outage: Outage) -> Storage:
+    async def _open(self, outage: StorageOutage) -> Storage:
         while True:
             try:
                 storage = await self._opened()
@@ -283,7 +283,7 @@ class Worker:
                 await asyncio.wait([stopping])
             raise
 
-    async def _stop(self, state: Running, grace: float) -> None:
+    async def _stop(self, state: WorkerSession, grace: float) -> None:
         try:
             await state.stop(grace)
         finally:

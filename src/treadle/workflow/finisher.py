@@ -33,7 +33,7 @@ async def rows_of(get: Get, ids: Sequence[str]) -> list[Record]:
     return found
 
 
-class Ender:
+class WorkflowFinisher:
     """Ends the parents that a worker claims."""
 
     def __init__(

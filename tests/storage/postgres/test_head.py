@@ -14,7 +14,7 @@ from tests.storage.postgres.support import done, job
 from treadle.core.model import Claim, Outcome, Record, State
 from treadle.storage.postgres import PostgresStorage
 from treadle.storage.postgres import scan_floor as heads
-from treadle.storage.postgres.scan_floor import HELD, Head
+from treadle.storage.postgres.scan_floor import HELD, ScanFloor
 from treadle.testing.clock import HandClock
 
 LONG = heads.SELDOM + 0.1  # s after which all of the line is looked at again
@@ -31,7 +31,7 @@ async def storage(looks: HandClock) -> AsyncIterator[PostgresStorage]:
     """One that has met very many rows it could not sweep."""
     with support.a_schema() as schema:
         made = PostgresStorage(support.url_of(schema))
-        made._sweeper._head = Head(looks)
+        made._sweeper._head = ScanFloor(looks)
         made._sweeper._head.swept(HELD * 10)
         await made.open()
         yield made

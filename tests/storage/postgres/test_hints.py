@@ -48,8 +48,10 @@ async def listening(*storages: PostgresStorage) -> None:
     """Open them, and outlast the moment at which each wakes all its waiters because it has only begun to listen."""
     for each in storages:
         await each.open()
-        assert each._ear is not None
-        each._ear._last = dict.fromkeys(each._ear._last, math.inf)  # nor does it leave a channel, and come back to it
+        assert each._notifier is not None
+        each._notifier._last = dict.fromkeys(
+            each._notifier._last, math.inf
+        )  # nor does it leave a channel, and come back to it
     await asyncio.sleep(LATE)  # its timers were set before this one
 
 
@@ -90,9 +92,9 @@ async def test_close_sends_what_is_left(pair: tuple[PostgresStorage, PostgresSto
 async def test_a_hint_that_fails_does_not_fail_the_call(pair: tuple[PostgresStorage, PostgresStorage]) -> None:
     """And the call wakes the waiters of its own process at once."""
     first, _ = pair
-    assert first._ear is not None
-    assert first._ear._line is not None
-    pid = first._ear._line.made.info.backend_pid
+    assert first._notifier is not None
+    assert first._notifier._line is not None
+    pid = first._notifier._line.made.info.backend_pid
     watch = watched(first, "queue:default")
     await asyncio.sleep(0)
     support.admin().execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
@@ -104,14 +106,14 @@ async def test_nothing_is_sent_where_no_process_listens(pair: tuple[PostgresStor
     """A worker's endings cost no hint while no process waits for a result."""
     first, second = pair
     for each in first, second:
-        assert each._ear is not None
-        each._ear._last["ends"] = -1_000.0  # as if the time without a waiter were over
-        each._ear._change.set()
+        assert each._notifier is not None
+        each._notifier._last["ends"] = -1_000.0  # as if the time without a waiter were over
+        each._notifier._change.set()
     async with asyncio.timeout(LONG):
-        while support.admin().execute(LISTENED, (first._ear._channels["ends"],)).fetchone() != (0,):  # noqa: ASYNC110
+        while support.admin().execute(LISTENED, (first._notifier._channels["ends"],)).fetchone() != (0,):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     sent: list[object] = []
-    first._ear.publish = sent.append  # type: ignore[method-assign, assignment, union-attr]
+    first._notifier.publish = sent.append  # type: ignore[method-assign, assignment, union-attr]
     await first.enqueue([job("a")])
     [row] = (await first.claim(Claim(worker="w#1", queues=(("default", 1),), limit=1))).records
     await first.settle([done(row)])

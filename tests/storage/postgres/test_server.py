@@ -212,8 +212,8 @@ async def test_a_call_that_takes_too_long_is_ended_on_the_server(schema: str) ->
 
 async def test_a_deadlock_is_undone_and_tried_again(storage: PostgresStorage) -> None:
     text = "SELECT pg_advisory_xact_lock(%s::int), pg_sleep(0.2), pg_advisory_xact_lock(%s::int)"
-    crossing = storage._pool.run(text, [771, 772]), storage._pool.run(text, [772, 771])
-    assert [len(rows) for rows in await asyncio.gather(*crossing)] == [1, 1]
+    cross_shard = storage._pool.run(text, [771, 772]), storage._pool.run(text, [772, 771])
+    assert [len(rows) for rows in await asyncio.gather(*cross_shard)] == [1, 1]
 
 
 async def test_a_standby_is_unavailable_until_it_is_the_primary() -> None:

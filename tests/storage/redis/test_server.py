@@ -72,7 +72,7 @@ async def test_hints_come_back_by_themselves(storage: RedisStorage) -> None:
     other = RedisStorage(valkey.url(), ns=storage._tag[9:-1])
     await other.open()
     await other._pool.command("CLIENT", "KILL", "TYPE", "pubsub")
-    assert storage._ear is not None
+    assert storage._notifier is not None
     async with asyncio.timeout(30):
         while True:  # until it listens again
             watch = asyncio.create_task(storage.watch(["queue:default"], 0.2))
@@ -299,11 +299,11 @@ async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
     storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treadle.storage.redis.notifier.IDLE", 0.0)
-    ear = storage._ear
-    assert ear is not None
+    notifier = storage._notifier
+    assert notifier is not None
     await asyncio.sleep(0.01)
     async with asyncio.timeout(30):
-        while ear._listening:  # each message finds nobody waiting
+        while notifier._listening:  # each message finds nobody waiting
             await storage.enqueue([job("a"), job(next(_names))])
             claimed = await storage.claim(Claim(worker=next(_names), queues=(("default", 9),), limit=9))
             await storage.settle([done(row) for row in claimed.records])
@@ -317,9 +317,9 @@ async def test_a_channel_nobody_waits_for_is_left_and_joined_again(
 
 async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> None:
     """A worker that has just begun is not told of each job it settles; who waits for one later hears of it."""
-    ear = storage._ear
-    assert ear is not None
-    ends = ear._channels["job"]
+    notifier = storage._notifier
+    assert notifier is not None
+    ends = notifier._channels["job"]
 
     async def run(id: str) -> None:
         await storage.enqueue([job(id)])
@@ -328,9 +328,9 @@ async def test_endings_nobody_waits_for_are_told_once(storage: RedisStorage) -> 
 
     async with asyncio.timeout(30):
         await run("a")
-        while ends in ear._listening:  # noqa: ASYNC110
+        while ends in notifier._listening:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert ear._channels[""] in ear._listening
+        assert notifier._channels[""] in notifier._listening
         await storage.watch(["job:b"], 5)  # joins it, and wakes once for nothing
         watch = asyncio.create_task(storage.watch(["job:b"], 5))
         await asyncio.sleep(0)
@@ -346,17 +346,17 @@ async def test_a_server_that_falls_silent_is_not_listened_to_for_ever(monkeypatc
     async with Proxy(parts.hostname, parts.port) as proxy, asyncio.timeout(30):
         storage = RedisStorage(f"redis://127.0.0.1:{proxy.port}{parts.path}", ns=next(_names))
         await storage.open()
-        ear = storage._ear
-        assert ear is not None
-        first = ear._connection
+        notifier = storage._notifier
+        assert notifier is not None
+        first = notifier._connection
         await asyncio.sleep(0.5)
-        assert ear._connection is first  # it was quiet, was asked, and answered
+        assert notifier._connection is first  # it was quiet, was asked, and answered
         silence = proxy.silence(b"PING")
         await silence.happened()
-        while ear._connection in (first, None):  # noqa: ASYNC110
+        while notifier._connection in (first, None):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         watch = asyncio.create_task(storage.watch(["queue:default"], 10))
-        while not ear._listening:  # noqa: ASYNC110
+        while not notifier._listening:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await storage.enqueue([job(next(_names))])
         assert await watch == {"queue:default"}

@@ -19,7 +19,7 @@ from treadle.errors import BadOption, KeyHeld, StorageError, StorageFull, Storag
 from treadle.storage.sqlite import SqliteStorage, lockfile
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.lockfile import LockFile
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 
@@ -133,9 +133,9 @@ async def test_no_insert_is_ignored_in_silence(tmp_path: Path, odd: dict[str, st
     async with opened(tmp_path / "jobs.db") as storage:
         store = add_plain if len(odd) == 1 and "id" in odd else enqueue
         first, second = (job(**{"id": id, **odd}) for id in "ab")
-        await storage._file.submit(lambda desk: store(desk, [first]))
+        await storage._file.submit(lambda unit: store(unit, [first]))
         with pytest.raises(StorageError):
-            await storage._file.submit(lambda desk: store(desk, [second]))
+            await storage._file.submit(lambda unit: store(unit, [second]))
         assert await storage.enqueue([job("c"), job("d")])
         rows, bodies = storage._file._db.execute(
             "SELECT (SELECT count(*) FROM job), (SELECT count(*) FROM body)"
@@ -241,8 +241,8 @@ async def test_a_statement_that_fails_rolls_back_its_call_only(tmp_path: Path) -
     """A bug or a broken disk in the middle of a call: nothing of it stays, the others of the group are done."""
     async with opened(tmp_path / "jobs.db") as storage:
 
-        def broken(desk: Desk) -> Generator[Any, Any, None]:
-            desk.ex("DELETE FROM job")
+        def broken(unit: UnitOfWork) -> Generator[Any, Any, None]:
+            unit.ex("DELETE FROM job")
             yield
             raise sqlite3.OperationalError("disk I/O error")
 

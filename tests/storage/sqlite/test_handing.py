@@ -108,7 +108,7 @@ async def test_what_a_killed_sender_has_not_said_is_found(storage: SqliteStorage
         async with Worker(app, poll=LONG):
             await waits()
             body = """
-                storage._bell.ring = lambda topics: os.kill(os.getpid(), signal.SIGKILL)
+                storage._notifier.publish = lambda topics: os.kill(os.getpid(), signal.SIGKILL)
                 await storage.enqueue([NewJob(id="a", task="t")])
             """
             with child(path, body) as sender:
@@ -177,7 +177,7 @@ async def test_nothing_is_handed_where_nobody_can_be_told(storage: SqliteStorage
     async with opened(path) as other:
         address, _ = posted(other)
         await in_vain(other, "w#1", address)
-        swept(other._bell._folder)
+        swept(other._notifier._folder)
         await storage.enqueue([job("a")])
         assert await state(storage, "a") is State.READY
 

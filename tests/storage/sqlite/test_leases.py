@@ -13,8 +13,8 @@ from treadle.core.model import State
 from treadle.storage.sqlite import SqliteStorage
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.enqueue import add_plain
-from treadle.storage.sqlite.recent_leases import MOST, Leases
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.recent_leases import MOST, RecentLeases
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.testing.clock import HandClock
 
 
@@ -74,9 +74,9 @@ async def test_a_number_from_a_transaction_that_failed_is_forgotten(tmp_path: Pa
     await one.open()
     await other.open()
 
-    def failing(desk: Desk) -> Generator[None, None, None]:
-        yield from add_plain(desk, [job("x")])
-        taken = yield from claim(desk, ask(1))
+    def failing(unit: UnitOfWork) -> Generator[None, None, None]:
+        yield from add_plain(unit, [job("x")])
+        taken = yield from claim(unit, ask(1))
         assert taken is not None
         assert [row.job.id for row in taken.records] == ["x"]
         raise RuntimeError("no more room")
@@ -96,14 +96,14 @@ async def test_a_number_from_a_transaction_that_failed_is_forgotten(tmp_path: Pa
 
 
 def test_all_of_them_or_none() -> None:
-    leases = Leases()
+    leases = RecentLeases()
     leases.note(["a", "b"], [1, 2])
     assert leases.take(["a", "unknown"]) is None
     assert leases.take(["b"]) == [2]
 
 
 def test_of_very_many_the_last_are_known() -> None:
-    leases = Leases()
+    leases = RecentLeases()
     for n in range(1, 3 * MOST, 2):
         leases.note([f"j{n}", f"j{n + 1}"], [n, n + 1])
     assert leases.take([f"j{n}" for n in range(2 * MOST, 3 * MOST)]) == list(range(2 * MOST, 3 * MOST))

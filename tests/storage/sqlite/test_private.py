@@ -99,7 +99,7 @@ async def test_under_a_long_path_too(deep: Path) -> None:
     async with opened(deep) as storage:
         await storage.watch(["queue:x"], 0.001)
         own = Path(tempfile.gettempdir(), f"treadle-{os.geteuid()}")
-        assert own == Path(storage._bell._folder).parent
+        assert own == Path(storage._notifier._folder).parent
         assert [mode(own), *inside(own).values()] == [0o700, 0o700, 0o600]
 
 

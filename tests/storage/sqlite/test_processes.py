@@ -80,14 +80,14 @@ async def test_nothing_is_sent_to_the_orphan_of_a_killed_worker(tmp_path: Path) 
         orphan = int(line(worker))
         try:
             async with opened(path) as storage:
-                [name] = names(storage._bell._folder)
+                [name] = names(storage._notifier._folder)
                 address = f"hand:{name}:0"
-                assert storage._bell.hears(address)
+                assert storage._notifier.hears(address)
                 worker.send_signal(signal.SIGKILL)
                 worker.wait()
-                assert not storage._bell.hears(address)
+                assert not storage._notifier.hears(address)
                 await storage.enqueue([job("a")])
-                assert names(storage._bell._folder) == []
+                assert names(storage._notifier._folder) == []
         finally:
             os.kill(orphan, signal.SIGKILL)
 

@@ -8,11 +8,11 @@ import pytest
 
 from treadle.core.model import NewJob
 from treadle.storage.sqlite import SqliteStorage, commit_latency
-from treadle.storage.sqlite.commit_latency import FAST, FEW, KNOWN, SHY, Syncs
+from treadle.storage.sqlite.commit_latency import FAST, FEW, KNOWN, SHY, CommitLatency
 
 
 def test_a_disk_is_trusted_once_it_is_known_to_be_fast() -> None:
-    it = Syncs()
+    it = CommitLatency()
     for _ in range(KNOWN):
         assert not it.are_fast(1)
         it.took(FAST / 2, held=False)
@@ -22,7 +22,7 @@ def test_a_disk_is_trusted_once_it_is_known_to_be_fast() -> None:
 
 
 def test_a_slow_commit_in_a_thread_says_that_it_is_not_fast_now() -> None:
-    it = Syncs()
+    it = CommitLatency()
     for _ in range(KNOWN - 1):
         it.took(FAST / 2, held=False)
     it.took(2 * FAST, held=False)
@@ -31,7 +31,7 @@ def test_a_slow_commit_in_a_thread_says_that_it_is_not_fast_now() -> None:
 
 
 def test_a_disk_that_held_the_loop_is_not_trusted_for_long() -> None:
-    it = Syncs()
+    it = CommitLatency()
     for _ in range(KNOWN):
         it.took(FAST / 2, held=False)
     it.took(2 * FAST, held=True)
@@ -47,13 +47,13 @@ async def test_the_loop_commits_itself_on_a_fast_disk_only(
 ) -> None:
     monkeypatch.setattr(commit_latency, "FAST", fast)
     held: set[bool] = set()
-    took = Syncs.took
+    took = CommitLatency.took
 
-    def spied(self: Syncs, seconds: float, by_loop: bool) -> None:
+    def spied(self: CommitLatency, seconds: float, by_loop: bool) -> None:
         held.add(by_loop)
         took(self, seconds, by_loop)
 
-    monkeypatch.setattr(Syncs, "took", spied)
+    monkeypatch.setattr(CommitLatency, "took", spied)
     storage = SqliteStorage(str(tmp_path / "jobs.db"), synchronous="full")
     await storage.open()
     for n in range(2 * KNOWN):

@@ -50,7 +50,7 @@ async def test_without_datagrams_the_net_holds(tmp_path: Path, monkeypatch: pyte
         with child(path, SENDER) as sender:
             assert line(sender) == "ready"
             assert await storage.watch(["queue:nothing"], 0.01) == set()
-            swept(storage._bell._folder)
+            swept(storage._notifier._folder)
             await hears(storage, "queue:default", lambda: tell(sender))
             await hears(storage, "queue:default", lambda: tell(sender))
 
@@ -88,17 +88,17 @@ async def test_receivers_of_the_dead_are_swept(tmp_path: Path) -> None:
             "say('listens')\nsys.stdin.readline()\nos._exit(1)",
         ) as process:
             assert line(process) == "listens"
-            assert len(names(storage._bell._folder)) == 1
+            assert len(names(storage._notifier._folder)) == 1
             tell(process)
             process.wait()
         await storage.enqueue([job("a")])
-        assert names(storage._bell._folder) == []
+        assert names(storage._notifier._folder) == []
 
 
 async def test_what_is_stored_is_answered_though_nobody_can_be_told(tmp_path: Path) -> None:
     """The folder cannot be read: it is another user's, or went between two looks."""
     async with opened(tmp_path / "jobs.db") as storage:
-        os.close(os.open(storage._bell._folder, os.O_CREAT))  # it can be looked at, and not listed
+        os.close(os.open(storage._notifier._folder, os.O_CREAT))  # it can be looked at, and not listed
         for call in (storage.enqueue([job("a")]), storage.enqueue([job("b"), job("c")])):
             assert await call
         assert await storage.watch(["queue:x"], 0.001) == set()
@@ -128,8 +128,8 @@ async def test_closed_it_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as storage:
         await storage.watch(["queue:x"], 0.001)
-        assert len(names(storage._bell._folder)) == 1
-    assert names(storage._bell._folder) == []
+        assert len(names(storage._notifier._folder)) == 1
+    assert names(storage._notifier._folder) == []
     assert names(tmp_path) == ["jobs.db", "jobs.db-lock"]
 
 

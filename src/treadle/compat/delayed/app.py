@@ -25,7 +25,7 @@ from treadle.policy.retry import Policy, Retry
 from treadle.server.body_weight import SMALL
 from treadle.server.errors import Refused, json
 from treadle.server.incoming_rows import users_row
-from treadle.server.longpoll import Waiting
+from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed, caller
 from treadle.server.request_body import body
 from treadle.server.settings import Settings
@@ -90,12 +90,12 @@ def read(text: str) -> str:
     return found
 
 
-def delayed_face() -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
+def delayed_face() -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
     """The face as `make_site` takes it."""
-    return lambda app, settings, waiting: DelayedFace(app, settings).routes()
+    return lambda app, settings, waiting: DelayedApi(app, settings).routes()
 
 
-class DelayedFace:
+class DelayedApi:
     """`POST /`, and what one needs to look after the jobs."""
 
     def __init__(self, app: App, settings: Settings) -> None:

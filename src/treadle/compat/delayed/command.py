@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from treadle.compat.delayed.parcel import DeliveryFailed, Parcel, parcel
+from treadle.compat.delayed.delivery_item import DeliveryFailed, DeliveryItem, delivery_item
 from treadle.errors import BadOption
 
 KEPT: Final = 65_536  # bytes of stdout that become the job's result: the last ones
@@ -45,7 +45,7 @@ class Command:
 
     async def __call__(self, payload: Any) -> str:
         """Returns the end of what it wrote to stdout. Raises DeliveryFailed."""
-        found = parcel(payload)
+        found = delivery_item(payload)
         process = await self._start(found)
         guard: Process | None = None
         try:
@@ -60,7 +60,7 @@ class Command:
             raise DeliveryFailed(f"{self._words[0]} {_ended(process.returncode)}" + (errors and f": {errors}"))
         return output
 
-    async def _start(self, found: Parcel) -> Process:
+    async def _start(self, found: DeliveryItem) -> Process:
         inherited = {
             name: value
             for name, value in os.environ.items()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from treadle.compat.delayed.delivery_item import delivery_item
 from treadle.compat.delayed.ids import name_of
-from treadle.compat.delayed.parcel import parcel
 from treadle.core import defaults
 from treadle.errors import BadOption
 from treadle.execution.context import current
@@ -70,7 +70,7 @@ async def _print(payload: Any) -> None:
     line = {
         "jobId": name_of(here.id),
         "payload": payload,
-        "dueTime": float(parcel(payload).due),
+        "dueTime": float(delivery_item(payload).due),
         "pickupTime": here.record.started_at,
         "worker": here.worker,
     }

@@ -15,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 import yarl
 
-from treadle.compat.delayed.parcel import DeliveryFailed, parcel
+from treadle.compat.delayed.delivery_item import DeliveryFailed, delivery_item
 from treadle.core import clock
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import BadOption
@@ -45,7 +45,7 @@ class Webhook:
 
     async def __call__(self, payload: Any) -> dict[str, int]:
         """Returns the status. Raises Defer, DeliveryFailed."""
-        found = parcel(payload)
+        found = delivery_item(payload)
         headers = {
             "Content-Type": "text/plain; charset=utf-8" if found.is_text else "application/json",
             "User-Agent": "treadle",

@@ -37,7 +37,7 @@ from treadle.core.model import ABORTED, ERROR, LOST, Claim, Hold, NewJob, Outcom
 from treadle.policy import judge
 from treadle.server.errors import Refused, json
 from treadle.server.incoming_rows import users_row
-from treadle.server.longpoll import Waiting
+from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed, caller
 from treadle.server.request_body import body, spelled
 from treadle.server.settings import WAIT, Settings
@@ -55,15 +55,15 @@ TRIES: Final = 5  # looks at a job that moves on between look and act
 AGE: Final = "Treadle-Abandoned-After"  # a header of claims: seconds of silence that mean gone
 
 
-def queue_face(rules: Rules, blobs: Blobs | None = None) -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
+def queue_face(rules: Rules, blobs: Blobs | None = None) -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
     """The face as `make_site` takes it. `blobs`: the store of this server, if it has one."""
-    return lambda app, settings, waiting: QueueFace(app, settings, rules, waiting, blobs).routes()
+    return lambda app, settings, waiting: QueueyApi(app, settings, rules, waiting, blobs).routes()
 
 
-class QueueFace:
+class QueueyApi:
     """The five calls and /ping, and those one needs to look after jobs."""
 
-    def __init__(self, app: App, settings: Settings, rules: Rules, waiting: Waiting, blobs: Blobs | None) -> None:
+    def __init__(self, app: App, settings: Settings, rules: Rules, waiting: LongPoll, blobs: Blobs | None) -> None:
         self._app, self._settings, self._rules, self._waiting = app, settings, rules, waiting
         self._blobs = blobs
         self._most = min(BODY, settings.max_body)

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from treadle.blobs import BadAddress, Blobs, Corrupt, NoBlob, TooBig, address_of, sri
 from treadle.server.errors import Refused
-from treadle.server.longpoll import Waiting
+from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import caller
 from treadle.server.settings import Settings
 
@@ -28,13 +28,13 @@ SHA1 = re.compile(r"[0-9a-fA-F]{40}")
 FORMS = ("", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
 
 
-def blob_face(blobs: Blobs) -> Callable[[App, Settings, Waiting], list[BaseRoute]]:
+def blob_face(blobs: Blobs) -> Callable[[App, Settings, LongPoll], list[BaseRoute]]:
     """The face as `make_site` takes it."""
-    face = BlobFace(blobs)
+    face = BlobApi(blobs)
     return lambda app, settings, waiting: face.routes()
 
 
-class BlobFace:
+class BlobApi:
     """A store of blobs, for whoever may enqueue (to put) or work or read (to get)."""
 
     def __init__(self, blobs: Blobs) -> None:

@@ -21,7 +21,7 @@ from treadle.errors import ForeignRow, IdTaken
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
 from treadle.server.incoming_rows import users_row
-from treadle.server.longpoll import Waiting
+from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed
 from treadle.server.operation import Call, Operation
 from treadle.server.row_checks import check_together
@@ -113,10 +113,10 @@ class Explained(Struct, frozen=True):
     position: int | None
 
 
-class JobRoom:
+class JobRoutes:
     """Jobs of one app, for people and services."""
 
-    def __init__(self, app: App, settings: Settings, waiting: Waiting) -> None:
+    def __init__(self, app: App, settings: Settings, waiting: LongPoll) -> None:
         self._app, self._settings, self._waiting = app, settings, waiting
 
     def operations(self) -> list[Operation]:

@@ -72,7 +72,7 @@ class Noted(Struct, frozen=True, omit_defaults=True):
     warning: str | UnsetType = UNSET
 
 
-class OperatorRoom:
+class OperatorRoutes:
     """What one does to a whole storage."""
 
     def __init__(self, app: App) -> None:

@@ -62,7 +62,7 @@ class ScheduleViews(Struct, frozen=True):
     schedules: Sequence[ScheduleView]
 
 
-class ScheduleRoom:
+class ScheduleRoutes:
     """The schedules of one app. They are everybody's: no token that is bound to queues has a right to them."""
 
     def __init__(self, app: App) -> None:

@@ -25,21 +25,21 @@ from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.claim_size import fitting
 from treadle.server.errors import Refused
-from treadle.server.incoming_rows import Gate
-from treadle.server.longpoll import Waiting
+from treadle.server.incoming_rows import IncomingRows
+from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed, for_everybody
 from treadle.server.operation import Call, Operation
 from treadle.server.request_body import BODY
 from treadle.server.row_checks import MOST_CALL, MOST_CHANGES, MOST_ROWS, at_most_in_call
 from treadle.server.settings import Settings
-from treadle.server.time_slices import Turns, in_parts, in_turns
+from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.storage import messages
 from treadle.storage.contract import Fused, Storage
 from treadle.storage.transfer import mark_of
 from treadle.storage.value_checks import among
 from treadle.tasks.options import Sizes
 from treadle.tasks.reducers import Reducer
-from treadle.workflow.finisher import Ender
+from treadle.workflow.finisher import WorkflowFinisher
 
 ROUNDS: Final = 20  # claims of one call that find nothing but jobs to be ended
 PART: Final = 1_000  # rows that go to the storage in one step, where the rows of a call stand for themselves
@@ -68,12 +68,12 @@ class Keeper(Protocol):
     def chance(self) -> Callable[[], float]: ...
 
 
-class Verbs:
+class WorkerProtocol:
     """The verbs of one app's storage."""
 
-    def __init__(self, app: Keeper, waiting: Waiting, settings: Settings) -> None:
+    def __init__(self, app: Keeper, waiting: LongPoll, settings: Settings) -> None:
         self._app, self._waiting, self._settings = app, waiting, settings
-        self._gate = Gate(lambda: app.storage)
+        self._gate = IncomingRows(lambda: app.storage)
 
     def operations(self) -> list[Operation]:
         """One for each verb, with the scope it needs and the shapes it takes and gives."""
@@ -179,15 +179,15 @@ class Verbs:
         await self._app.storage.settle([await self._ender().end(row, defaults.MAX_LOST) for row in over.values()])
         return Claimed(tuple(row for row in found.records if row.id not in over), found.next_in)
 
-    def _ender(self) -> Ender:
+    def _ender(self) -> WorkflowFinisher:
         app = self._app
-        return Ender(app.storage, app.tasks, app.reducers, app.sizes.result)
+        return WorkflowFinisher(app.storage, app.tasks, app.reducers, app.sizes.result)
 
     async def heartbeat(self, call: Call[messages.Beat, messages.Nothing]) -> messages.Held:
         asked, token = call.body, call.token
         await self._gate.beat(token, asked.worker, asked.holds, asked.lease)
         worker, holds = rights.to_beat(token, asked.worker, asked.holds)
-        lost, unsaved, turns = set[str](), set[str](), Turns()
+        lost, unsaved, turns = set[str](), set[str](), TimeSlices()
         for part in list(in_parts(holds, PART, lambda _: 1)) or [()]:
             held = await self._app.storage.heartbeat(worker, part, asked.lease)
             lost |= held.lost
@@ -198,7 +198,7 @@ class Verbs:
     async def settle(self, call: Call[messages.Settle, messages.Nothing]) -> messages.AllSettled:
         """Word for word, or judged here; each outcome stands for itself."""
         asked, token = call.body, call.token
-        turns = Turns()
+        turns = TimeSlices()
         at_most_in_call("outcomes", len(asked.outcomes), MOST_ROWS)
         is_open = await in_turns(runner_reports.check, asked.outcomes)
         open_ones = [report.id for report, found in zip(asked.outcomes, is_open, strict=True) if found]
@@ -222,7 +222,7 @@ class Verbs:
     async def _settled(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         """What became of these, which the storage settles in parts: each outcome stands for itself."""
         said: list[Settled] = []
-        turns = Turns()
+        turns = TimeSlices()
         for part in in_parts(outcomes, PART, _rows):
             said += await self._app.storage.settle(part)
             await turns.step()
@@ -309,7 +309,7 @@ class Verbs:
         await runner_reports.check_ids(outcomes)
         odd = await self._gate.outcomes(token, outcomes)
         may: list[Outcome] = []
-        turns = Turns()
+        turns = TimeSlices()
         for number, out in enumerate(outcomes):
             await turns.step()
             if number not in odd:

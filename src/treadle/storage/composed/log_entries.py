@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence
 from treadle.storage.messages import LimitChanges
-from treadle.storage.transfer import Load, Mark
+from treadle.storage.transfer import Chunk, MoveState
 
 RULES: Final = 5
 
@@ -50,12 +50,12 @@ class Prune(Struct, frozen=True, tag="prune"):
 
 
 class SetMark(Struct, frozen=True, tag="mark"):
-    mark: Mark
+    mark: MoveState
 
 
 class Arrive(Struct, frozen=True, tag="load"):
-    load: Load
-    mark: Mark
+    load: Chunk
+    mark: MoveState
 
 
 class Announce(Struct, frozen=True, tag="announce"):

@@ -18,12 +18,12 @@ from treadle.errors import UNREADABLE, NotADatabase
 from treadle.storage.admission import Usage
 from treadle.storage.composed import log_entries
 from treadle.storage.composed.log_entries import Base, Entry, Op
-from treadle.storage.memory.claim import Taking
+from treadle.storage.memory.claim import ClaimWalk
 from treadle.storage.memory.endings import Edge, Endings
 from treadle.storage.memory.storage import MemoryStorage
-from treadle.storage.memory.tables import Book
-from treadle.storage.topic_waiters import Hub
-from treadle.storage.transfer import Mark
+from treadle.storage.memory.tables import Tables
+from treadle.storage.topic_waiters import TopicWaiters
+from treadle.storage.transfer import MoveState
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Snapshot(Struct, frozen=True):
     rates: tuple[tuple[str, Usage], ...]
     opens: tuple[tuple[str, float], ...]
     workers: tuple[tuple[Presence, float], ...]
-    mark: Mark | None = None
+    mark: MoveState | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -54,7 +54,7 @@ _head = msgspec.json.Decoder(Snapshot).decode
 _rows = msgspec.json.Decoder(tuple[Record, ...]).decode
 
 
-class NotingBook(Book):
+class RecordingTables(Tables):
     """Rows, and which of them began to wait for a worker: now, or from a moment on."""
 
     def __init__(self) -> None:
@@ -78,33 +78,33 @@ class Copy(MemoryStorage):
     name = "this storage of three ports"
     checks = False
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, waiters: TopicWaiters) -> None:
         super().__init__(lambda: self.moment)
         self.moment = 0.0
-        self._hub = hub
-        self.book = self._book = NotingBook()
-        self._jobs = self.book.jobs
-        self.ends = self._ends = Endings(self.book)
+        self._waiters = waiters
+        self.tables = self._tables = RecordingTables()
+        self._jobs = self.tables.jobs
+        self.ends = self._ends = Endings(self.tables)
         self.workers = self._workers
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> MoveState | None:
         return self._mark
 
     @mark.setter
-    def mark(self, mark: Mark | None) -> None:
+    def mark(self, mark: MoveState | None) -> None:
         self._mark = mark
 
     # --- what a call would come to
 
     def claims(self, ask: Claim, now: float) -> bool:
         """Whether this claim would change anything: jobs are due, or one that is asked for is let through or aside."""
-        if self._shut() is not None or self.book.held.get(ask.worker):
+        if self._shut() is not None or self.tables.held.get(ask.worker):
             return False
-        moment = self.book.next_moment()
+        moment = self.tables.next_moment()
         if moment is not None and moment <= now:
             return True
-        return Taking(self.book, self.ends, ask, now).meets_anybody()
+        return ClaimWalk(self.tables, self.ends, ask, now).meets_anybody()
 
     def step(self, ask: Claim) -> Claimed | None:
         """One step of a claim. None: it met nobody who may start yet, and there is more to look at."""
@@ -125,7 +125,7 @@ class Copy(MemoryStorage):
     def prunes(self, now: float) -> bool:
         if self._shut() is not None:
             return False
-        moment = self.book.next_moment()
+        moment = self.tables.next_moment()
         if moment is not None and moment <= now:
             return True
         return any(row.expires_at is not None and row.expires_at <= now for row in self._jobs.values())
@@ -134,8 +134,8 @@ class Copy(MemoryStorage):
 class Replica:
     """The rows as of `position`, and what the log says about itself."""
 
-    def __init__(self, hub: Hub) -> None:
-        self.copy = Copy(hub)
+    def __init__(self, waiters: TopicWaiters) -> None:
+        self.copy = Copy(waiters)
         self.position = 0
         self.last = ""  # the id of the entry there
         self.at = 0.0  # of the last entry
@@ -182,7 +182,7 @@ class Replica:
 
     def write(self) -> Iterator[str]:
         """All of it, line by line. What may still change is copied before the first line is asked for."""
-        book, ends = self.copy.book, self.copy.ends
+        tables, ends = self.copy.tables, self.copy.ends
         head = Snapshot(
             position=self.position,
             last=self.last,
@@ -197,17 +197,17 @@ class Replica:
             ),
             keys=tuple(ends.keys.items()),
             behind=tuple(ends.behind.items()),
-            limits=tuple(book.facts.values()),
+            limits=tuple(tables.facts.values()),
             rates=tuple(
                 (key, msgspec.structs.replace(usage, used=0))
-                for key, usage in book.rates.items()
+                for key, usage in tables.rates.items()
                 if usage.starts or usage.tokens is not None
             ),
-            opens=tuple(book.opens.items()),
+            opens=tuple(tables.opens.items()),
             workers=tuple(self.copy.workers.values()),
             mark=self.copy.mark,
         )
-        rows = list(book.jobs.values())
+        rows = list(tables.jobs.values())
 
         def lines() -> Iterator[str]:
             yield _encode(head).decode() + "\n"
@@ -228,10 +228,10 @@ class Replica:
             raise NotADatabase(f"the base {base.name} of the log holds no rows: {error}") from error
 
     def _read_book(self, head: Snapshot, rows: list[Record]) -> None:
-        copy, book, ends = self.copy, self.copy.book, self.copy.ends
+        copy, tables, ends = self.copy, self.copy.tables, self.copy.ends
         copy.moment = head.at
         for row in rows:
-            book.put(row)
+            tables.put(row)
         for up, downs in head.down:
             for down, version, is_open, soft in downs:
                 edge = ends.down[up][down] = Edge(version, soft)
@@ -239,14 +239,14 @@ class Replica:
         ends.keys.update(head.keys)
         ends.behind.update(head.behind)
         for facts in head.limits:
-            book.set_facts(facts)
-        book.rates.update(head.rates)
-        book.opens.clear()
-        book.opens.update(head.opens)
+            tables.set_facts(facts)
+        tables.rates.update(head.rates)
+        tables.opens.clear()
+        tables.opens.update(head.opens)
         copy.workers.update((worker.worker, (worker, seen)) for worker, seen in head.workers)
         copy.mark = head.mark
-        book.topics.clear()
-        book.called.clear()
+        tables.topics.clear()
+        tables.called.clear()
 
 
 def run_through(steps: Coroutine[Any, Any, T]) -> T:

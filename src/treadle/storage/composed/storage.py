@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import msgspec
 
-from treadle.concurrency.group_commit import Groups, Request
+from treadle.concurrency.group_commit import GroupCommit, Request
 from treadle.concurrency.spawn import started
 from treadle.core import clock
 from treadle.core.model import (
@@ -42,10 +42,10 @@ from treadle.storage.composed.log import AHEAD, Log, as_text, pieces
 from treadle.storage.composed.log_entries import Draft, Entry, Op
 from treadle.storage.composed.port_calls import PATIENCE, Port, here, soon
 from treadle.storage.composed.replica import Replica
-from treadle.storage.composed.wakeups import Bells
+from treadle.storage.composed.wakeups import Wakeups
 from treadle.storage.messages import LimitChanges
-from treadle.storage.topic_waiters import Hub
-from treadle.storage.transfer import Load, Mark
+from treadle.storage.topic_waiters import TopicWaiters
+from treadle.storage.transfer import Chunk, MoveState
 from treadle.storage.value_checks import (
     check_ask,
     check_beat,
@@ -107,9 +107,9 @@ class ComposedStorage:
         self._clock, self._every, self._piece = now, every, piece
         self._store, self._pubsub = Port(ports.store, "store", patience), Port(ports.pubsub, "pub/sub", patience)
         self._queue = Port(ports.queue, "queue", patience)
-        self._hub = Hub()
-        self._log, self._replica = Log(self._store, namespace), Replica(self._hub)
-        self._groups = Groups[_Asked](f"the jobs of {namespace!r}", self._step, self._together)
+        self._waiters = TopicWaiters()
+        self._log, self._replica = Log(self._store, namespace), Replica(self._waiters)
+        self._groups = GroupCommit[_Asked](f"the jobs of {namespace!r}", self._step, self._together)
         self._is_open = False
         self._read_at: tuple[float, float] | None = None  # our monotonic clock, and the store's, at one moment
         self._begin()
@@ -118,15 +118,15 @@ class ComposedStorage:
         """Nothing is under way: an event loop that was closed may have left tasks in the middle."""
         self._closing: asyncio.Task[None] | None = None  # while it is being closed
         self._beside: set[asyncio.Task[Any]] = set()
-        self._bells = self._new_bells()
+        self._wakeups = self._new_bells()
         self._end_listening: Any = None
         self._telling = self._hearing = self._tidying = self._listening = False
 
-    def _new_bells(self) -> Bells:
-        return Bells(self._queue, self._row, self._hub.speak, lambda: self._replica.at)
+    def _new_bells(self) -> Wakeups:
+        return Wakeups(self._queue, self._row, self._waiters.speak, lambda: self._replica.at)
 
     def _row(self, id: str) -> Record | None:
-        return self._replica.copy.book.jobs.get(id)
+        return self._replica.copy.tables.jobs.get(id)
 
     # --- life
 
@@ -159,7 +159,7 @@ class ComposedStorage:
             self._closing = None
 
     async def _stop(self) -> None:
-        await self._bells.close()
+        await self._wakeups.close()
         beside = here(self._beside)
         for task in beside:
             task.cancel()
@@ -176,7 +176,7 @@ class ComposedStorage:
     async def abandon(self) -> None:
         """Stop as if the process had died: nothing is finished, given back or said. For tests."""
         self._is_open = False
-        await self._bells.abandon()
+        await self._wakeups.abandon()
         for task in self._beside:
             task.cancel()
         await self._groups.stop()
@@ -193,7 +193,7 @@ class ComposedStorage:
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
-        self._bells.serve((queue for queue, _ in ask.queues), ask.tasks)
+        self._wakeups.serve((queue for queue, _ in ask.queues), ask.tasks)
         claimed: Claimed | None = None
         while claimed is None:  # past very many who are blocked it goes in steps, each an entry
             claimed = await self._ask(
@@ -202,7 +202,7 @@ class ComposedStorage:
                 lambda replica, now: replica.copy.claims(ask, now),
             )
         if not claimed.records:
-            self._bells.listen()  # once for each look in vain: what an idle worker's polling costs is the user's to say
+            self._wakeups.listen()  # once for each claim that finds nothing: the user sets what idle polling costs
         return claimed
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
@@ -221,7 +221,7 @@ class ComposedStorage:
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         if not outcomes:
             return [], await self.claim(ask)
-        self._bells.serve((queue for queue, _ in ask.queues), ask.tasks)
+        self._wakeups.serve((queue for queue, _ in ask.queues), ask.tasks)
         settled: list[Settled]
         claimed: Claimed | None
         settled, claimed = await self._ask(log_entries.SettleClaim(tuple(outcomes), ask))
@@ -258,22 +258,22 @@ class ComposedStorage:
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         if self._end_listening is None:
             self._start(self._listen)
-        return await self._hub.wait(topics, timeout)
+        return await self._waiters.wait(topics, timeout)
 
     # --- moving house
 
-    async def read_mark(self) -> Mark | None:
-        mark: Mark | None = await self._look(lambda replica, now: replica.copy.mark)
+    async def read_mark(self) -> MoveState | None:
+        mark: MoveState | None = await self._look(lambda replica, now: replica.copy.mark)
         return mark
 
-    async def set_mark(self, mark: Mark) -> None:
+    async def set_mark(self, mark: MoveState) -> None:
         await self._ask(log_entries.SetMark(mark))
 
-    async def unload(self, cursor: str | None, limit: int) -> Load:
-        load: Load = await self._look(lambda replica, now: replica.reads(replica.copy.unload(cursor, limit), now))
+    async def unload(self, cursor: str | None, limit: int) -> Chunk:
+        load: Chunk = await self._look(lambda replica, now: replica.reads(replica.copy.unload(cursor, limit), now))
         return load
 
-    async def load(self, load: Load, mark: Mark) -> None:
+    async def load(self, load: Chunk, mark: MoveState) -> None:
         await self._ask(log_entries.Arrive(load, mark))
 
     # --- one entry after the other
@@ -336,12 +336,12 @@ class ComposedStorage:
             )
 
     def _apply_own(self, entry: Entry, writing: list[_Asked]) -> list[Any]:
-        replica, book = self._replica, self._replica.copy.book
-        book.called.clear()
+        replica, tables = self._replica, self._replica.copy.tables
+        tables.called.clear()
         answers = replica.apply(entry, tuple(each.op for each in writing if each.op is not None))
-        self._bells.ring(book.called)
-        book.called.clear()
-        self._bells.took(sum(map(_taken, answers)))
+        self._wakeups.ring(tables.called)
+        tables.called.clear()
+        self._wakeups.took(sum(map(_taken, answers)))
         self._tell()
         self._tidy_up()
         return answers
@@ -371,7 +371,7 @@ class ComposedStorage:
         while True:
             found = await self._log.read_on(self._replica.position, width)
             lost = not await self._take(found)
-            self._replica.copy.book.called.clear()  # whoever wrote the entry rings
+            self._replica.copy.tables.called.clear()  # whoever wrote the entry rings
             if lost or (len(found) < width and await self._log.overtaken(self._replica.position)):
                 await self._reload()
                 width = 1
@@ -404,15 +404,15 @@ class ComposedStorage:
                 f"the newest base of {self.namespace!r} (number {number}) names parts that the store does not have; "
                 "it has lost acknowledged values, or its keys expire: restore it from a backup"
             )
-        fresh = Replica(self._hub)
+        fresh = Replica(self._waiters)
         if number:
             fresh.read(text, base)
         self._log.number, self._log.base, self._replica = number, base, fresh
-        self._hub.speak(list(self._hub.topics))  # nobody knows what happened in between
+        self._waiters.speak(list(self._waiters.topics))  # nobody knows what happened in between
 
     def _tidy_up(self) -> None:
         behind = self._replica.position - self._log.base.position
-        if behind >= max(self._every, len(self._replica.copy.book.jobs)) and not self._tidying:
+        if behind >= max(self._every, len(self._replica.copy.tables.jobs)) and not self._tidying:
             self._tidying = True
             self._start(self._rebase)
 

@@ -34,16 +34,16 @@ GRACE: Final = 1.0  # s for pushes and acks on their way when the storage closes
 LONG: Final = 60.0  # s for a pop: some systems wait for messages
 
 
-class Bell(Struct, frozen=True):
+class Wakeup(Struct, frozen=True):
     job: str
     queue: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Bell).decode
+_decode = msgspec.json.Decoder(Wakeup).decode
 
 
-class Bells:
+class Wakeups:
     """The bells of one process. Nothing here raises: a bell that cannot be rung or popped is found missing by polling.
 
     row    the row of a job as this process knows it
@@ -77,7 +77,7 @@ class Bells:
     async def _ring(self, called: Mapping[str, float | None]) -> None:
         async def push(job: str) -> None:
             row = self._row(job)
-            body = _encode(Bell(job, row.job.queue if row is not None else "")).decode()
+            body = _encode(Wakeup(job, row.job.queue if row is not None else "")).decode()
             await self._queue(self._queue.port.push, body, delay=self._delay(called[job]))
 
         await _each(called, push)
@@ -122,12 +122,12 @@ class Bells:
 
     async def _heard(self, pulled: Pulled) -> None:
         try:
-            bell = _decode(pulled.body)
+            wakeup = _decode(pulled.body)
         except UNREADABLE as error:
             log.warning("a message in the queue is no bell of ours, it was set aside: %s", error)
             await self._queue(self._queue.port.dead_letter, pulled.handle, f"expected a bell with a job's id: {error}")
             return
-        row = self._row(bell.job)
+        row = self._row(wakeup.job)
         if row is None or row.state is not State.READY:
             await self._done(pulled)
         elif row.place is None and row.parked is None:

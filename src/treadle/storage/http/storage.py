@@ -38,7 +38,7 @@ from treadle.core.redaction import origin, shown, target
 from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
 from treadle.storage import messages
 from treadle.storage.http import response_body
-from treadle.storage.transfer import Mark, Role
+from treadle.storage.transfer import MoveState, Role
 from treadle.storage.value_checks import (
     check_ask,
     check_beat,
@@ -257,10 +257,10 @@ class HttpStorage:
     async def stats(self) -> Stats:
         return await self._call("stats", b"{}", Stats)
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> MoveState | None:
         """The move that the server's storage is part of, as far as a client must know: role and other place."""
         moving = (await self._call("hello", b"{}", messages.Hello)).moving
-        return None if moving is None else Mark(role=cast(Role, moving.role), other=moving.other, move="")
+        return None if moving is None else MoveState(role=cast(Role, moving.role), other=moving.other, move="")
 
     # --- tending
 

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from treadle.core.model import Claim, Record, State
 from treadle.storage.admission import Admission
 from treadle.storage.memory.endings import Endings
-from treadle.storage.memory.tables import Book
+from treadle.storage.memory.tables import Tables
 from treadle.storage.row_rules import ASIDE_MOST, costs, keeps_key, named_costs, within
 
 
-class Taking:
+class ClaimWalk:
     """One step of a claim along the lines. `unfinished`: there may be more behind those who stepped aside."""
 
-    def __init__(self, book: Book, ends: Endings, ask: Claim, now: float) -> None:
-        self._book, self._ends, self._ask, self._now = book, ends, ask, now
-        self._gate = Admission(book.rules, book.used, now)
+    def __init__(self, tables: Tables, ends: Endings, ask: Claim, now: float) -> None:
+        self._tables, self._ends, self._ask, self._now = tables, ends, ask, now
+        self._gate = Admission(tables.rules, tables.used, now)
         self._room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
         self._holds = frozenset(ask.holds)
         self._aside = 0
@@ -31,17 +31,17 @@ class Taking:
 
     def meets_anybody(self) -> bool:
         """Whether `run` would take anybody or let him step aside. Changes nothing."""
-        book, gate = self._book, self._gate
+        tables, gate = self._tables, self._gate
         for queue in dict(self._queues()) if self._ask.limit > 0 else ():
-            line, own = book.line[queue], f"queue:{queue}"
+            line, own = tables.line[queue], f"queue:{queue}"
             for at in range(len(line)):
-                row = book.jobs[line[at][2]]
-                if self._wanted(row) and (row.ran or gate.open(own, 1, own in book.kept(row))):
+                row = tables.jobs[line[at][2]]
+                if self._wanted(row) and (row.ran or gate.open(own, 1, own in tables.kept(row))):
                     return True
         return False
 
     def _queues(self) -> list[tuple[str, int]]:
-        ask, jobs = self._ask, self._book.jobs
+        ask, jobs = self._ask, self._tables.jobs
         if ask.ids:
             queues = [jobs[id].job.queue for id in ask.ids if id in jobs]
             return [(queue, ask.limit) for queue in queues if within(ask.reach, queue)]
@@ -51,12 +51,12 @@ class Taking:
         for queue, share in dict.fromkeys(self._queues()) if self._ask.ids else self._queues():
             self._walk(queue, min(share, self._ask.limit - len(self.taken)))
         for key in self._gate.spent:
-            self._book.set_opening(self._gate, key)
+            self._tables.set_opening(self._gate, key)
 
     def _walk(self, queue: str, share: int) -> None:
-        line, at = self._book.line[queue], 0
+        line, at = self._tables.line[queue], 0
         while share > 0 and at < len(line) and not self.unfinished:
-            row = self._book.jobs[line[at][2]]
+            row = self._tables.jobs[line[at][2]]
             if self._wanted(row) and self._admit(row):
                 self.taken.append(self._lease(row))
                 share -= 1
@@ -76,7 +76,7 @@ class Taking:
 
     def _admit(self, row: Record) -> bool:
         """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
-        book, gate, kept = self._book, self._gate, self._book.kept(row)
+        tables, gate, kept = self._tables, self._gate, self._tables.kept(row)
         if row.ran:
             gate.let_pass(costs(row.job), kept)
             return True
@@ -88,10 +88,10 @@ class Taking:
             gate.admit(costs(row.job), kept)
             return True
         self._aside += 1
-        book.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
-        book.set_opening(gate, shut)
+        tables.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
+        tables.set_opening(gate, shut)
         if row.parked is not None and row.parked != shut:
-            book.call_in_for(row.parked, self._now)
+            tables.call_in_for(row.parked, self._now)
         return False
 
     def _lease(self, row: Record) -> Record:
@@ -108,7 +108,7 @@ class Taking:
             started_at=now,
             updated_at=now,
         )
-        self._book.put(leased)
+        self._tables.put(leased)
         if row.job.key_until == "started" and not keeps_key(row, now):
             self._ends.drop_key(row)
         return leased

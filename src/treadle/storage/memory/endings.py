@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from treadle.core.model import SUPERSEDED, UPSTREAM, NewJob, Record, State
-from treadle.storage.memory.tables import Book
+from treadle.storage.memory.tables import Tables
 from treadle.storage.row_rules import expires_at, first_moment, keeps_key
 
 RUNNING, READY, WAITING = State.RUNNING, State.READY, State.WAITING
@@ -32,8 +32,8 @@ class Edge:
 class Endings:
     """Who waits for whom and who holds which key. What has ended is counted down before the call is over."""
 
-    def __init__(self, book: Book) -> None:
-        self.book, self.jobs = book, book.jobs
+    def __init__(self, tables: Tables) -> None:
+        self.tables, self.jobs = tables, tables.jobs
         self.down: dict[str, dict[str, Edge]] = defaultdict(dict)  # upstream -> who waits for it
         self.keys: dict[str, str] = {}
         self.behind: dict[str, str] = {}  # who took a key -> the holder that gave it away
@@ -109,16 +109,16 @@ class Endings:
         """It waits no longer: in line now, or when its delay is over. A promise waits on, for its settlement."""
         run_at = row.created_at + row.job.delay
         if not row.job.task:
-            self.book.put(row)
+            self.tables.put(row)
         elif row.started_at is None and not row.ran and row.job.delay > 0 and run_at > now:
             self.schedule(row, run_at)
         else:
-            self.book.join(replace(row, pending=0), now)
+            self.tables.join(replace(row, pending=0), now)
 
     def schedule(self, row: Record, run_at: float) -> None:
         due = first_moment(run_at, None if row.ran else row.deadline_at)
-        self.book.put(replace(row, state=READY, pending=0, place=None, parked=None, joined_at=None, due_at=due))
-        self.book.topics.add(f"queue:{row.job.queue}")
+        self.tables.put(replace(row, state=READY, pending=0, place=None, parked=None, joined_at=None, due_at=due))
+        self.tables.topics.add(f"queue:{row.job.queue}")
 
     # --- ending
 
@@ -128,7 +128,7 @@ class Endings:
         """The ending of a job. Whoever waits for it is counted down by `_count_endings`, before the call is over."""
         if not keeps_key(row, now):
             self.drop_key(row)
-        self.book.put(
+        self.tables.put(
             replace(
                 row,
                 version=row.version + 1,
@@ -145,7 +145,7 @@ class Endings:
             )
         )
         self.pending.append((row.job.id, state))
-        self.book.call_in(row, now)
+        self.tables.unblock(row, now)
 
     def count_endings(self, now: float) -> None:
         while self.pending:
@@ -167,11 +167,11 @@ class Endings:
         if row.pending <= 0:
             self.release(row, now)
         elif row.slack is None or row.slack >= 0:
-            self.book.put(row)
+            self.tables.put(row)
         elif row.started_at is None and not row.ran:
             self.end(row, State.CANCELLED, now, UPSTREAM, f"{up}, which it waited for, ended as {state}")
         else:
-            self.book.join(row, now)
+            self.tables.join(row, now)
 
     def forget(self, row: Record) -> None:
         """A row that is gone waits for nobody and holds nothing."""

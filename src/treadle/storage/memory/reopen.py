@@ -16,7 +16,7 @@ from treadle.storage.row_rules import expires_at, needed, noted, tolerated, with
 def after_the_end(ends: Endings, row: Record, out: Outcome, now: float) -> Settled:
     if out.state is row.state and out.keep is not None:
         until = expires_at(row, row.state, row.ended_at or now, out.keep)
-        ends.book.put(replace(noted(row, out), expires_at=until))
+        ends.tables.put(replace(noted(row, out), expires_at=until))
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
@@ -36,7 +36,7 @@ def after_the_end(ends: Endings, row: Record, out: Outcome, now: float) -> Settl
     if out.delay > 0:
         ends.schedule(first, now + out.delay)
     else:
-        ends.book.join(first, now)
+        ends.tables.join(first, now)
     for each in found[1:]:
         recount(ends, each.job.id, now)
     return APPLIED
@@ -66,9 +66,9 @@ def uncount(ends: Endings, up: Record, down: str) -> None:
         return
     edge.open = True
     if row.slack is None or up.state is State.SUCCEEDED:
-        ends.book.put(replace(row, pending=row.pending + 1))
+        ends.tables.put(replace(row, pending=row.pending + 1))
     else:
-        ends.book.put(replace(row, slack=row.slack + 1))
+        ends.tables.put(replace(row, slack=row.slack + 1))
 
 
 def reopen(ends: Endings, row: Record, now: float) -> None:
@@ -76,7 +76,7 @@ def reopen(ends: Endings, row: Record, now: float) -> None:
         ends.keys[row.job.key] = row.job.id
     ran = row.job.ran or row.reason == CHILDREN
     deadline_at = None if row.job.deadline is None else now + row.job.deadline
-    ends.book.put(
+    ends.tables.put(
         replace(
             row,
             version=row.version + 1,
@@ -106,7 +106,7 @@ def recount(ends: Endings, id: str, now: float) -> None:
     row = ends.jobs[id]
     need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
     row = replace(row, pending=needed(need, row.after), slack=tolerated(slack, need, row.after))
-    ends.book.put(row)
+    ends.tables.put(row)
     for up in row.after:
         ends.down[up].pop(id, None)
     ends.watch_ups(id, row.after, now)

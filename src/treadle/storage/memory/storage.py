@@ -42,10 +42,10 @@ from treadle.storage import queries
 from treadle.storage.admission import may_go_on, opens_at, rate_use, rule_for, take_back
 from treadle.storage.limit_facts import changed, named
 from treadle.storage.memory import transfer
-from treadle.storage.memory.claim import Taking
+from treadle.storage.memory.claim import ClaimWalk
 from treadle.storage.memory.endings import READY, RUNNING, WAITING, Edge, Endings
 from treadle.storage.memory.reopen import after_the_end
-from treadle.storage.memory.tables import Book, spot_of
+from treadle.storage.memory.tables import Tables, spot_of
 from treadle.storage.row_rules import (
     CLOCK_BACK,
     REFUSALS,
@@ -65,8 +65,8 @@ from treadle.storage.row_rules import (
     tolerated,
     within,
 )
-from treadle.storage.topic_waiters import Hub
-from treadle.storage.transfer import SHUT, Load, Mark, check_replaces, gone, refusal
+from treadle.storage.topic_waiters import TopicWaiters
+from treadle.storage.transfer import SHUT, Chunk, MoveState, check_replaces, gone, refusal
 from treadle.storage.value_checks import check_ask, check_beat, check_changes, check_jobs, odd_outcomes
 
 
@@ -78,12 +78,12 @@ class MemoryStorage:
 
     def __init__(self, now: clock.Clock = clock.wall) -> None:
         self._now = now
-        self._hub = Hub()
-        self._book = Book()
-        self._jobs = self._book.jobs
-        self._ends = Endings(self._book)
+        self._waiters = TopicWaiters()
+        self._tables = Tables()
+        self._jobs = self._tables.jobs
+        self._ends = Endings(self._tables)
         self._workers: dict[str, tuple[Presence, float]] = {}
-        self._mark: Mark | None = None
+        self._mark: MoveState | None = None
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -91,7 +91,7 @@ class MemoryStorage:
     async def close(self) -> None:
         """The jobs stay for as long as the object does."""
 
-    def _shut(self, *but: str) -> Mark | None:
+    def _shut(self, *but: str) -> MoveState | None:
         """The mark of a move that keeps a verb from doing what it always does; but under these roles it does."""
         mark = self._mark
         return mark if mark is not None and mark.role in SHUT and mark.role not in but else None
@@ -102,8 +102,8 @@ class MemoryStorage:
             raise refusal(mark, self.name)
 
     def _speak(self) -> None:
-        self._hub.speak(self._book.topics)
-        self._book.topics.clear()
+        self._waiters.speak(self._tables.topics)
+        self._tables.topics.clear()
 
     # --- enqueue
 
@@ -173,7 +173,7 @@ class MemoryStorage:
             return
         deadline_at = None if new.deadline is None else now + new.deadline
         timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
-        self._book.put(
+        self._tables.put(
             Record(
                 job=new,
                 version=0,
@@ -195,9 +195,9 @@ class MemoryStorage:
     def _store_ready(self, new: NewJob, now: float) -> None:
         """A job that has nothing to wait for, in one step: half the time of a call that brings thousands."""
         self._ends.count_endings(now)
-        place = self._book.place(new, now)
+        place = self._tables.place(new, now)
         deadline_at = None if new.deadline is None else now + new.deadline
-        self._book.put(
+        self._tables.put(
             Record(
                 job=new,
                 version=0,
@@ -214,37 +214,37 @@ class MemoryStorage:
 
     # --- from waiting into line, and what is due
 
-    def _tend(self, now: float) -> None:
-        book, due = self._book, []
-        while book.due and book.due[0][0] <= now:
-            due.append(heapq.heappop(book.due))
+    def _advance_due(self, now: float) -> None:
+        tables, due = self._tables, []
+        while tables.due and tables.due[0][0] <= now:
+            due.append(heapq.heappop(tables.due))
         for at, id in due:
             row = self._jobs.get(id)
             if row is None or row.due_at != at:
                 continue
             if row.state is RUNNING and not at < now:
-                heapq.heappush(book.due, (at, id))
+                heapq.heappush(tables.due, (at, id))
             else:
                 self._act(row, now)
-        for key, moment in list(book.opens.items()):
+        for key, moment in list(tables.opens.items()):
             if moment <= now:
-                book.call_in_for(key, now)
+                tables.call_in_for(key, now)
 
     def _act(self, row: Record, now: float) -> None:
         """The moment of this row has come."""
         if row.deadline_at is not None and row.deadline_at <= now and not row.ran:
             self._ends.end(row, State.FAILED, now, EXPIRED, "its deadline passed")
         elif row.state is RUNNING:
-            self._book.join(lost(row, now), now)
-            self._book.call_in(row, now)
+            self._tables.join(lost(row, now), now)
+            self._tables.unblock(row, now)
         elif row.state is READY:
-            self._book.join(row, row.due_at or now)
+            self._tables.join(row, row.due_at or now)
         elif row.started_at is None and not row.ran:
             self._ends.end(row, State.FAILED, now, EXPIRED, "what it waited for did not come in time")
         elif row.job.task:
-            self._book.join(row, now)
+            self._tables.join(row, now)
         else:  # a promise that ran: nobody acts on it, so it is due no more
-            self._book.put(replace(row, due_at=None if row.ran else row.deadline_at))
+            self._tables.put(replace(row, due_at=None if row.ran else row.deadline_at))
         self._ends.count_endings(now)
 
     # --- claim
@@ -266,8 +266,8 @@ class MemoryStorage:
         now = self._now()
         taken = self._running(ask)
         if not taken:
-            self._tend(now)
-            taking = Taking(self._book, self._ends, ask, now)
+            self._advance_due(now)
+            taking = ClaimWalk(self._tables, self._ends, ask, now)
             taking.run()
             taken = taking.taken
             if taking.unfinished and not taken:
@@ -278,26 +278,26 @@ class MemoryStorage:
 
     def _running(self, ask: Claim) -> list[Record]:
         """What was claimed under this ticket before and still runs."""
-        taken = [self._jobs[id] for id in self._book.held.get(ask.worker, ())]
+        taken = [self._jobs[id] for id in self._tables.held.get(ask.worker, ())]
         order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
         taken.sort(key=lambda row: (order.get(row.job.queue, 1), spot_of(row)))
         return taken
 
     def _claimed(self, taken: list[Record], ask: Claim, now: float) -> Claimed:
-        moment = first_moment(self._book.next_moment(), self._next_of_queues(ask, now))
+        moment = first_moment(self._tables.next_moment(), self._next_of_queues(ask, now))
         return Claimed(tuple(taken), None if moment is None else max(0.0, moment - now))
 
     def _next_of_queues(self, ask: Claim, now: float) -> float | None:
         """When a rate of its own lets the next of a line asked for start."""
-        book, queues = self._book, {queue for queue, _ in ask.queues}
+        tables, queues = self._tables, {queue for queue, _ in ask.queues}
         if ask.ids:
             queues = {self._jobs[id].job.queue for id in ask.ids if id in self._jobs}
             queues = {queue for queue in queues if within(ask.reach, queue)}
         found = []
         for queue in queues:
-            rule = rule_for(book.rules, f"queue:{queue}") if book.line[queue] else None
+            rule = rule_for(tables.rules, f"queue:{queue}") if tables.line[queue] else None
             if rule is not None:
-                found.append(opens_at(rule, book.used(f"queue:{queue}"), 1, now))
+                found.append(opens_at(rule, tables.used(f"queue:{queue}"), 1, now))
         return first_moment(*found)
 
     # --- heartbeat
@@ -317,7 +317,7 @@ class MemoryStorage:
         if worker.gone:
             del self._workers[worker.worker]
         gone = frozenset(hold.id for hold in holds if not self._beat(hold, lease, now))
-        self._tend(now)
+        self._advance_due(now)
         self._speak()
         return Held(gone)
 
@@ -325,25 +325,27 @@ class MemoryStorage:
         """The clock was ahead of `now`, and is not any more."""
         for name, (presence, seen) in self._workers.items():
             self._workers[name] = presence, min(seen, now)
-        for usage in self._book.rates.values():
+        for usage in self._tables.rates.values():
             take_back(usage, now)
         for row in list(self._jobs.values()):
             taken = taken_back(row, now)
             if taken is not None:
-                self._book.put(taken)
-        for key in [key for key, moment in self._book.opens.items() if moment > now]:
-            self._book.call_in_for(key, now)
+                self._tables.put(taken)
+        for key in [key for key, moment in self._tables.opens.items() if moment > now]:
+            self._tables.call_in_for(key, now)
 
     def _beat(self, hold: Hold, lease: float, now: float) -> bool:
-        row, book = self._jobs.get(hold.id), self._book
-        if not may_go_on(row, hold, book):
+        row, tables = self._jobs.get(hold.id), self._tables
+        if not may_go_on(row, hold, tables):
             return False
         memo = tuple({**dict(row.memo), **dict(hold.memo)}.items()) if hold.memo else row.memo
         note = hold.note if hold.note is not None else row.note
         if note != row.note:
-            book.topics.add(f"job:{row.job.id}")
+            tables.topics.add(f"job:{row.job.id}")
         due = now + (row.job.lease or lease)
-        book.put(replace(row, state=RUNNING, place=None, parked=None, due_at=due, memo=memo, note=note, updated_at=now))
+        tables.put(
+            replace(row, state=RUNNING, place=None, parked=None, due_at=due, memo=memo, note=note, updated_at=now)
+        )
         return True
 
     # --- settle
@@ -384,7 +386,7 @@ class MemoryStorage:
         except REFUSALS as error:
             return Settled("refused", str(error))
         if row.state is RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
-            self._book.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
+            self._tables.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
         self._apply(row, out, answers, circle, now)
         self._ends.count_endings(now)
         return APPLIED
@@ -422,20 +424,20 @@ class MemoryStorage:
             self._store_all(out.then, answers, now)
             return
         if out.result is not None:
-            self._book.topics.add(f"job:{row.job.id}")
-        self._book.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
+            self._tables.topics.add(f"job:{row.job.id}")
+        self._tables.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
         self._store_all(out.then, answers, now, parent=out.id)
         if out.state is READY and out.delay <= 0:
-            self._book.join(row, now)
+            self._tables.join(row, now)
         elif out.state is READY:
             self._ends.schedule(row, now + out.delay)
         else:
             self._wait(row, out, awaited(out, answers, circle), now)
-        self._book.call_in(old, now)
+        self._tables.unblock(old, now)
 
     def _wait(self, row: Record, out: Outcome, after: tuple[str, ...], now: float) -> None:
         due = first_moment(None if row.ran else row.deadline_at, now + out.delay if out.delay > 0 else None)
-        self._book.put(
+        self._tables.put(
             replace(
                 row,
                 state=WAITING,
@@ -464,38 +466,38 @@ class MemoryStorage:
         return Stats(counts=counts, workers=workers, limits=await self.limits())
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        book, now = self._book, self._now()
+        tables, now = self._tables, self._now()
         if not use:
-            return queries.limit_uses(book.facts)
-        parked = {key: sum(map(len, queues.values())) for key, queues in book.aside.items()}
-        used = {key: book.used(key).used for key in list(book.started)}
+            return queries.limit_uses(tables.facts)
+        parked = {key: sum(map(len, queues.values())) for key, queues in tables.aside.items()}
+        used = {key: tables.used(key).used for key in list(tables.started)}
         rates = {
             key: rate_use(rule, usage, now)
-            for key, usage in book.rates.items()
-            if (rule := rule_for(book.rules, key)) is not None
+            for key, usage in tables.rates.items()
+            if (rule := rule_for(tables.rules, key)) is not None
         }
-        return queries.limit_uses(book.facts, used, parked, rates)
+        return queries.limit_uses(tables.facts, used, parked, rates)
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         if self.checks:
             check_changes(changes)
         self._refuse()
-        book, now, before = self._book, self._now(), dict(self._book.facts)
+        tables, now, before = self._tables, self._now(), dict(self._tables.facts)
         for change in changes:
             name = named(change)
-            book.set_facts(changed(book.facts.get(name, LimitFacts(name=name)), change))
-        if book.facts == before:
+            tables.set_facts(changed(tables.facts.get(name, LimitFacts(name=name)), change))
+        if tables.facts == before:
             return
-        for key in list(book.aside):
-            book.call_in_for(key, now)
-        book.topics.update(f"queue:{queue}" for queue, line in book.line.items() if line)
+        for key in list(tables.aside):
+            tables.call_in_for(key, now)
+        tables.topics.update(f"queue:{queue}" for queue, line in tables.line.items() if line)
         self._speak()
 
     async def prune(self, limit: int) -> int:
         if self._shut():
             return 0
         now = self._now()
-        self._tend(now)
+        self._advance_due(now)
         unfinished = [row for row in self._jobs.values() if not row.state.final]
         awaited = {up for row in unfinished for up in row.after}
         workflows = {row.job.root or row.job.id for row in unfinished}
@@ -509,31 +511,31 @@ class MemoryStorage:
         ]
         for _, id in sorted(old)[:limit]:
             row = self._jobs.pop(id)
-            self._book.take_out(row)
+            self._tables.take_out(row)
             self._ends.forget(row)
-        self._book.drop_unused(now)
+        self._tables.drop_unused(now)
         self._speak()
         return len(old[:limit])
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        return await self._hub.wait(topics, timeout)
+        return await self._waiters.wait(topics, timeout)
 
     # --- moving house
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> MoveState | None:
         return self._mark
 
-    async def set_mark(self, mark: Mark) -> None:
+    async def set_mark(self, mark: MoveState) -> None:
         check_replaces(self._mark, mark, self.name)
         self._mark = mark
         if self._shut() is None:
-            transfer.open_again(self._book, self._now())
+            transfer.open_again(self._tables, self._now())
             self._speak()
 
-    async def unload(self, cursor: str | None, limit: int) -> Load:
-        return transfer.unload(self._book, self._ends, cursor, limit)
+    async def unload(self, cursor: str | None, limit: int) -> Chunk:
+        return transfer.unload(self._tables, self._ends, cursor, limit)
 
-    async def load(self, load: Load, mark: Mark) -> None:
+    async def load(self, load: Chunk, mark: MoveState) -> None:
         check_replaces(self._mark, mark, self.name)
-        transfer.load(self._book, self._ends, load)
+        transfer.load(self._tables, self._ends, load)
         self._mark = mark

@@ -26,7 +26,7 @@ def spot_of(row: Record) -> Spot:
     return -rank(row.job), place if place is not None else 0.0, row.job.id
 
 
-class Book:
+class Tables:
     """Rows by id, and what is derived from them."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Book:
             if (rule := rule_for(self.rules, key)) and rule.hold == "ended" and row.job.id in self.started[key]
         ]
 
-    def call_in(self, row: Record, now: float) -> None:
+    def unblock(self, row: Record, now: float) -> None:
         """A slot this row had may be free, or it was let back in line and went away: let others back instead."""
         for key, _ in row.job.limits:
             self.call_in_for(key, now)

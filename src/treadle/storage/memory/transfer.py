@@ -9,14 +9,14 @@ from collections import defaultdict
 
 from treadle.storage.admission import Usage
 from treadle.storage.memory.endings import Edge, Endings
-from treadle.storage.memory.tables import Book
-from treadle.storage.transfer import Carried, Load, Rate
+from treadle.storage.memory.tables import Tables
+from treadle.storage.transfer import Carried, Chunk, Rate
 from treadle.storage.transfer import Edge as Waits
 
 
-def unload(book: Book, ends: Endings, cursor: str | None, limit: int) -> Load:
+def unload(tables: Tables, ends: Endings, cursor: str | None, limit: int) -> Chunk:
     start = int(cursor or 0)
-    rows = list(book.jobs.values())[start : start + limit]
+    rows = list(tables.jobs.values())[start : start + limit]
     edges: dict[str, list[Waits]] = defaultdict(list)
     wanted = {row.job.id for row in rows}
     for up, downs in ends.down.items():
@@ -32,28 +32,28 @@ def unload(book: Book, ends: Endings, cursor: str | None, limit: int) -> Load:
         )
         for row in rows
     )
-    more = start + len(rows) < len(book.jobs)
+    more = start + len(rows) < len(tables.jobs)
     if cursor is not None:
-        return Load(jobs, cursor=str(start + len(rows)) if more else None)
+        return Chunk(jobs, cursor=str(start + len(rows)) if more else None)
     rates = tuple(
         Rate(key, tuple(usage.starts), usage.tokens, usage.at)
-        for key, usage in book.rates.items()
+        for key, usage in tables.rates.items()
         if usage.starts or usage.tokens is not None
     )
-    return Load(jobs, tuple(book.facts.values()), rates, str(len(rows)) if more else None)
+    return Chunk(jobs, tuple(tables.facts.values()), rates, str(len(rows)) if more else None)
 
 
-def load(book: Book, ends: Endings, given: Load) -> None:
+def load(tables: Tables, ends: Endings, given: Chunk) -> None:
     for facts in given.rules:
-        book.set_facts(facts)
+        tables.set_facts(facts)
     for rate in given.rates:
-        usage = book.rates.setdefault(rate.key, Usage())
+        usage = tables.rates.setdefault(rate.key, Usage())
         usage.starts, usage.tokens, usage.at = list(rate.starts), rate.tokens, rate.at
     for each in given.jobs:
         id, key = each.record.job.id, each.record.job.key
-        if id in book.jobs:
+        if id in tables.jobs:
             continue
-        book.put(each.record)
+        tables.put(each.record)
         if each.holds_key and key is not None:
             ends.keys[key] = id
         if each.behind is not None:
@@ -61,11 +61,11 @@ def load(book: Book, ends: Endings, given: Load) -> None:
         for waits in each.edges:
             edge = ends.down[waits.up][id] = Edge(waits.version, waits.soft)
             edge.open = waits.open
-    book.topics.clear()
+    tables.topics.clear()
 
 
-def open_again(book: Book, now: float) -> None:
+def open_again(tables: Tables, now: float) -> None:
     """The lines move again: everybody is woken, and who stands aside with room for him comes back."""
-    for key in list(book.aside):
-        book.call_in_for(key, now)
-    book.topics.update(f"queue:{queue}" for queue, line in book.line.items() if line)
+    for key in list(tables.aside):
+        tables.call_in_for(key, now)
+    tables.topics.update(f"queue:{queue}" for queue, line in tables.line.items() if line)

@@ -48,7 +48,7 @@ class Address(Struct, frozen=True):
     """
 
     conninfo: str
-    ear: str | None
+    notifier: str | None
     shown: str
     schema: str = SCHEMA
     pool: int = POOL
@@ -80,7 +80,7 @@ def read(url: str) -> Address:
     prepare = _one_of(ours, "prepare", ("auto", "on", "off"), known)
     return Address(
         conninfo=make_conninfo("", **there),
-        ear=_ear(ours.get("listen", "on"), there, known),
+        notifier=_notifier(ours.get("listen", "on"), there, known),
         shown=known,
         schema=_schema(ours.get("schema", SCHEMA), known),
         pool=int(_number(ours, "pool", POOL, 1, 1_000, known)),
@@ -112,7 +112,7 @@ def _one_of(ours: dict[str, str], name: str, allowed: tuple[str, ...], known: st
     return found
 
 
-def _ear(listen: str, there: dict[str, str], known: str) -> str | None:
+def _notifier(listen: str, there: dict[str, str], known: str) -> str | None:
     """The connection that listens may go another way: past the pooler that the others use."""
     if listen in ("on", "off"):
         return make_conninfo("", **there) if listen == "on" else None

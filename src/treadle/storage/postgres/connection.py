@@ -75,7 +75,7 @@ def _why_not(conninfo: str, told: str) -> Exception:
     return Cut(told)
 
 
-class Line:
+class Connection:
     """A connection at work. Whatever goes wrong, it is closed: an answer may still have been on its way."""
 
     def __init__(

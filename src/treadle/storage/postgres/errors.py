@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 
 from treadle.errors import NotADatabase, StorageDenied, StorageError, StorageFull, StorageUnavailable
-from treadle.storage.transfer import Mark, decode_mark
+from treadle.storage.transfer import MoveState, decode_mark
 from treadle.storage.transfer import refusal as shut
 
 # Two transactions in each other's way: one of them was undone and may be repeated at once.
@@ -60,7 +60,7 @@ class Cut(Exception):
     """The connection broke. Stays within this folder."""
 
 
-def mark_of(error: BaseException) -> Mark | None:
+def mark_of(error: BaseException) -> MoveState | None:
     """The mark because of which a verb was not done; of an error as callers are told it."""
     code, message = _said(error.__cause__)
     return decode_mark(message) if code == MARKED else None

@@ -13,13 +13,13 @@ from typing import Final
 import msgspec
 
 from treadle.errors import UNREADABLE
-from treadle.storage.postgres.connection import Line, connect
+from treadle.storage.postgres.connection import Connection, connect
 from treadle.storage.postgres.errors import Said
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.rows import heard
 from treadle.storage.postgres.statements import channel_of, quoted
 from treadle.storage.postgres.topics import KINDS, NOTIFY, kind_of, payloads
-from treadle.storage.topic_waiters import Hub
+from treadle.storage.topic_waiters import TopicWaiters
 
 AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
 PING: Final = 20.0  # s until the connection is asked whether it lives
@@ -36,11 +36,11 @@ UNLOCK: Final = "SELECT pg_advisory_unlock_shared(hashtextextended('{}', 0))"
 _topics = msgspec.json.Decoder(list[str]).decode
 
 
-class Ear:
+class Notifier:
     """Two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not hear of every ending."""
 
-    def __init__(self, conninfo: str, schema: str, hub: Hub) -> None:
-        self._conninfo, self._schema, self._hub = conninfo, schema, hub
+    def __init__(self, conninfo: str, schema: str, waiters: TopicWaiters) -> None:
+        self._conninfo, self._schema, self._waiters = conninfo, schema, waiters
         self._channels = {kind: channel_of(schema, kind) for kind in KINDS}
         self._kinds = {channel: kind for kind, channel in self._channels.items()}
         self._listening: set[str] = set()  # kinds; confirmed
@@ -49,7 +49,7 @@ class Ear:
         self._change = asyncio.Event()
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._line: Line | None = None
+        self._line: Connection | None = None
         self._turn = asyncio.Lock()  # the line takes one statement at a time
         self._unsent: set[str] = set()
         self._prepare = True
@@ -77,7 +77,7 @@ class Ear:
     def publish(self, topics: Iterable[str]) -> None:
         """Wake the waiters of this process now, and those of others as soon as the server can be told."""
         named = set(topics)
-        self._hub.speak(named)
+        self._waiters.speak(named)
         if self._task is not None:
             self._unsent |= named
             if self._sending is None or self._sending.done():
@@ -106,7 +106,7 @@ class Ear:
         if not kinds <= self._listening:
             self._change.set()
         try:
-            return await self._hub.wait(topics, timeout)
+            return await self._waiters.wait(topics, timeout)
         finally:
             now = asyncio.get_running_loop().time()
             for kind in kinds:
@@ -116,9 +116,9 @@ class Ear:
     async def _keep_listening(self) -> None:
         pause = AGAIN[0]
         while True:
-            line: Line | None = None
+            line: Connection | None = None
             try:
-                line = self._line = Line(await connect(self._conninfo, CONNECT), True, self._heard)
+                line = self._line = Connection(await connect(self._conninfo, CONNECT), True, self._heard)
                 await self._listen(line)
                 pause, rest = AGAIN[0], NEW
                 while line.open:
@@ -134,7 +134,7 @@ class Ear:
                 if line is not None:
                     line.close()
 
-    async def _quiet(self, line: Line, rest: float) -> None:
+    async def _quiet(self, line: Connection, rest: float) -> None:
         """Until there is something to do: another channel is wanted, the connection is lost, or it is time to ask."""
         waits: Sequence[Callable[[], object]] = (self._change.wait, line.lost)
         tasks = [asyncio.ensure_future(wait()) for wait in waits]  # type: ignore[call-overload]
@@ -145,7 +145,7 @@ class Ear:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _listen(self, line: Line) -> None:
+    async def _listen(self, line: Connection) -> None:
         """Listen to what is wanted, leave what is not; with nothing to change, ask whether the connection lives."""
         self._change.clear()
         now = asyncio.get_running_loop().time()
@@ -168,10 +168,10 @@ class Ear:
         self._ready.set()
 
     def _wake(self, kinds: set[str]) -> None:
-        self._hub.speak([topic for topic in self._hub.topics if kind_of(topic) in kinds])
+        self._waiters.speak([topic for topic in self._waiters.topics if kind_of(topic) in kinds])
 
     def _heard(self, channel: str, payload: str) -> None:
         """Of another session: the waiters of this process know what it publishes itself."""
         if channel in self._kinds:
             with contextlib.suppress(*UNREADABLE):
-                self._hub.speak([heard(topic) for topic in _topics(payload)])
+                self._waiters.speak([heard(topic) for topic in _topics(payload)])

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from treadle.storage.postgres.address import Address
-from treadle.storage.postgres.connection import Line, Row, Value, connect
+from treadle.storage.postgres.connection import Connection, Row, Value, connect
 from treadle.storage.postgres.errors import AGAIN, MISSING, Cut, Said, code_of, translated
 from treadle.storage.postgres.statements import Statements
 
@@ -44,8 +44,8 @@ class Pool:
 
     def __init__(self, address: Address, statements: Statements) -> None:
         self._address, self._statements = address, statements
-        self._free: list[Line] = []
-        self._lent: set[Line] = set()
+        self._free: list[Connection] = []
+        self._lent: set[Connection] = set()
         self._places = asyncio.Semaphore(address.pool)
         self._closed = True
 
@@ -61,10 +61,10 @@ class Pool:
         self._free.clear()
         self._lent.clear()
 
-    async def connect(self) -> Line:
+    async def connect(self) -> Connection:
         """A new line; the caller has it for itself."""
         address = self._address
-        line = Line(await connect(address.conninfo, CONNECT), address.prepare is not False)
+        line = Connection(await connect(address.conninfo, CONNECT), address.prepare is not False)
         limit = f"{address.timeout * 1000:.0f}"
         try:
             own = address.prepare is not False and await line.run(
@@ -80,9 +80,9 @@ class Pool:
     async def run_alone(self, text: str) -> list[Row]:
         """One statement that may take long or runs in no transaction block, over a connection of its own."""
         address = self._address
-        line: Line | None = None
+        line: Connection | None = None
         try:
-            line = Line(await connect(address.conninfo, CONNECT), False)
+            line = Connection(await connect(address.conninfo, CONNECT), False)
             return await line.run(self._statements.sent(text), [], address.timeout)
         except (Said, Cut, TimeoutError, OSError) as error:
             raise translated(error, address.shown) from error
@@ -118,7 +118,7 @@ class Pool:
                     self._drop_free()
             return await self._over(await self.connect(), sent, values, limit, often)
 
-    def _take(self) -> Line | None:
+    def _take(self) -> Connection | None:
         """One that stands, and is of this loop and this process."""
         loop, process = asyncio.get_running_loop(), os.getpid()
         while self._free:
@@ -128,7 +128,7 @@ class Pool:
             line.close()
         return None
 
-    async def _over(self, line: Line, sent: str, values: Sequence[Value], limit: float, often: bool) -> list[Row]:
+    async def _over(self, line: Connection, sent: str, values: Sequence[Value], limit: float, often: bool) -> list[Row]:
         self._lent.add(line)
         try:
             return await line.run(sent, values, limit, often)

@@ -25,7 +25,7 @@ Floor = tuple[int, float]  # rank and place
 Line = tuple[str, tuple[str, ...] | None]  # a queue, and the tasks looked for in it
 
 
-class Head:
+class ScanFloor:
     """The head of each line as this process has seen it."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

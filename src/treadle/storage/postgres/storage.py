@@ -16,16 +16,16 @@ from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.health import Health, health
 from treadle.storage.postgres.identity import IDENTITY, Identity, marked
 from treadle.storage.postgres.migrate import migrate, schema_of
-from treadle.storage.postgres.notifier import Ear
+from treadle.storage.postgres.notifier import Notifier
 from treadle.storage.postgres.pool import Pool, is_missing
 from treadle.storage.postgres.statements import Statements
 from treadle.storage.postgres.topics import Caller, Noted, take_noted
-from treadle.storage.postgres.transaction import Home, Inside, Own, begin
-from treadle.storage.postgres.user_commits import Commits
-from treadle.storage.postgres.vacuum import Sweeper
+from treadle.storage.postgres.transaction import Home, Inside, RunTransaction, begin
+from treadle.storage.postgres.user_commits import UserCommits
+from treadle.storage.postgres.vacuum import VacuumPacer
 from treadle.storage.postgres.verbs import Verbs
-from treadle.storage.topic_waiters import Hub
-from treadle.storage.transfer import Load, Mark
+from treadle.storage.topic_waiters import TopicWaiters
+from treadle.storage.transfer import Chunk, MoveState
 
 
 class _Renewed(Caller):
@@ -66,18 +66,18 @@ class PostgresStorage(Verbs):
         self._address = urls.read(url)
         self._statements = Statements(self._address.schema)
         self._pool = Pool(self._address, self._statements)
-        self._hub = Hub()
-        self._ear: Ear | None = None
+        self._waiters = TopicWaiters()
+        self._notifier: Notifier | None = None
         self._open = False
-        self._sweeper = Sweeper(self._pool)
+        self._sweeper = VacuumPacer(self._pool)
         self._identity = Identity(self._address)
-        self._commits = Commits(self._address)
+        self._commits = UserCommits(self._address)
         self._home = Home(self._address, self._statements, now, self._identity, self._commits.follow, self._publish)
         super().__init__(_Renewed(self._pool, self._address, self._publish), now, self._sweeper)
 
     def _publish(self, noted: Noted) -> None:
-        if self._ear is not None:
-            self._ear.publish(noted.topics)
+        if self._notifier is not None:
+            self._notifier.publish(noted.topics)
 
     async def open(self) -> None:
         """Connect and migrate. Raises StorageUnavailable, NotADatabase, SchemaTooNew; StorageError if a right lacks."""
@@ -86,17 +86,17 @@ class PostgresStorage(Verbs):
         await migrate(self._address)
         self._pool.open()
         [(self._identity.known, *_)] = await self._pool.run(IDENTITY, [marked(self._address)], often=False)
-        if self._address.ear is not None:
-            self._ear = Ear(self._address.ear, self._address.schema, self._hub)
-            await self._ear.open()
+        if self._address.notifier is not None:
+            self._notifier = Notifier(self._address.notifier, self._address.schema, self._waiters)
+            await self._notifier.open()
         self._open = True
 
     async def close(self) -> None:
         """Let go of all connections."""
         self._open = False
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            await ear.close()
+        notifier, self._notifier = self._notifier, None
+        if notifier is not None:
+            await notifier.close()
         await self._commits.close()
         await self._sweeper.close()
         self._pool.close()
@@ -106,20 +106,20 @@ class PostgresStorage(Verbs):
         need not be open."""
         return Inside(session, self._home)
 
-    async def begin(self, sync: bool) -> Own:
+    async def begin(self, sync: bool) -> RunTransaction:
         """A transaction for one run, on a connection of its own. Raises StorageUnavailable."""
         return await begin(self._home, sync)
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> MoveState | None:
         return await transfer.read_mark(self._runner)
 
-    async def set_mark(self, mark: Mark) -> None:
+    async def set_mark(self, mark: MoveState) -> None:
         await transfer.set_mark(self._runner, mark, self._moment())
 
-    async def unload(self, cursor: str | None, limit: int) -> Load:
+    async def unload(self, cursor: str | None, limit: int) -> Chunk:
         return await transfer.unload(self._runner, cursor, limit)
 
-    async def load(self, load: Load, mark: Mark) -> None:
+    async def load(self, load: Chunk, mark: MoveState) -> None:
         await transfer.load(self._runner, load, mark)
 
     async def schema(self) -> int | None:
@@ -131,6 +131,6 @@ class PostgresStorage(Verbs):
         return await health(self._pool, self._address.schema)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        if self._ear is None:
-            return await self._hub.wait(topics, timeout)
-        return await self._ear.wait(topics, timeout)
+        if self._notifier is None:
+            return await self._waiters.wait(topics, timeout)
+        return await self._notifier.wait(topics, timeout)

@@ -147,7 +147,7 @@ class Inside:
         return str(encoding)
 
 
-class Own:
+class RunTransaction:
     """A transaction of ours, begun for one run: `raw` is psycopg's AsyncConnection, or a Connection for a thread."""
 
     alone = False
@@ -215,7 +215,7 @@ async def renew(address: Address, waits: bool) -> None:
         thread.submit(asyncio.run, migrate(address)).result()
 
 
-async def begin(home: Home, sync: bool) -> Own:
+async def begin(home: Home, sync: bool) -> RunTransaction:
     address = home.address
     try:
         if sync:
@@ -226,7 +226,7 @@ async def begin(home: Home, sync: bool) -> Own:
     except (Cut, Said, OSError, psycopg.Error) as error:
         raise translated(error, address.shown) from error
     await _set_isolation(made, sync)
-    return Own(made, home)
+    return RunTransaction(made, home)
 
 
 async def _set_isolation(made: Any, sync: bool) -> None:

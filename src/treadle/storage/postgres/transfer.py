@@ -26,7 +26,17 @@ from treadle.storage.postgres.rows import (
     text,
 )
 from treadle.storage.postgres.topics import Caller, noting
-from treadle.storage.transfer import Carried, Edge, InTheWay, Load, Mark, Rate, decode_mark, encode_mark, overtaken
+from treadle.storage.transfer import (
+    Carried,
+    Chunk,
+    Edge,
+    InTheWay,
+    MoveState,
+    Rate,
+    decode_mark,
+    encode_mark,
+    overtaken,
+)
 
 MARK: Final = "SELECT value FROM {schema}.meta WHERE name = 'move'"
 SET_MARK: Final = noting("SELECT {schema}.set_mark(%s::float8, %s)", 1)
@@ -50,16 +60,16 @@ STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
 BUCKETS: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE tokens IS NOT NULL"
 
 
-async def read_mark(run: Runner) -> Mark | None:
+async def read_mark(run: Runner) -> MoveState | None:
     found = await run.run(MARK, [])
     return decode_mark(heard(found[0][0])) if found else None
 
 
-async def set_mark(run: Caller, mark: Mark, now: float | None) -> None:
+async def set_mark(run: Caller, mark: MoveState, now: float | None) -> None:
     _check(await run.call(SET_MARK, [now, _written(mark)]))
 
 
-def _written(mark: Mark) -> str:
+def _written(mark: MoveState) -> str:
     return said(encode_mark(mark).decode())
 
 
@@ -75,15 +85,15 @@ def _check(answer: Sequence[Sequence[Any]]) -> None:
 # --- leaving
 
 
-async def unload(run: Runner, cursor: str | None, limit: int) -> Load:
+async def unload(run: Runner, cursor: str | None, limit: int) -> Chunk:
     past = said(cursor or "")
     found = await run.run(PAGE, [past, limit + 1, past, limit + 1, limit + 1])
     jobs = tuple(_carried(row) for row in found[:limit])
     more = jobs[-1].record.job.id if len(found) > limit else None
     if cursor is not None:
-        return Load(jobs, cursor=more)
+        return Chunk(jobs, cursor=more)
     rules = await limit_facts(run)
-    return Load(jobs, tuple(rules[name] for name in sorted(rules)), await _rates(run), more)
+    return Chunk(jobs, tuple(rules[name] for name in sorted(rules)), await _rates(run), more)
 
 
 def _carried(row: Sequence[Any]) -> Carried:
@@ -105,7 +115,7 @@ async def _rates(run: Runner) -> tuple[Rate, ...]:
 # --- arriving
 
 
-async def load(run: Runner, given: Load, mark: Mark) -> None:
+async def load(run: Runner, given: Chunk, mark: MoveState) -> None:
     jobs = sorted((_words(each) for each in given.jobs), key=lambda words: str(words["id"]))
     words = [text(_facts(given.rules)), text(given.rates), text(jobs), _written(mark)]
     _check(await run.run(TAKE_IN, words, often=False))

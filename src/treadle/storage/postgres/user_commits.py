@@ -34,7 +34,7 @@ class _Pending:
         self.topics: dict[str, None] = {}
 
 
-class Commits:
+class UserCommits:
     """Hints: when anything goes wrong, the topics are dropped."""
 
     def __init__(self, address: Address) -> None:
@@ -51,7 +51,7 @@ class Commits:
 
     def follow(self, noted: Noted) -> None:
         """Publish these when the transaction has committed. Never waits; any thread may call it."""
-        if self._address.ear is None or noted.transaction is None:
+        if self._address.notifier is None or noted.transaction is None:
             return
         if self._process != os.getpid():  # a fork has our transactions, and not our thread
             self._reset()

@@ -14,7 +14,7 @@ from typing import Final
 from treadle.core.model import Claim, Record
 from treadle.errors import TreadleError
 from treadle.storage.postgres.pool import Pool
-from treadle.storage.postgres.scan_floor import Floor, Head
+from treadle.storage.postgres.scan_floor import Floor, ScanFloor
 
 LEAST, MOST = 2_000, 100_000  # rows that have left the line since the last sweep: not before, and not later
 FIRST: Final = 20_000  # not later the first time, to learn whether rows are held back
@@ -29,13 +29,13 @@ SWEEP: Final = (
 LEFT: Final = "SELECT pg_stat_get_dead_tuples('{schema}.job'::regclass)"
 
 
-class Sweeper:
+class VacuumPacer:
     """Sweeps when the claims of this process have walked for as long as a sweep takes: so neither costs more than twice
     what is best, whether a claim takes one job or hundreds. Beside the calls of the loop it is on."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._head = Head()
+        self._head = ScanFloor()
         self._dead, self._walked = 0, 0.0
         self._price, self._most = PRICE[1], FIRST  # s, rows
         self._sweep: asyncio.Task[None] | None = None

@@ -16,7 +16,7 @@ from redis.exceptions import InvalidResponse
 _NOT_YET: Final = object()
 
 
-class Wire(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """Takes over a connection that the driver has made. One caller at a time; who gives up in between closes it.
 
     timeout  s until a question that has no answer is given up

@@ -45,7 +45,7 @@ async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
     return answers  # type: ignore[return-value]
 
 
-class Crossing:
+class CrossShard:
     """Between the shards of one namespace. The first of them is home."""
 
     def __init__(self, layout: Layout, shards: Sequence[RedisStorage]) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from treadle.storage.redis.pool import Pool
 from treadle.storage.redis.topology import CONNECT
-from treadle.storage.topic_waiters import Hub
+from treadle.storage.topic_waiters import TopicWaiters
 
 AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
 IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left
@@ -28,12 +28,12 @@ Take = Callable[[bytes], None]
 _topics = msgspec.msgpack.Decoder(list[str]).decode
 
 
-class Ear:
+class Notifier:
     """Two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not hear of every ending. And one
     for each worker of this process that is handed jobs."""
 
-    def __init__(self, pool: Pool, tag: str, hub: Hub) -> None:
-        self._pool, self._tag, self._hub = pool, tag, hub
+    def __init__(self, pool: Pool, tag: str, waiters: TopicWaiters) -> None:
+        self._pool, self._tag, self._waiters = pool, tag, waiters
         self._posts: dict[bytes, Take] = {}
         self._channels = {"job": f"{tag}:ends".encode(), "": f"{tag}:say".encode()}
         self._listening: set[bytes] = set()  # confirmed
@@ -47,13 +47,13 @@ class Ear:
         self._ready = asyncio.Event()
         self.refusal: str | None = None  # what the server said to SUBSCRIBE, if it refused
 
-    def post(self, take: Take) -> Box:
+    def post(self, take: Take) -> Mailbox:
         """A channel of its own, listened to from now on."""
-        box = Box(f"{self._tag}:hand:{os.urandom(8).hex()}", self._left)
-        self._posts[box.address.encode()] = take
+        mailbox = Mailbox(f"{self._tag}:hand:{os.urandom(8).hex()}", self._left)
+        self._posts[mailbox.address.encode()] = take
         if self._connection is not None:
-            self._send(b"SUBSCRIBE", box.address)
-        return box
+            self._send(b"SUBSCRIBE", mailbox.address)
+        return mailbox
 
     def _left(self, address: str) -> None:
         if self._posts.pop(address.encode(), None) is not None and self._connection is not None:
@@ -153,12 +153,12 @@ class Ear:
                 self._wanted.pop(channel, None)
                 self._send(b"UNSUBSCRIBE", channel)
             else:
-                self._hub.speak(_topics(data))
+                self._waiters.speak(_topics(data))
         elif kind == b"subscribe" and channel not in self._posts:
             self.refusal = None
             self._listening.add(channel)
             if self._ready.is_set():  # something may have been said meanwhile
-                self._hub.speak([topic for topic in self._hub.topics if self._channel(topic) == channel])
+                self._waiters.speak([topic for topic in self._waiters.topics if self._channel(topic) == channel])
             if self._listening >= set(self._wanted):
                 self._ready.set()
         elif kind == b"unsubscribe":
@@ -168,7 +168,7 @@ class Ear:
         return asyncio.get_running_loop().time() - self._wanted.get(channel, 0.0) > IDLE
 
 
-class Box:
+class Mailbox:
     """A channel that one worker has for itself; see `treadle.storage.contract.Post`."""
 
     def __init__(self, address: str, left: Callable[[str], None]) -> None:

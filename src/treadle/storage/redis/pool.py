@@ -25,7 +25,7 @@ from redis.exceptions import (
 from redis.exceptions import BusyLoadingError as Loading
 from redis.exceptions import ConnectionError as Broken
 
-from treadle.storage.redis.connection import Wire
+from treadle.storage.redis.connection import Connection
 from treadle.storage.redis.errors import says, translated
 from treadle.storage.redis.scripts import Script
 from treadle.storage.redis.topology import Place
@@ -53,7 +53,7 @@ class Pool:
     def __init__(self, place: Place) -> None:
         self.where = place.where
         self._place = place
-        self._free: list[Wire] = []
+        self._free: list[Connection] = []
         self._places = asyncio.Semaphore(MOST)
         self._closed = False
 
@@ -131,9 +131,9 @@ class Pool:
             raise wrong
         return answers
 
-    async def _connected(self) -> Wire:
+    async def _connected(self) -> Connection:
         try:
-            return Wire(await self._place.connect(), TIMEOUT)
+            return Connection(await self._place.connect(), TIMEOUT)
         except TimeoutError as error:  # of one address; the next look may find another
             raise Broken("the connection took too long") from error
 

@@ -12,20 +12,20 @@ from msgspec.structs import replace
 
 from treadle.core.model import Claim, Claimed, Record
 from treadle.storage.redis import queries, transfer
-from treadle.storage.redis.cross_shard import FRESH, Crossing, together
+from treadle.storage.redis.cross_shard import FRESH, CrossShard, together
 from treadle.storage.redis.routing import Spot, dealt, in_order
 from treadle.storage.redis.rows import encode
 from treadle.storage.redis.storage import RedisStorage
 from treadle.storage.transfer import SETTLES, refusal
 
 
-class Claims:
+class ShardClaims:
     """`note`: told which rows were seen in which shard."""
 
     def __init__(
-        self, shards: Sequence[RedisStorage], crossing: Crossing, note: Callable[[Sequence[Record], int], None]
+        self, shards: Sequence[RedisStorage], cross_shard: CrossShard, note: Callable[[Sequence[Record], int], None]
     ) -> None:
-        self._shards, self._crossing, self._note = shards, crossing, note
+        self._shards, self._cross_shard, self._note = shards, cross_shard, note
 
     async def claim(self, ask: Claim) -> Claimed:
         while True:
@@ -43,7 +43,7 @@ class Claims:
                     return Claimed()
                 raise refusal(mark, self._shards[0].where)
         if any(answer[2] for answer in told):
-            await self._crossing.finish()
+            await self._cross_shard.finish()
             return None
         if any(answer[1] for answer in told):
             return await self._claimed_before(ask, [bool(answer[1]) for answer in told])
@@ -92,7 +92,7 @@ class Claims:
         return rows
 
     async def _claim_ids(self, ask: Claim, moments: list[float | None]) -> list[Record]:
-        where, rows = await self._crossing.where(ask.ids), list[Record]()
+        where, rows = await self._cross_shard.where(ask.ids), list[Record]()
         for shard in sorted(set(where.values())):
             ids = tuple(id for id in ask.ids if where.get(id) == shard)
             part = replace(ask, ids=ids, limit=ask.limit - len(rows))

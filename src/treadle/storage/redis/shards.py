@@ -35,13 +35,13 @@ from treadle.core.model import (
 )
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
 from treadle.storage.redis import queries, transfer
-from treadle.storage.redis.cross_shard import Crossing, together
+from treadle.storage.redis.cross_shard import CrossShard, together
 from treadle.storage.redis.health import Health
 from treadle.storage.redis.routing import MOST, Layout, is_random
-from treadle.storage.redis.shard_claims import Claims, peek
+from treadle.storage.redis.shard_claims import ShardClaims, peek
 from treadle.storage.redis.storage import RedisStorage, change_words, outcome_words, settled
-from treadle.storage.topic_waiters import Hub
-from treadle.storage.transfer import Carried, Load, Mark, gone, refusal
+from treadle.storage.topic_waiters import TopicWaiters
+from treadle.storage.transfer import Carried, Chunk, MoveState, gone, refusal
 from treadle.storage.value_checks import (
     check_ask,
     check_beat,
@@ -72,14 +72,15 @@ class ShardedRedis:
     ) -> None:
         if not 1 < shards <= MOST:
             raise BadUrl(f"shards: expected 1 to {MOST}, found {shards}")
-        self._hub = Hub()
+        self._waiters = TopicWaiters()
         self._shards = [
-            RedisStorage(url, ns=ns, now=now, shard=number, shards=shards, hub=self._hub) for number in range(shards)
+            RedisStorage(url, ns=ns, now=now, shard=number, shards=shards, waiters=self._waiters)
+            for number in range(shards)
         ]
         self._home = self._shards[0]
         self._layout = Layout(shards, spreads)
-        self._crossing = Crossing(self._layout, self._shards)
-        self._claims = Claims(self._shards, self._crossing, self._note)
+        self._cross_shard = CrossShard(self._layout, self._shards)
+        self._claims = ShardClaims(self._shards, self._cross_shard, self._note)
         self._seen: dict[str, int] = {}
 
     async def open(self) -> None:
@@ -108,7 +109,7 @@ class ShardedRedis:
     async def _by_shard(self, ids: Sequence[str]) -> list[int]:
         """The shard of each; the first one for those that nobody knows."""
         missing = [id for id in dict.fromkeys(ids) if id not in self._seen]
-        found = await self._crossing.where(missing) if missing else {}
+        found = await self._cross_shard.where(missing) if missing else {}
         self._seen.update(found)
         return [self._seen.get(id, found.get(id, 0)) for id in ids]
 
@@ -119,12 +120,12 @@ class ShardedRedis:
             return []
         check_jobs(jobs)
         parts = self._layout.parts(jobs)
-        if parts is None or not await self._crossing.point(jobs):
-            return await self._crossing.enqueue_home(jobs)
+        if parts is None or not await self._cross_shard.point(jobs):
+            return await self._cross_shard.enqueue_home(jobs)
         if len(parts) > 1:
-            return await self._crossing.enqueue(jobs, parts)
+            return await self._cross_shard.enqueue(jobs, parts)
         rows = await self._shards[next(iter(parts))].store(jobs)
-        return await self._crossing.enqueue_home(jobs) if rows is None else rows
+        return await self._cross_shard.enqueue_home(jobs) if rows is None else rows
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
@@ -147,7 +148,7 @@ class ShardedRedis:
             if not left:
                 return [told[number] for number in range(len(outcomes))]
             left.sort()
-            await self._crossing.finish()
+            await self._cross_shard.finish()
         raise StorageUnavailable("a workflow is on its way to the first shard and was not met there; try again")
 
     async def _settle(self, shard: int, outcomes: Sequence[Outcome]) -> list[Settled | None]:
@@ -177,7 +178,7 @@ class ShardedRedis:
             if status == b"cross":
                 roots.add(what.decode())
         for root in sorted(roots):
-            await self._crossing.bring_home(shard, root)
+            await self._cross_shard.bring_home(shard, root)
         for number in again:
             self._seen.pop(outcomes[number].id, None)
         return [None if n in again else each for n, each in enumerate(settled(kept, len(outcomes)))]
@@ -192,7 +193,7 @@ class ShardedRedis:
                 if up not in born:
                     ups[up] = ups.get(up, False) or job.wait_timeout is not None
         if own or ups:
-            await self._crossing.gather_home(own, ups)
+            await self._cross_shard.gather_home(own, ups)
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
         check_beat(worker, holds, lease)
@@ -204,7 +205,7 @@ class ShardedRedis:
         answers = await together(shard.heartbeat(worker, some, lease) for shard, some in beats)
         lost = frozenset[str]().union(*(held.lost for held in answers))
         if lost:  # or it has gone home
-            await self._crossing.finish()
+            await self._cross_shard.finish()
             for id in lost:
                 self._seen.pop(id, None)
         return await self._home.heartbeat(worker, [*parts[0], *(hold for hold in holds if hold.id in lost)], lease)
@@ -264,7 +265,7 @@ class ShardedRedis:
     async def _arrive(self) -> None:
         """Let nothing be between two shards."""
         if any(await together(shard.read("EXISTS", "leaving") for shard in self._shards[1:])):
-            await self._crossing.finish()
+            await self._cross_shard.finish()
 
     async def find(self, query: Query) -> Page:
         await self._arrive()
@@ -315,34 +316,36 @@ class ShardedRedis:
                 )
 
     async def prune(self, limit: int) -> int:
-        await self._crossing.finish()  # first: what is stored late must still find those that were stored in its stead
-        await self._crossing.bring_again()
+        await (
+            self._cross_shard.finish()
+        )  # first: what is stored late must still find those that were stored in its stead
+        await self._cross_shard.bring_again()
         went = 0
         for shard in (*self._shards[1:], self._home):
             went += await shard.prune(max(limit, 0) - went)
-        await self._crossing.sweep()
+        await self._cross_shard.sweep()
         return went
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         with ExitStack() as stack:
             for shard in self._shards:
                 stack.enter_context(shard.listening(topics))
-            return await self._hub.wait(topics, timeout)
+            return await self._waiters.wait(topics, timeout)
 
     # --- moving house
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> MoveState | None:
         return await self._home.read_mark()
 
-    async def set_mark(self, mark: Mark) -> None:
+    async def set_mark(self, mark: MoveState) -> None:
         """The first shard decides. A run that dies behind it is repeated with a mark that the others accept."""
         for shard in self._shards:
             await shard.set_mark(mark)
 
-    async def unload(self, cursor: str | None, limit: int) -> Load:
+    async def unload(self, cursor: str | None, limit: int) -> Chunk:
         if cursor is None:
-            await self._crossing.finish(fresh=-1.0)  # of all that was begun; nothing more is, under a mark
-        told, jobs = Load(), list[Carried]()
+            await self._cross_shard.finish(fresh=-1.0)  # of all that was begun; nothing more is, under a mark
+        told, jobs = Chunk(), list[Carried]()
         while True:
             number, _, inner = (cursor or "0:").partition(":")
             shard = int(number)
@@ -357,7 +360,7 @@ class ShardedRedis:
             if cursor is None or len(jobs) == limit:
                 return replace(told, jobs=tuple(jobs), cursor=cursor)
 
-    async def load(self, load: Load, mark: Mark) -> None:
+    async def load(self, load: Chunk, mark: MoveState) -> None:
         """All into the first shard: a job that is here may be waited for by one that is yet to come."""
         self._check(rule for facts in load.rules for rule in (facts.set, facts.declared))
         paused = [facts for facts in load.rules if _is_queue(facts.name)]
@@ -365,9 +368,9 @@ class ShardedRedis:
         if before is None or (before.role, before.turn, before.run) != (mark.role, mark.turn, mark.run):
             await self.set_mark(replace(mark, cursor=None, jobs=0))
         for shard in self._shards[1:] if paused else ():
-            await shard.load(Load(rules=tuple(paused)), mark)
+            await shard.load(Chunk(rules=tuple(paused)), mark)
         jobs = [each.record.job for each in load.jobs]
-        await self._crossing.gather_home([*{word for job in jobs for word in (job.id, job.root) if word}], {})
+        await self._cross_shard.gather_home([*{word for job in jobs for word in (job.id, job.root) if word}], {})
         await self._home.load(load, mark)
 
 

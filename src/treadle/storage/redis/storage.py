@@ -39,7 +39,7 @@ from treadle.errors import BadUrl, IdTaken, KeyHeld, SchemaTooNew, StorageDenied
 from treadle.storage.redis import queries, transfer
 from treadle.storage.redis.errors import RIGHTS
 from treadle.storage.redis.health import Health, health
-from treadle.storage.redis.notifier import Box, Ear
+from treadle.storage.redis.notifier import Mailbox, Notifier
 from treadle.storage.redis.pool import Command, Pool
 from treadle.storage.redis.rows import (
     decode_any,
@@ -59,8 +59,8 @@ from treadle.storage.redis.rows import (
 from treadle.storage.redis.scripts import Script, load
 from treadle.storage.redis.topology import Clustered, place_of
 from treadle.storage.row_rules import CircularWait, rank
-from treadle.storage.topic_waiters import Hub
-from treadle.storage.transfer import SETTLES, SHUT, Load, Mark, gone, refusal
+from treadle.storage.topic_waiters import TopicWaiters
+from treadle.storage.transfer import SETTLES, SHUT, Chunk, MoveState, gone, refusal
 from treadle.storage.value_checks import (
     check_ask,
     check_beat,
@@ -100,7 +100,7 @@ class RedisStorage:
         now: clock.Clock | None = None,
         shard: int = 0,
         shards: int = 1,
-        hub: Hub | None = None,
+        waiters: TopicWaiters | None = None,
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9._:-]{1,100}", ns):
             raise BadUrl(f"ns: expected letters, digits, . _ : or -, found {ns!r}")
@@ -111,10 +111,10 @@ class RedisStorage:
         keys = (self._tag, f"{self._tag}:schema", f"{self._tag}:left")[: 2 if shards == 1 else 3]
         self._keys = (len(keys), *keys)
         self._scripts = load()
-        self._hub = hub or Hub()
+        self._waiters = waiters or TopicWaiters()
         self._place = place_of(url, self._tag)
         self._pool = Pool(self._place)
-        self._ear: Ear | None = None
+        self._notifier: Notifier | None = None
         self._tidied: Sequence[Any] = (0, 0, 0, 0)  # how far `prune` has looked at what says nothing any more
 
     @property
@@ -124,7 +124,7 @@ class RedisStorage:
 
     async def open(self) -> None:
         """Connect. Raises StorageUnavailable, StorageDenied, SchemaTooNew."""
-        if self._ear is not None:
+        if self._notifier is not None:
             return
         self._pool = Pool(self._place)
         own = SCHEMA if self._shards == 1 else f"{SCHEMA}/{self._shards}"  # as one word: who comes first says both
@@ -147,20 +147,20 @@ class RedisStorage:
                 "limits", "resume", "", "", "paused", ""
             )  # no change; takes over what a version before kept
             await self._pool.command("SET", f"{self._tag}:schema", own)
-        self._ear = Ear(self._pool, self._tag, self._hub)
-        await self._ear.open()
+        self._notifier = Notifier(self._pool, self._tag, self._waiters)
+        await self._notifier.open()
         try:
-            await self._check_rights(self._ear)
+            await self._check_rights(self._notifier)
         except BaseException:
             await self.close()
             raise
 
-    async def _check_rights(self, ear: Ear) -> None:
+    async def _check_rights(self, notifier: Notifier) -> None:
         """Raise StorageDenied if a script could fail in its middle: Lua does not roll back what it wrote before."""
         told = await self.call("rights")
         refused = [f"{told[at].decode()} ({told[at + 1].decode()})" for at in range(0, len(told), 2)]
-        if ear.refusal is not None:
-            refused.append(f"SUBSCRIBE ({ear.refusal})")
+        if notifier.refusal is not None:
+            refused.append(f"SUBSCRIBE ({notifier.refusal})")
         if refused:
             prefix = f"{{treadle:{self._ns}*"
             raise StorageDenied(
@@ -170,9 +170,9 @@ class RedisStorage:
 
     async def close(self) -> None:
         """Let go of all connections."""
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            await ear.close()
+        notifier, self._notifier = self._notifier, None
+        if notifier is not None:
+            await notifier.close()
         await self._pool.close()
 
     # --- trips
@@ -309,11 +309,11 @@ class RedisStorage:
             return told, Claimed()
         return told, _claimed(claimed, ask) or await self.claim(ask)
 
-    def post(self, take: Callable[[str, Record], None]) -> Box | None:
+    def post(self, take: Callable[[str, Record], None]) -> Mailbox | None:
         """Where a worker is handed jobs. None in a cluster, each of whose nodes knows only who listens to itself."""
-        if self._ear is None or isinstance(self._place, Clustered):
+        if self._notifier is None or isinstance(self._place, Clustered):
             return None
-        return self._ear.post(lambda data: take(*handed(data)))
+        return self._notifier.post(lambda data: take(*handed(data)))
 
     # --- looking
 
@@ -368,27 +368,27 @@ class RedisStorage:
 
     # --- moving house
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> MoveState | None:
         return transfer.mark_of(await self.read("GET", "move"))
 
-    async def set_mark(self, mark: Mark) -> None:
+    async def set_mark(self, mark: MoveState) -> None:
         transfer.check(await self.call("move", transfer.mark_bytes(mark)))
         if mark.role not in SHUT:
             await self.change_limits()
 
-    async def unload(self, cursor: str | None, limit: int) -> Load:
+    async def unload(self, cursor: str | None, limit: int) -> Chunk:
         return await transfer.unload(self, cursor, limit)
 
-    async def load(self, load: Load, mark: Mark) -> None:
+    async def load(self, load: Chunk, mark: MoveState) -> None:
         await transfer.load(self, load, mark)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         with self.listening(topics):
-            return await self._hub.wait(topics, timeout)
+            return await self._waiters.wait(topics, timeout)
 
     def listening(self, topics: Sequence[str]) -> AbstractContextManager[None]:
         """Somebody waits for these in the hub meanwhile."""
-        return nullcontext() if self._ear is None else self._ear.listening(topics)
+        return nullcontext() if self._notifier is None else self._notifier.listening(topics)
 
 
 def change_words(change: LimitChange) -> tuple[Any, ...]:

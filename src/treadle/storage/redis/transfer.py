@@ -25,18 +25,18 @@ from treadle.storage.redis.rows import (
     row_bytes,
     until_bytes,
 )
-from treadle.storage.transfer import Carried, Edge, Load, Mark, Rate, decode_mark, encode_mark, overtaken
+from treadle.storage.transfer import Carried, Chunk, Edge, MoveState, Rate, decode_mark, encode_mark, overtaken
 
 AWAY: Final = b"\0"  # what a script answers first when a mark keeps it from doing what it always does
 MOST: Final = 500  # jobs in one script: some 10 ms of the server's time
 
 
-def mark_bytes(mark: Mark) -> bytes:
+def mark_bytes(mark: MoveState) -> bytes:
     """The first letter of its role, which is all that the scripts read, and all of it."""
     return mark.role[:1].encode() + encode_mark(mark)
 
 
-def mark_of(found: bytes | None) -> Mark | None:
+def mark_of(found: bytes | None) -> MoveState | None:
     return None if not found else decode_mark(found[1:])
 
 
@@ -46,14 +46,14 @@ def check(answer: bytes) -> None:
         raise overtaken(decode_mark(answer[1:]), "this namespace of Redis")
 
 
-def away(answer: Any) -> Mark | None:
+def away(answer: Any) -> MoveState | None:
     """The mark, if that is why a script did nothing."""
     if isinstance(answer, list) and answer and answer[0] == AWAY:
         return mark_of(answer[1])
     return None
 
 
-async def unload(db: Reader, cursor: str | None, limit: int) -> Load:
+async def unload(db: Reader, cursor: str | None, limit: int) -> Chunk:
     start, jobs = int(cursor or 0), list[Carried]()
     while len(jobs) < limit:
         asked = min(MOST, limit - len(jobs))
@@ -63,8 +63,8 @@ async def unload(db: Reader, cursor: str | None, limit: int) -> Load:
             break
     more = str(start + len(jobs)) if len(jobs) == limit else None
     if cursor is not None:
-        return Load(tuple(jobs), cursor=more)
-    return Load(tuple(jobs), tuple((await limit_facts(db)).values()), await _rates(db), more)
+        return Chunk(tuple(jobs), cursor=more)
+    return Chunk(tuple(jobs), tuple((await limit_facts(db)).values()), await _rates(db), more)
 
 
 def _carried(words: Sequence[bytes]) -> list[Carried]:
@@ -105,7 +105,7 @@ async def _rates(db: Reader) -> tuple[Rate, ...]:
     return tuple(rates.values())
 
 
-async def load(db: Reader, given: Load, mark: Mark) -> None:
+async def load(db: Reader, given: Chunk, mark: MoveState) -> None:
     """In steps, each of which may be repeated; the mark comes with the last."""
     before = mark_of(await db.read("GET", "move"))
     cursor, count = (before.cursor, before.jobs) if before is not None and before.role == "filling" else (None, 0)

@@ -44,7 +44,7 @@ class Gathering(Ours):
         return found
 
 
-class Wide:
+class BulkRead:
     """A SELECT of many columns. One without a LIMIT may answer in any order."""
 
     def __init__(self, statement: str) -> None:

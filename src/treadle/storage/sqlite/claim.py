@@ -15,8 +15,8 @@ from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.admission import Admission, opens_at, rule_for
 from treadle.storage.row_rules import ASIDE_MOST, costs, first_moment, keeps_key, named_costs, rank, within
 from treadle.storage.sqlite import slots
-from treadle.storage.sqlite.advance_due import tend
-from treadle.storage.sqlite.bulk_read import Wide
+from treadle.storage.sqlite.advance_due import advance_due
+from treadle.storage.sqlite.bulk_read import BulkRead
 from treadle.storage.sqlite.rows import (
     MORE,
     SLOT,
@@ -29,10 +29,10 @@ from treadle.storage.sqlite.rows import (
     text,
 )
 from treadle.storage.sqlite.statements import load
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("claim")
-LINES = {name: Wide(statement) for name, statement in SQL.items() if name.startswith("line")}
+LINES = {name: BulkRead(statement) for name, statement in SQL.items() if name.startswith("line")}
 RUNNING = State.RUNNING
 PAGE = 256  # rows read at a time
 SLOW_PAGE = 64  # ... where each goes through its limits
@@ -45,61 +45,61 @@ CAREFUL = STARTED | SLOT | MORE  # to be read whole; the limits of any other sta
 Cursor = tuple[int, float, str]  # rank, place, id
 
 
-def claim(desk: Desk, ask: Claim, quickly: bool = False) -> Generator[None, None, Claimed | None]:
+def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None, None, Claimed | None]:
     """One step of a claim. None: it met nobody who may start yet, and there is more to look at. `quickly`: only where
     there is nothing to look at but the line, no rules and nothing that is due; else nothing is found."""
     name, _, number = ask.worker.rpartition("#")
     slot = int(number) % TICKETS if number.isdecimal() else zlib.crc32(ask.worker.encode())
-    mark, found, rules, *moments = desk.ex(SQL["glance"], (name or ask.worker, slot, ask.worker)).fetchone()
-    desk.saw(mark)
-    desk.refuse("closing")
-    if desk.shut():
+    mark, found, rules, *moments = unit.ex(SQL["glance"], (name or ask.worker, slot, ask.worker)).fetchone()
+    unit.saw(mark)
+    unit.refuse("closing")
+    if unit.shut():
         return Claimed()
     due = first_moment(*moments)
-    if quickly and (rules or found or (due is not None and due <= desk.now)):
+    if quickly and (rules or found or (due is not None and due <= unit.now)):
         return Claimed()
     earlier = numbers(found) if found else []
-    taken = _held(desk, ask, earlier) if earlier else []
+    taken = _held(unit, ask, earlier) if earlier else []
     if not taken:
-        tended = due is not None and due <= desk.now
+        tended = due is not None and due <= unit.now
         if tended:
-            yield from tend(desk)
-        taking = Taking(desk, ask, bool(rules))
+            yield from advance_due(unit)
+        taking = ClaimWalk(unit, ask, bool(rules))
         yield from taking.run()
         taken = taking.taken
         if taking.unfinished and not taken:
-            desk.sync()
+            unit.sync()
             return None
         if taken:
             seqs = taking.seqs
-            desk.leases.note([row.job.id for row in taken], seqs)
+            unit.leases.note([row.job.id for row in taken], seqs)
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
-            desk.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), desk.now))
+            unit.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), unit.now))
         if tended or not taking.plainly:
-            moments = desk.ex(SQL["moments"]).fetchone()
+            moments = unit.ex(SQL["moments"]).fetchone()
         else:
             moments += taking.leases
-    moment = first_moment(*moments, _next_of_queues(desk, ask) if rules else None)
-    return Claimed(tuple(taken), None if moment is None else max(0.0, moment - desk.now))
+    moment = first_moment(*moments, _next_of_queues(unit, ask) if rules else None)
+    return Claimed(tuple(taken), None if moment is None else max(0.0, moment - unit.now))
 
 
-def _next_of_queues(desk: Desk, ask: Claim) -> float | None:
+def _next_of_queues(unit: UnitOfWork, ask: Claim) -> float | None:
     """When a rate of its own lets the next of a line asked for start."""
     queues = {queue for queue, _ in ask.queues}
     if ask.ids:
-        queues = {queue for (queue,) in desk.ex(SQL["queues_of"], (text(ask.ids),)) if within(ask.reach, queue)}
+        queues = {queue for (queue,) in unit.ex(SQL["queues_of"], (text(ask.ids),)) if within(ask.reach, queue)}
     found = list[float | None]()
     for queue in queues:
-        rule = rule_for(desk.rules, f"queue:{queue}")
-        if rule is not None and rule.rate and desk.ex(SQL["any_in_line"], (queue,)).fetchone():
-            found.append(opens_at(rule, desk.used(f"queue:{queue}"), 1, desk.now))
+        rule = rule_for(unit.rules, f"queue:{queue}")
+        if rule is not None and rule.rate and unit.ex(SQL["any_in_line"], (queue,)).fetchone():
+            found.append(opens_at(rule, unit.used(f"queue:{queue}"), 1, unit.now))
     return first_moment(*found)
 
 
-def _held(desk: Desk, ask: Claim, seqs: Sequence[int]) -> list[Record]:
+def _held(unit: UnitOfWork, ask: Claim, seqs: Sequence[int]) -> list[Record]:
     """What still runs under this ticket, in line order."""
-    rows = [row for row in desk.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING]
+    rows = [row for row in unit.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING]
     order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
 
     def turn(row: Record) -> tuple[int, float, float, str]:
@@ -109,11 +109,11 @@ def _held(desk: Desk, ask: Claim, seqs: Sequence[int]) -> list[Record]:
     return sorted(rows, key=turn)
 
 
-class Taking:
+class ClaimWalk:
     """One claim on its way along the lines."""
 
-    def __init__(self, desk: Desk, ask: Claim, rules: bool) -> None:
-        self.desk, self.ask = desk, ask
+    def __init__(self, unit: UnitOfWork, ask: Claim, rules: bool) -> None:
+        self.unit, self.ask = unit, ask
         self.taken: list[Record] = []
         self.seqs: list[int] = []
         self._rules = rules
@@ -140,7 +140,7 @@ class Taking:
         ask = self.ask
         queues: Sequence[tuple[str, int]] = [*ask.queues, *((queue, ask.limit) for queue, _ in ask.queues)]
         if ask.ids:
-            found = self.desk.ex(SQL["queues_of"], (text(ask.ids),)).fetchall()
+            found = self.unit.ex(SQL["queues_of"], (text(ask.ids),)).fetchall()
             named = dict.fromkeys(queue for (queue,) in found if within(ask.reach, queue))
             queues = [(queue, ask.limit) for queue in named]
         self._name_tasks()
@@ -150,10 +150,10 @@ class Taking:
                 yield from self._walk(queue, share)
         self._flush()
         if self._gate is not None:
-            self.desk.save_rates(self._gate)
-            self.desk.sync()
+            self.unit.save_rates(self._gate)
+            self.unit.sync()
             for key in self._met_shut | self._gate.spent:
-                self.desk.set_opening(self._gate, key)
+                self.unit.set_opening(self._gate, key)
 
     def _name_tasks(self) -> None:
         if self.ask.tasks is not None:
@@ -162,13 +162,13 @@ class Taking:
     @property
     def gate(self) -> Admission:
         if self._gate is None:
-            self._gate = Admission(self.desk.rules, self.desk.used, self.desk.now)
+            self._gate = Admission(self.unit.rules, self.unit.used, self.unit.now)
         return self._gate
 
     def _page(self, queue: str, size: int) -> list[Any]:
         """The next rows of a line behind the cursor, of the tasks there is room for."""
         self._flush()
-        rows, tasks, place = self.desk.rows, self._tasks, self._cursor or (None, None, None)
+        rows, tasks, place = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
             return rows(LINES["line_ids"], (queue, size, tasks, *place, text(list(dict.fromkeys(self.ask.ids)))))
         if self._closed:
@@ -180,7 +180,7 @@ class Taking:
         return rows(LINES["line_tasks"], (queue, size, tasks))
 
     def _walk(self, queue: str, share: int) -> Generator[None, None, None]:
-        ruled = self._rules and rule_for(self.desk.rules, f"queue:{queue}") is not None
+        ruled = self._rules and rule_for(self.unit.rules, f"queue:{queue}") is not None
         self._cursor, self._closed = None, False
         slow, first = ruled, True
         while share > 0 and not self.unfinished:
@@ -205,8 +205,8 @@ class Taking:
 
     def _meet_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
         """One after the other -> False if the line has to be read anew before the end of the page."""
-        self.desk.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
-        self.desk.came_back, self._ahead = False, [job.id for job in jobs]
+        self.unit.read(job.id for job, row in zip(jobs, page, strict=True) if row[1] & CAREFUL)
+        self.unit.came_back, self._ahead = False, [job.id for job in jobs]
         head = self._take_head(page[:share], jobs, ruled)
         share -= head
         if not share:
@@ -220,7 +220,7 @@ class Taking:
                 if ruled and not self._closed and self._shut(job.queue):
                     self._closed = True
                     return False
-            if not share or self.desk.came_back or self.unfinished:
+            if not share or self.unit.came_back or self.unfinished:
                 return False
         return True
 
@@ -241,7 +241,7 @@ class Taking:
 
     def _take_plain(self, page: Sequence[Any], jobs: Sequence[NewJob], flag: int = 0) -> None:
         """All of a page: rows that nothing holds back."""
-        now, worker, tasks, lease = self.desk.now, self.ask.worker, self.ask.tasks, self.ask.lease
+        now, worker, tasks, lease = self.unit.now, self.ask.worker, self.ask.tasks, self.ask.lease
         plain, taken = self._plain, self.taken
         for (seq, _, version, attempt, lost, place, created_at, _), job in zip(page, jobs, strict=True):
             until = now + (job.lease or (tasks[job.task][1] if tasks is not None else None) or lease)
@@ -265,7 +265,7 @@ class Taking:
             else:
                 plain[until, flag] = [seq]
             self.seqs.append(seq)
-        self.desk.forget(jobs)
+        self.unit.forget(jobs)
 
     def _meet(self, job: NewJob, found: Any, ruled: bool) -> bool | None:
         """True: taken. False: it stepped aside, out of line. None: passed over."""
@@ -277,7 +277,7 @@ class Taking:
             self._take_plain([found], [job], SLOT if ruled or job.limits else 0)
         elif flags & SLOW_CLAIM or ruled:
             self._read_ahead(job.id)
-            row = self.desk.row(job.id)
+            row = self.unit.row(job.id)
             if row.place is None:
                 return False
             passed = self._admit(row)
@@ -286,7 +286,7 @@ class Taking:
             self.taken.append(self._lease(row))
             self.seqs.append(seq)
         else:
-            now, row = self.desk.now, self.desk.row(job.id)
+            now, row = self.unit.now, self.unit.row(job.id)
             until = now + (job.lease or self._lease_of(job.task))
             row = replace(
                 row,
@@ -298,7 +298,7 @@ class Taking:
                 started_at=now,
                 updated_at=now,
             )
-            self.desk.replaced(row)
+            self.unit.replaced(row)
             self._plain.setdefault((until, 0), []).append(seq)
             self.taken.append(row)
             self.seqs.append(seq)
@@ -316,16 +316,16 @@ class Taking:
         """Lease the plain rows met so far, all in one statement."""
         for (until, flag), seqs in self._plain.items():
             self.leases.add(until)
-            values = until, self.ask.worker, self.desk.now, flag, LEASED + len(self.ask.worker)
+            values = until, self.ask.worker, self.unit.now, flag, LEASED + len(self.ask.worker)
             run = run_of(seqs)
             if run is None:
-                self.desk.ex(SQL["lease"], (*values, text(seqs)))
+                self.unit.ex(SQL["lease"], (*values, text(seqs)))
             else:
-                self.desk.ex(SQL["lease_run"], (*values, *run))
-        slots.take(self.desk, self._slots)
+                self.unit.ex(SQL["lease_run"], (*values, *run))
+        slots.take(self.unit, self._slots)
         self._plain.clear()
         self._slots.clear()
-        self.desk.sync()
+        self.unit.sync()
 
     def _lets_in(self, seq: int, job: NewJob, ruled: bool) -> bool:
         """Past every limit of a job that was never claimed: it takes them here, so that its row need not be read."""
@@ -341,13 +341,13 @@ class Taking:
     def _read_ahead(self, id: str) -> None:
         """A limit is shut for this one, and others of the page will meet it too: all their rows in one statement."""
         if self._ahead:
-            self.desk.read(self._ahead[self._ahead.index(id) :])
+            self.unit.read(self._ahead[self._ahead.index(id) :])
             self._ahead = []
 
     def _admit(self, row: Record) -> bool | None:
         """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
-        desk, gate = self.desk, self.gate
-        kept = desk.kept(row)
+        unit, gate = self.unit, self.gate
+        kept = unit.kept(row)
         if row.ran:
             gate.let_pass(costs(row.job), kept)
             return True
@@ -358,15 +358,15 @@ class Taking:
             gate.admit(costs(row.job), kept)
             return True
         self._aside += 1
-        desk.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
+        unit.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
         self._met_shut.add(shut)
         if row.parked is not None and row.parked != shut:
             self._flush()
-            desk.call_in_for(row.parked)
+            unit.call_in_for(row.parked)
         return False
 
     def _lease(self, row: Record) -> Record:
-        desk, now = self.desk, self.desk.now
+        unit, now = self.unit, self.unit.now
         leased = replace(
             row,
             version=row.version + 1,
@@ -378,7 +378,7 @@ class Taking:
             started_at=now,
             updated_at=now,
         )
-        desk.put(leased)
+        unit.put(leased)
         if row.job.key_until == "started" and not keeps_key(row, now):
-            desk.drop_key(row)
+            unit.drop_key(row)
         return leased

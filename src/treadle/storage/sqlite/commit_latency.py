@@ -13,7 +13,7 @@ KNOWN: Final = 20  # fast commits in a row until the loop makes them
 SHY: Final = 500  # fast commits until then, once one held the loop for longer than that
 
 
-class Syncs:
+class CommitLatency:
     """The commits that sync. A disk that was slow once is not trusted for a while: the loop is not to be held."""
 
     def __init__(self) -> None:

@@ -25,14 +25,14 @@ from treadle.core import clock
 from treadle.errors import StorageError, StorageFull, StorageUnavailable
 from treadle.storage.row_rules import REFUSALS
 from treadle.storage.sqlite.checkpoint import Checkpoints
-from treadle.storage.sqlite.commit_latency import Syncs
+from treadle.storage.sqlite.commit_latency import CommitLatency
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
 from treadle.storage.sqlite.opening import Opened, open_file
-from treadle.storage.sqlite.recent_leases import Leases
-from treadle.storage.sqlite.single_caller import Callers
-from treadle.storage.sqlite.unit_of_work import Desk
-from treadle.storage.sqlite.waiting_workers import Asks
+from treadle.storage.sqlite.recent_leases import RecentLeases
+from treadle.storage.sqlite.single_caller import SingleCaller
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
+from treadle.storage.sqlite.waiting_workers import WaitingWorkers
 
 TURN: Final = 256  # jobs' worth of requests in one transaction
 HELD: Final = 0.0025  # s of statements after which the loop gets a turn between two requests
@@ -53,7 +53,7 @@ class Request:
     __slots__ = ("future", "jobs", "run", "weight")
 
     def __init__(
-        self, run: Callable[[Desk], Steps], weight: int, future: asyncio.Future[Any], jobs: Sequence[Any] | None
+        self, run: Callable[[UnitOfWork], Steps], weight: int, future: asyncio.Future[Any], jobs: Sequence[Any] | None
     ) -> None:
         self.run, self.weight, self.future, self.jobs = run, weight, future, jobs
 
@@ -66,7 +66,7 @@ class Database:
         path: str,
         now: clock.Clock,
         synchronous: str,
-        merge: Callable[[Desk, Sequence[Any]], Steps],
+        merge: Callable[[UnitOfWork, Sequence[Any]], Steps],
         committed: Callable[[set[str]], None],
         shared: bool = False,
     ) -> None:
@@ -75,10 +75,10 @@ class Database:
         self.now = now
         self._synchronous, self._merge, self._committed, self._shared = synchronous, merge, committed, shared
         self._pending: deque[Request] = deque()
-        self._syncs = Syncs()
-        self._leases = Leases()
+        self._syncs = CommitLatency()
+        self._leases = RecentLeases()
         self._task: asyncio.Task[None] | None = None
-        self._callers = Callers()
+        self._callers = SingleCaller()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._closed: asyncio.Task[None] | None = None  # while it is being closed
@@ -111,7 +111,7 @@ class Database:
         self._db, self.look, self.search = opened.db, opened.look, opened.search
         self._lock, self._unwritable = opened.lock, opened.unwritable
         if self._lock is not None:
-            self.asks = Asks(self._lock)
+            self.asks = WaitingWorkers(self._lock)
         self._loop, self._closing = loop, False
         self._place, self._look_at = place_of(self.path), clock.monotonic() + LOOK
         self._checkpoints = Checkpoints(self.path, self._synchronous)
@@ -204,7 +204,7 @@ class Database:
     # --- asking
 
     def submit(
-        self, run: Callable[[Desk], Steps], weight: int = 1, jobs: Sequence[Any] | None = None
+        self, run: Callable[[UnitOfWork], Steps], weight: int = 1, jobs: Sequence[Any] | None = None
     ) -> asyncio.Future[Any]:
         """Do this in the next transaction. With `jobs`, neighbours of the same kind are merged into one insert. Where
         nobody else asks it is done, if it needs no thread, when this returns."""
@@ -341,9 +341,9 @@ class Database:
             if at and time.perf_counter() - begun > HELD:
                 await asyncio.sleep(0)
                 begun = time.perf_counter()
-            desk = Desk(self._db, self.now(), topics, self._leases)
+            unit = UnitOfWork(self._db, self.now(), topics, self._leases)
             alone = end - at == 1
-            steps = request.run(desk) if alone else self._merge(desk, [each.jobs or () for each in group[at:end]])
+            steps = request.run(unit) if alone else self._merge(unit, [each.jobs or () for each in group[at:end]])
             try:
                 wanted = next(steps)
                 while True:

@@ -28,7 +28,7 @@ from treadle.storage.sqlite import endings
 from treadle.storage.sqlite.rows import DOWN, LIMITS, MORE, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import Rows, load
 from treadle.storage.sqlite.unit_of_work import SQL as DESK
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("enqueue")
 ROOM = bytearray(72)  # what a claim and an ending add to a plain row, if worker and result are not long
@@ -40,19 +40,19 @@ READY = State.READY
 Kind = tuple[str, str, int, float | None, float | None]  # queue, task, flags, keep, keep_failed
 
 
-def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
+def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
     """Plain jobs (rows.is_plain) go in as they come; a known id is found by the number of rows that went in. What jobs
     of a kind have in common is bound once. Bytes go as bytearray: sqlite3 looks for an adapter of bytes, 0.7 us."""
-    now, answers = desk.now, list[Record]()
-    top, edges, mark = desk.ex(SQL["glance"]).fetchone()
-    desk.saw(mark)
-    desk.refuse()
-    desk.topics.update({f"queue:{job.queue}" for job in jobs})
+    now, answers = unit.now, list[Record]()
+    top, edges, mark = unit.ex(SQL["glance"]).fetchone()
+    unit.saw(mark)
+    unit.refuse()
+    unit.topics.update({f"queue:{job.queue}" for job in jobs})
     for at in range(0, len(jobs), STEP):
         if at:
             yield
         part = jobs[at : at + STEP]
-        waited = _waited_for(desk, part) if edges else ()
+        waited = _waited_for(unit, part) if edges else ()
         kinds, numbers, bodies = dict[Kind, list[Any]](), dict[str, int](), list[Any]()
         for seq, job in enumerate(part, top + 1):
             kind = (
@@ -70,45 +70,45 @@ def add_plain(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[
             bodies += (seq, bytearray(encode(job)))
         stored = 0
         for kind, alike in kinds.items():
-            stored += _insert(desk, ADD_PLAIN, alike, 3, (now, ROOM, *kind))
+            stored += _insert(unit, ADD_PLAIN, alike, 3, (now, ROOM, *kind))
         if stored == len(part):
-            _insert(desk, ADD_BODY, bodies, 2)
+            _insert(unit, ADD_BODY, bodies, 2)
             answers += [
                 Record(job=job, version=0, state=READY, place=now, joined_at=now, created_at=now, updated_at=now)
                 for job in part
             ]
         else:
-            answers += _known_or_new(desk, part, top, bodies)
+            answers += _known_or_new(unit, part, top, bodies)
         top += len(part)
     return answers
 
 
-def _insert(desk: Desk, rows: Rows, params: list[Any], width: int, first: tuple[Any, ...] = ()) -> int:
+def _insert(unit: UnitOfWork, rows: Rows, params: list[Any], width: int, first: tuple[Any, ...] = ()) -> int:
     """All rows in few statements -> how many went in."""
     at, left, done = 0, len(params) // width, 0
     if left == 1:
-        return desk.ex(rows[1], (*first, *params)).rowcount
+        return unit.ex(rows[1], (*first, *params)).rowcount
     for size in Rows.SIZES:
         while left >= size:
-            done += desk.ex(rows[size], (*first, *params[at : at + size * width])).rowcount
+            done += unit.ex(rows[size], (*first, *params[at : at + size * width])).rowcount
             at, left = at + size * width, left - size
     return done
 
 
-def _known_or_new(desk: Desk, part: Sequence[NewJob], top: int, bodies: list[Any]) -> list[Record]:
+def _known_or_new(unit: UnitOfWork, part: Sequence[NewJob], top: int, bodies: list[Any]) -> list[Record]:
     """Some of these ids were known: store the bodies of the others, answer all."""
-    seqs = dict(desk.ex(SQL["seqs"], (text([job.id for job in part]),)).fetchall())
+    seqs = dict(unit.ex(SQL["seqs"], (text([job.id for job in part]),)).fetchall())
     lost = next((job.id for job in part if job.id not in seqs), None)
     if lost is not None:
         raise StorageError(f"job {lost!r} was not stored, and no row has its id; nothing of the call was stored")
     fresh = [seq for seq, job in enumerate(part, top + 1) if seqs[job.id] == seq]
-    _insert(desk, ADD_BODY, [value for seq in fresh for value in (seq, bodies[(seq - top) * 2 - 1])], 2)
-    desk.read(job.id for job in part)
-    return [desk.row(job.id) for job in part]
+    _insert(unit, ADD_BODY, [value for seq in fresh for value in (seq, bodies[(seq - top) * 2 - 1])], 2)
+    unit.read(job.id for job in part)
+    return [unit.row(job.id) for job in part]
 
 
-def _waited_for(desk: Desk, jobs: Sequence[NewJob]) -> set[str]:
-    return {up for (up,) in desk.ex(SQL["waited_for"], (text([job.id for job in jobs]),))}
+def _waited_for(unit: UnitOfWork, jobs: Sequence[NewJob]) -> set[str]:
+    return {up for (up,) in unit.ex(SQL["waited_for"], (text([job.id for job in jobs]),))}
 
 
 class Plan(Struct):
@@ -122,15 +122,15 @@ class Plan(Struct):
         return self.answers.get(up, up)
 
 
-def plan(desk: Desk, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
+def plan(unit: UnitOfWork, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
     """Raises before anything is stored. `leaving` gives its key up meanwhile."""
     if not jobs:
         return Plan({}, [], set())
-    desk.sync()
-    known = {id for id, _ in desk.ex(SQL["states"], (text([job.id for job in jobs]),))}
-    refuse_taken(jobs, lambda ids: _jobs_of(desk, [id for id in ids if id in known]))
+    unit.sync()
+    known = {id for id, _ in unit.ex(SQL["states"], (text([job.id for job in jobs]),))}
+    refuse_taken(jobs, lambda ids: _jobs_of(unit, [id for id in ids if id in known]))
     keys = {job.key for job in jobs if job.key is not None}
-    held = {key for key, _ in desk.ex(SQL["holders"], (text(list(keys)),))} if keys else set()
+    held = {key for key, _ in unit.ex(SQL["holders"], (text(list(keys)),))} if keys else set()
     answers, taken, fresh = dict[str, str](), dict[str, NewJob](), list[NewJob]()
     for new in jobs:
         if new.id in known or new.id in answers:
@@ -138,7 +138,7 @@ def plan(desk: Desk, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
             continue
         if new.key is not None:
             first = taken.get(new.key)
-            row = endings.holder(desk, new.key, leaving) if first is None and new.key in held else None
+            row = endings.holder(unit, new.key, leaving) if first is None and new.key in held else None
             holder = first if row is None else row.job
             if holder is not None:
                 refuse_holder(new, holder)
@@ -150,19 +150,19 @@ def plan(desk: Desk, jobs: Sequence[NewJob], leaving: str = "") -> Plan:
             taken[new.key] = new
         answers[new.id] = new.id
         fresh.append(new)
-    _all_known(desk, fresh, answers)
-    _all_in_reach(desk, jobs, fresh)
+    _all_known(unit, fresh, answers)
+    _all_in_reach(unit, jobs, fresh)
     return Plan(answers, fresh, held)
 
 
-def _jobs_of(desk: Desk, ids: Sequence[str]) -> dict[str, NewJob]:
-    desk.read(ids)
-    return {id: row.job for id in ids if (row := desk.get(id)) is not None}
+def _jobs_of(unit: UnitOfWork, ids: Sequence[str]) -> dict[str, NewJob]:
+    unit.read(ids)
+    return {id: row.job for id in ids if (row := unit.get(id)) is not None}
 
 
-def _all_known(desk: Desk, jobs: Sequence[NewJob], answers: dict[str, str]) -> None:
+def _all_known(unit: UnitOfWork, jobs: Sequence[NewJob], answers: dict[str, str]) -> None:
     ups = {up for new in jobs if new.after and new.wait_timeout is None for up in new.after if up not in answers}
-    known = {id for id, _ in desk.ex(SQL["states"], (text(list(ups)),))} if ups else set()
+    known = {id for id, _ in unit.ex(SQL["states"], (text(list(ups)),))} if ups else set()
     if len(known) < len(ups):
         for new in jobs:
             for up in new.after if new.wait_timeout is None else ():
@@ -170,11 +170,11 @@ def _all_known(desk: Desk, jobs: Sequence[NewJob], answers: dict[str, str]) -> N
                     raise UnknownUpstream(up, new.id)
 
 
-def _all_in_reach(desk: Desk, jobs: Sequence[NewJob], fresh: Sequence[NewJob]) -> None:
+def _all_in_reach(unit: UnitOfWork, jobs: Sequence[NewJob], fresh: Sequence[NewJob]) -> None:
     bound = [new for new in fresh if new.reach]
     if bound:
         found = {job.id: job for job in reversed(jobs)}
-        found |= _jobs_of(desk, [id for new in bound for id in named_by(new) if id not in found])
+        found |= _jobs_of(unit, [id for new in bound for id in named_by(new) if id not in found])
         for new in bound:
             check_reach(new, found.get)
 
@@ -182,9 +182,9 @@ def _all_in_reach(desk: Desk, jobs: Sequence[NewJob], fresh: Sequence[NewJob]) -
 class Batch:
     """Rows that wait to be inserted together. Nobody may look at the line, a key or a row before `flush`."""
 
-    def __init__(self, desk: Desk, jobs: Sequence[NewJob]) -> None:
-        self._desk = desk
-        self._top = desk.ex(SQL["top"]).fetchone()[0]
+    def __init__(self, unit: UnitOfWork, jobs: Sequence[NewJob]) -> None:
+        self._unit = unit
+        self._top = unit.ex(SQL["top"]).fetchone()[0]
         self._rows: list[Any] = []
         self._bodies: list[Any] = []
         self._labels: list[tuple[str, int]] = []
@@ -193,8 +193,8 @@ class Batch:
         self._heads: dict[tuple[str, int], float | None] = {}
         self._lanes: dict[tuple[str, int, str], float | None] = {}
         self._waited = {up for new in jobs for up in new.after}
-        if desk.ex(SQL["any_edge"]).fetchone()[0]:
-            self._waited |= _waited_for(desk, jobs)
+        if unit.ex(SQL["any_edge"]).fetchone()[0]:
+            self._waited |= _waited_for(unit, jobs)
 
     def add(self, row: Record, key: str | None) -> None:
         job = row.job
@@ -208,20 +208,20 @@ class Batch:
         self._edges += [(up, job.id) for up in dict.fromkeys(row.after)]
         if key is not None:
             self.keys.add(key)
-        self._desk.add(row, self._top, flags)
+        self._unit.add(row, self._top, flags)
         if row.state is not State.WAITING:
-            self._desk.topics.add(f"queue:{job.queue}")
+            self._unit.topics.add(f"queue:{job.queue}")
 
     def place(self, job: NewJob, when: float) -> float:
         """As Desk.place, but the rows added here stand in line too."""
-        desk, line, place = self._desk, (job.queue, rank(job)), turn(job, when)
+        unit, line, place = self._unit, (job.queue, rank(job)), turn(job, when)
         if line not in self._heads:
-            self._heads[line] = desk.line_head(job)
+            self._heads[line] = unit.line_head(job)
         head = self._heads[line]
         if job.lane is not None:
             lane = (*line, job.lane)
             if lane not in self._lanes:
-                self._lanes[lane] = desk.lane_last(job)
+                self._lanes[lane] = unit.lane_last(job)
             last = self._lanes[lane]
             if last is not None:
                 place = last + job.stride
@@ -233,59 +233,59 @@ class Batch:
 
     def flush(self) -> Generator[None, None, None]:
         """Insert all; what is read from here on sees them. One job may wait for thousands: those go in in steps."""
-        desk = self._desk
-        _insert(desk, ADD_ANY, self._rows, 23)
-        _insert(desk, ADD_BODY, self._bodies, 2)
+        unit = self._unit
+        _insert(unit, ADD_ANY, self._rows, 23)
+        _insert(unit, ADD_BODY, self._bodies, 2)
         if self._labels:
-            desk.many(SQL["add_label"], self._labels)
+            unit.many(SQL["add_label"], self._labels)
         for at in range(0, len(self._edges), STEP):
             if at:
                 yield
-            desk.wait_for(self._edges[at : at + STEP], 0)
+            unit.wait_for(self._edges[at : at + STEP], 0)
         for batch in (self._rows, self._bodies, self._labels, self._edges):
             batch.clear()
         self._heads.clear()
         self._lanes.clear()
 
 
-def store_all(desk: Desk, plan: Plan, parent: str = "") -> Generator[None, None, None]:
+def store_all(unit: UnitOfWork, plan: Plan, parent: str = "") -> Generator[None, None, None]:
     """Store what is new. `parent` is the unfinished job they come from."""
     if not plan.fresh:
         return
-    ended, batch = _ended(desk, plan), Batch(desk, plan.fresh)
+    ended, batch = _ended(unit, plan), Batch(unit, plan.fresh)
     for number, new in enumerate(plan.fresh, 1):
-        yield from _store(desk, batch, new, plan, ended, parent)
+        yield from _store(unit, batch, new, plan, ended, parent)
         if number % STEP == 0:
             yield from batch.flush()
             yield
     yield from batch.flush()
-    desk.sync()
+    unit.sync()
 
 
-def _ended(desk: Desk, plan: Plan) -> set[str]:
+def _ended(unit: UnitOfWork, plan: Plan) -> set[str]:
     """Those of the jobs they wait for that have ended already."""
     ups = {plan.of(up) for new in plan.fresh for up in new.after}
-    return {id for id, state in desk.ex(SQL["states"], (text(list(ups)),)) if state > 2} if ups else set()
+    return {id for id, state in unit.ex(SQL["states"], (text(list(ups)),)) if state > 2} if ups else set()
 
 
 def _store(
-    desk: Desk, batch: Batch, new: NewJob, plan: Plan, ended: set[str], parent: str
+    unit: UnitOfWork, batch: Batch, new: NewJob, plan: Plan, ended: set[str], parent: str
 ) -> Generator[None, None, None]:
-    now, soft = desk.now, None
+    now, soft = unit.now, None
     after = tuple(map(plan.of, new.after)) if new.after else ()
     if new.key is not None and (new.key in plan.held or new.key in batch.keys):
         yield from batch.flush()
-        soft = yield from endings.give_up_key(desk, new, parent)
+        soft = yield from endings.give_up_key(unit, new, parent)
         if soft in after:
             soft = None  # it waits for the holder by name, and with what it asked of that ending
-        desk.ex(DESK["free_key"], (new.key,))
+        unit.ex(DESK["free_key"], (new.key,))
     deadline_at = None if new.deadline is None else now + new.deadline
     timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
     pending, slack = needed(new.need, after) + (soft is not None), tolerated(new.slack, new.need, after)
     # an ending that is still to be counted moves others in line first, as the contract's order of steps has it
-    simple = soft is None and not desk.endings
+    simple = soft is None and not unit.endings
     if after and simple:
-        simple = ended.isdisjoint(after) and desk.ended.isdisjoint(after)
+        simple = ended.isdisjoint(after) and unit.ended.isdisjoint(after)
     if simple and pending <= 0 and new.task:
         batch.add(_released(batch, new, after, slack, deadline_at, now), new.key)
         return
@@ -308,9 +308,9 @@ def _store(
     if not simple:
         yield from batch.flush()
         if soft is not None:
-            desk.wait_for([(soft, new.id)], 0, soft=True)
-        yield from endings.watch_ups(desk, new.id, after)
-        desk.sync()
+            unit.wait_for([(soft, new.id)], 0, soft=True)
+        yield from endings.watch_ups(unit, new.id, after)
+        unit.sync()
 
 
 def _released(
@@ -338,9 +338,9 @@ def _released(
     )
 
 
-def enqueue(desk: Desk, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
-    desk.refuse()
-    found = plan(desk, jobs)
-    yield from store_all(desk, found)
-    desk.read(found.answers.values())
-    return [desk.row(found.answers[new.id]) for new in jobs]
+def enqueue(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None, list[Record]]:
+    unit.refuse()
+    found = plan(unit, jobs)
+    yield from store_all(unit, found)
+    unit.read(found.answers.values())
+    return [unit.row(found.answers[new.id]) for new in jobs]

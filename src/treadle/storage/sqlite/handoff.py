@@ -21,10 +21,10 @@ from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.claim import claim
 from treadle.storage.sqlite.connection import Database
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
-from treadle.storage.sqlite.notifier import Bell
+from treadle.storage.sqlite.notifier import Notifier
 from treadle.storage.sqlite.rows import encode, to_json
-from treadle.storage.sqlite.unit_of_work import Desk
-from treadle.storage.sqlite.waiting_workers import Ask
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
+from treadle.storage.sqlite.waiting_workers import WaitingWorker
 
 SAID: Final = 16_384  # bytes of a row that are told
 
@@ -33,10 +33,10 @@ _read = msgspec.json.Decoder(Record | str).decode
 Take = Callable[[str, Record], None]
 
 
-class Box:
+class Mailbox:
     """See `treadle.storage.contract.Post`. `asks`: an ask of it may be noted."""
 
-    def __init__(self, address: str, take: Take, left: Callable[[Box], None]) -> None:
+    def __init__(self, address: str, take: Take, left: Callable[[Mailbox], None]) -> None:
         self.address, self.take, self._left = address, take, left
         self.asks = False
 
@@ -44,106 +44,106 @@ class Box:
         self._left(self)
 
 
-class Posts:
+class Mailboxes:
     """The addresses of this storage object, and what is handed to all."""
 
-    def __init__(self, file: Database, bell: Bell) -> None:
-        self._file, self._bell = file, bell
-        bell.handed = self._told
-        self._boxes: dict[str, Box] = {}
+    def __init__(self, file: Database, notifier: Notifier) -> None:
+        self._file, self._notifier = file, notifier
+        notifier.handed = self._told
+        self._mailboxes: dict[str, Mailbox] = {}
         self._numbers = count()
 
-    def open(self, take: Take) -> Box | None:
+    def open(self, take: Take) -> Mailbox | None:
         """A new address. None where it could not be known whether a process that is told still lives."""
-        if not self._bell.knows_who_hears or not self._bell.register():
+        if not self._notifier.knows_who_hears or not self._notifier.register():
             return None
-        box = Box(self._bell.address(next(self._numbers)), take, self._leave)
-        self._boxes[box.address] = box
-        return box
+        mailbox = Mailbox(self._notifier.address(next(self._numbers)), take, self._leave)
+        self._mailboxes[mailbox.address] = mailbox
+        return mailbox
 
-    def _leave(self, box: Box) -> None:
-        if self._boxes.pop(box.address, None) is not None and box.asks:
+    def _leave(self, mailbox: Mailbox) -> None:
+        if self._mailboxes.pop(mailbox.address, None) is not None and mailbox.asks:
             with contextlib.suppress(StorageError):  # closed; then nobody listens here either
-                self._file.submit(lambda desk: self._withdrawn(box)).add_done_callback(_heard)
+                self._file.submit(lambda unit: self._withdrawn(mailbox)).add_done_callback(_heard)
 
-    def _withdrawn(self, box: Box) -> Generator[None, None, None]:
+    def _withdrawn(self, mailbox: Mailbox) -> Generator[None, None, None]:
         yield from ()
-        self._withdraw(box)
+        self._withdraw(mailbox)
 
-    def _withdraw(self, box: Box) -> None:
-        box.asks = False
-        self._file.asks.drop(box.address)
+    def _withdraw(self, mailbox: Mailbox) -> None:
+        mailbox.asks = False
+        self._file.asks.drop(mailbox.address)
 
     # --- asking
 
-    def claim(self, desk: Desk, ask: Claim) -> Generator[None, None, Claimed | None]:
+    def claim(self, unit: UnitOfWork, ask: Claim) -> Generator[None, None, Claimed | None]:
         """One step of a claim, as `claim.claim`; the ask at its address ends, and where nothing is found it is a new
         one. Also when this transaction is undone: the claim is repeated then, and finds what its ask was handed."""
-        box = self._boxes.get(ask.hand[0]) if ask.hand is not None else None
-        if box is None or ask.hand is None:
-            return (yield from claim(desk, ask))
-        if box.asks:
-            self._withdraw(box)
-        claimed = yield from claim(desk, ask)
+        mailbox = self._mailboxes.get(ask.hand[0]) if ask.hand is not None else None
+        if mailbox is None or ask.hand is None:
+            return (yield from claim(unit, ask))
+        if mailbox.asks:
+            self._withdraw(mailbox)
+        claimed = yield from claim(unit, ask)
         wait = ask.hand[1]
         if claimed is not None and not claimed.records and wait > 0:
-            box.asks = True
+            mailbox.asks = True
             # Not all that it had room for: a burst is faster by hint and claim, and who is frozen holds back one.
             words = encode(replace(ask, limit=1, hand=None))
             queues = tuple(queue for queue, _ in ask.queues)
-            self._file.asks.add(Ask(box.address, desk.now + wait, queues, words), desk.now)
+            self._file.asks.add(WaitingWorker(mailbox.address, unit.now + wait, queues, words), unit.now)
         return claimed
 
     # --- handing
 
-    def store(self, desk: Desk, jobs: Sequence[NewJob], plain: bool) -> Generator[None, None, list[Record]]:
+    def store(self, unit: UnitOfWork, jobs: Sequence[NewJob], plain: bool) -> Generator[None, None, list[Record]]:
         """Store one job, and claim it for who has asked. Where nobody has, nothing is added to storing it."""
-        asks = self._file.asks.all() if self._bell.knows_who_hears else []
-        stored = (add_plain if plain else enqueue)(desk, jobs)
-        return self._store_for(asks, desk, stored, f"queue:{jobs[0].queue}") if asks else stored
+        asks = self._file.asks.all() if self._notifier.knows_who_hears else []
+        stored = (add_plain if plain else enqueue)(unit, jobs)
+        return self._store_for(asks, unit, stored, f"queue:{jobs[0].queue}") if asks else stored
 
     def _store_for(
-        self, asks: Sequence[Ask], desk: Desk, steps: Generator[None, None, list[Record]], line: str
+        self, asks: Sequence[WaitingWorker], unit: UnitOfWork, steps: Generator[None, None, list[Record]], line: str
     ) -> Generator[None, None, list[Record]]:
-        grown = line in desk.topics
+        grown = line in unit.topics
         stored = yield from steps
         [row] = stored
         if row.place is not None:
-            handed = yield from self._hand(asks, desk, row.job)
+            handed = yield from self._hand(asks, unit, row.job)
             if handed == row.job.id and not grown:
-                desk.topics.discard(line)
+                unit.topics.discard(line)
         return stored
 
-    def _hand(self, asks: Sequence[Ask], desk: Desk, job: NewJob) -> Generator[None, None, str | None]:
+    def _hand(self, asks: Sequence[WaitingWorker], unit: UnitOfWork, job: NewJob) -> Generator[None, None, str | None]:
         """Make the claim of who asked last and would take this job -> the id of the one handed over, the first in his
         turn. Only where that is quick: who stores is not to wait for rules and for what is due."""
         for ask in reversed(asks):
-            wanted = ask.claim_for(job) if ask.until > desk.now else None
+            wanted = ask.claim_for(job) if ask.until > unit.now else None
             if wanted is None or not self._hears(ask.address):
                 continue
-            claimed = yield from claim(desk.quiet(), wanted, quickly=True)
+            claimed = yield from claim(unit.quiet(), wanted, quickly=True)
             if claimed is None or not claimed.records:
                 return None
             self._file.asks.keep([other for other in asks if other is not ask])
             [row] = claimed.records
-            desk.topics.add(f"{ask.address} {self._said(row)}")
+            unit.topics.add(f"{ask.address} {self._said(row)}")
             return row.job.id
         return None
 
     def _hears(self, address: str) -> bool:
-        return address in self._boxes if self._bell.is_here(address) else self._bell.hears(address)
+        return address in self._mailboxes if self._notifier.is_here(address) else self._notifier.hears(address)
 
     def _said(self, row: Record) -> str:
         """The row, whose look-up takes 0.27 ms when all is cold; its id where it is large, or might be heard by who may
         not read the file."""
-        whole = to_json(row) if self._bell.beside else b""
+        whole = to_json(row) if self._notifier.beside else b""
         return (whole if 0 < len(whole) <= SAID else to_json(row.job.id)).decode()
 
     def _told(self, word: str) -> None:
         """A job is said to be handed to an address of ours. The row says under which ticket."""
         address, _, said = word.partition(" ")
-        box = self._boxes.get(address)
-        if box is None:
+        mailbox = self._mailboxes.get(address)
+        if mailbox is None:
             return
         row: Record | str | None
         try:
@@ -154,7 +154,7 @@ class Posts:
         except Exception:
             return  # the worker's next claim will find it, or say what is wrong
         if row is not None and row.state is State.RUNNING and row.worker is not None:
-            box.take(row.worker, row)
+            mailbox.take(row.worker, row)
 
 
 def _heard(future: asyncio.Future[None]) -> None:

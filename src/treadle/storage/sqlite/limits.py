@@ -15,37 +15,37 @@ from treadle.storage.limit_facts import acting, changed, gathered, named, rows
 from treadle.storage.sqlite.rows import decode_rule, encode, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import SQL as DESK
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("limits")
 
 
-def set_limits(desk: Desk, changes: Sequence[LimitChange]) -> Generator[Callable[[], Any] | None, Any, None]:
-    desk.refuse()
+def set_limits(unit: UnitOfWork, changes: Sequence[LimitChange]) -> Generator[Callable[[], Any] | None, Any, None]:
+    unit.refuse()
     names = list(dict.fromkeys(map(named, changes)))
-    facts = {name: LimitFacts(name=name) for name in names} | read(desk.ex(SQL["facts_of"], (text(names),)))
+    facts = {name: LimitFacts(name=name) for name in names} | read(unit.ex(SQL["facts_of"], (text(names),)))
     old = dict(facts)
     for change in changes:
         facts[named(change)] = changed(facts[named(change)], change)
     fresh = [each for each in facts.values() if each != old[each.name]]
     if not fresh:
         return
-    before = dict(desk.rules)
-    write(desk, fresh)
-    desk.rules_changed()
+    before = dict(unit.rules)
+    write(unit, fresh)
+    unit.rules_changed()
     for each in fresh:
         scope = _queue(each.name)
-        if scope is not None and each.name in desk.rules and each.name not in before:
-            yield partial(desk.ex, SQL["count_queue"], (scope or None,))  # reads all rows: 0.1 s a million
-            desk.ex(SQL["mark_queue"])
-    for (key,) in desk.ex(SQL["slot_keys"]).fetchall():
-        if rule_for(desk.rules, key) is None:
-            desk.ex(SQL["drop_slots"], (key,))
-    for (key,) in desk.ex(DESK["parked_keys"]).fetchall():
-        desk.call_in_for(key)
+        if scope is not None and each.name in unit.rules and each.name not in before:
+            yield partial(unit.ex, SQL["count_queue"], (scope or None,))  # reads all rows: 0.1 s a million
+            unit.ex(SQL["mark_queue"])
+    for (key,) in unit.ex(SQL["slot_keys"]).fetchall():
+        if rule_for(unit.rules, key) is None:
+            unit.ex(SQL["drop_slots"], (key,))
+    for (key,) in unit.ex(DESK["parked_keys"]).fetchall():
+        unit.call_in_for(key)
         yield None
-    desk.sync()
-    desk.topics.add("queue:*")
+    unit.sync()
+    unit.topics.add("queue:*")
 
 
 def _queue(name: str) -> str | None:
@@ -61,14 +61,14 @@ def read(found: Iterable[Any]) -> dict[str, LimitFacts]:
     return gathered((name, kind, rule and decode_rule(rule), until) for name, kind, rule, until in found)
 
 
-def write(desk: Desk, facts: Iterable[LimitFacts]) -> None:
+def write(unit: UnitOfWork, facts: Iterable[LimitFacts]) -> None:
     """Put these in place of what is stored of their limits, and the rules that act with them."""
     for each in facts:
-        desk.ex(SQL["drop_facts"], (each.name,))
+        unit.ex(SQL["drop_facts"], (each.name,))
         found = [(name, kind, rule and encode(rule), until) for name, kind, rule, until in rows(each)]
-        desk.many(SQL["add_fact"], found)
+        unit.many(SQL["add_fact"], found)
         rule = acting(each)
         if rule is None:
-            desk.ex(SQL["remove"], (each.name,))
+            unit.ex(SQL["remove"], (each.name,))
         else:
-            desk.ex(SQL["set"], (each.name, encode(rule)))
+            unit.ex(SQL["set"], (each.name, encode(rule)))

@@ -18,8 +18,8 @@ import msgspec
 from treadle.concurrency import forks
 from treadle.core.private_files import FILE, make_file, share
 from treadle.errors import UNREADABLE
-from treadle.storage.sqlite.socket_folder import Folder
-from treadle.storage.topic_waiters import Hub
+from treadle.storage.sqlite.socket_folder import SocketFolder
+from treadle.storage.topic_waiters import TopicWaiters
 
 MANY: Final = 50  # topics in a datagram; beyond, a kind of topics is spoken as a whole
 NET: Final = 0.2  # s between two looks whether others have committed
@@ -28,15 +28,15 @@ HAND: Final = "hand:"  # how the address begins of one who is handed jobs: a wor
 UNIX: Final = hasattr(socket, "AF_UNIX") and os.name == "posix"
 
 
-class Bell:
+class Notifier:
     """One receiver per storage object, in a folder beside the file; whoever has a receiver there is told."""
 
     knows_who_hears: Final = UNIX  # a port may belong to another process by now
 
-    def __init__(self, path: str, hub: Hub, foreign_version: Callable[[], int | None]) -> None:
-        self._hub, self._foreign_version = hub, foreign_version
+    def __init__(self, path: str, waiters: TopicWaiters, foreign_version: Callable[[], int | None]) -> None:
+        self._waiters, self._foreign_version = waiters, foreign_version
         self.handed: Callable[[str], None] = lambda word: None  # what becomes of a word for an address here
-        self._place = Folder(path)
+        self._place = SocketFolder(path)
         self._folder = self._place.path
         self.beside = self._place.beside  # who is told something there may read the file as well
         self._path, self._name = path, _name()
@@ -57,14 +57,14 @@ class Bell:
 
     # --- telling
 
-    def ring(self, topics: set[str]) -> None:
+    def publish(self, topics: set[str]) -> None:
         """Tell the others. Never waits, and never raises: the jobs are committed."""
         try:  # noqa: SIM105 - 0.4 us less
-            self._ring(topics)
+            self._publish(topics)
         except OSError:
             pass  # the folder is private, or has gone; listeners look at the file now and then
 
-    def _ring(self, topics: set[str]) -> None:
+    def _publish(self, topics: set[str]) -> None:
         words = [topic for topic in topics if topic.startswith(HAND)]
         for word in words:
             self._hand(word)
@@ -200,7 +200,7 @@ class Bell:
         for topic in topics:
             if topic.startswith(HAND):
                 self.handed(topic)
-        self._hub.speak(topics)
+        self._waiters.speak(topics)
 
     def _look(self) -> None:
         """Whether others have committed since the last look. What datagrams told need not be told again at once."""
@@ -210,7 +210,7 @@ class Bell:
                 self._heard = False  # once more in the next round, if it still differs
             else:
                 self._version = version
-                self._hub.speak(KINDS)
+                self._waiters.speak(KINDS)
         self._net = asyncio.get_running_loop().call_later(NET, self._look)
 
     def close(self) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from treadle.storage.admission import Usage, is_over, rule_for
-from treadle.storage.sqlite.advance_due import tend
+from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.rows import AFTER, KEY, LABELS, MEMO, decode, from_json, text
 from treadle.storage.sqlite.statements import load
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("prune")
 STEP = 128  # rows deleted between two turns of the loop: 2-3 ms
@@ -24,74 +24,74 @@ GIVE_BACK = 500  # pages given back to the file system per call at most
 InThread = Callable[[], Any]
 
 
-def prune(desk: Desk, limit: int, past: str) -> Generator[InThread | None, Any, tuple[int, str]]:
+def prune(unit: UnitOfWork, limit: int, past: str) -> Generator[InThread | None, Any, tuple[int, str]]:
     """Of the limits those after the key `past` are looked at -> how many rows went, and the key where the next call
     continues, or ''."""
-    if desk.shut():
+    if unit.shut():
         return 0, past
-    yield from tend(desk)
-    went = yield from _prune_rows(desk, limit)
-    desk.ex(SQL["drop_tickets"], (desk.now - DAY,))
-    desk.ex(SQL["drop_workers"], (desk.now - 30 * DAY,))
-    past = yield from _drop_limits(desk, past)
+    yield from advance_due(unit)
+    went = yield from _prune_rows(unit, limit)
+    unit.ex(SQL["drop_tickets"], (unit.now - DAY,))
+    unit.ex(SQL["drop_workers"], (unit.now - 30 * DAY,))
+    past = yield from _drop_limits(unit, past)
     return went, past
 
 
-def _prune_rows(desk: Desk, limit: int) -> Generator[InThread | None, Any, int]:
-    now = desk.now
-    if desk.ex("SELECT 1 FROM job WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1", (now,)).fetchone() is None:
+def _prune_rows(unit: UnitOfWork, limit: int) -> Generator[InThread | None, Any, int]:
+    now = unit.now
+    if unit.ex("SELECT 1 FROM job WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1", (now,)).fetchone() is None:
         return 0
-    (said,) = yield lambda: desk.ex(SQL["old"], (now, max(limit, 0))).fetchone()
+    (said,) = yield lambda: unit.ex(SQL["old"], (now, max(limit, 0))).fetchone()
     found: list[tuple[int, str, int]] = from_json(said)
     top = max((seq for seq, _, _ in found), default=0)
-    if found and top == desk.ex("SELECT max(seq) FROM job").fetchone()[0]:
-        desk.ex(SQL["keep_top"], (top,))  # else the next row would get the number of one that is gone
+    if found and top == unit.ex("SELECT max(seq) FROM job").fetchone()[0]:
+        unit.ex(SQL["keep_top"], (top,))  # else the next row would get the number of one that is gone
     for at in range(0, len(found), STEP):
-        _delete(desk, found[at : at + STEP])
+        _delete(unit, found[at : at + STEP])
         yield None
-    _shrink(desk)
+    _shrink(unit)
     return len(found)
 
 
-def _drop_limits(desk: Desk, past: str) -> Generator[InThread | None, Any, str]:
+def _drop_limits(unit: UnitOfWork, past: str) -> Generator[InThread | None, Any, str]:
     """Partitions (`user:<id>`) come and go; each leaves its starts or its bucket."""
-    (said,) = yield lambda: desk.ex(SQL["rates"], (past, LIMITS)).fetchone()
+    (said,) = yield lambda: unit.ex(SQL["rates"], (past, LIMITS)).fetchone()
     found: list[tuple[str, float | None, float | None, float | None]] = from_json(said)
     unused = [
         key
         for key, last, tokens, at in found
         if is_over(
-            rule_for(desk.rules, key),
+            rule_for(unit.rules, key),
             Usage(starts=[] if last is None else [(last, 1)], tokens=tokens, at=at or 0.0),
-            desk.now,
+            unit.now,
         )
     ]
     if unused:
         keys = text(unused)
-        yield lambda: [desk.ex(SQL[name], (keys,)) for name in ("drop_starts", "drop_buckets")]
+        yield lambda: [unit.ex(SQL[name], (keys,)) for name in ("drop_starts", "drop_buckets")]
     return found[-1][0] if len(found) == LIMITS else ""
 
 
-def _delete(desk: Desk, rows: list[tuple[int, str, int]]) -> None:
+def _delete(unit: UnitOfWork, rows: list[tuple[int, str, int]]) -> None:
     seqs = text([seq for seq, _, _ in rows])
     labelled = [seq for seq, _, flags in rows if flags & LABELS]
     if labelled:
-        bodies = desk.ex(SQL["labelled"], (text(labelled),)).fetchall()
-        desk.many(SQL["drop_label"], [(label, seq) for seq, body in bodies for label in decode(body).labels])
+        bodies = unit.ex(SQL["labelled"], (text(labelled),)).fetchall()
+        unit.many(SQL["drop_label"], [(label, seq) for seq, body in bodies for label in decode(body).labels])
     if any(flags & MEMO for _, _, flags in rows):
-        desk.ex(SQL["drop_memo"], (seqs,))
+        unit.ex(SQL["drop_memo"], (seqs,))
     waited = [id for _, id, flags in rows if flags & AFTER]
     if waited:
-        desk.ex(SQL["drop_edges"], (text(waited),))
+        unit.ex(SQL["drop_edges"], (text(waited),))
     keyed = [id for _, id, flags in rows if flags & KEY]
     if keyed:
-        desk.ex(SQL["drop_behind"], (text(keyed),))
-    desk.ex(SQL["drop_body"], (seqs,))
-    desk.ex(SQL["drop_job"], (seqs,))
+        unit.ex(SQL["drop_behind"], (text(keyed),))
+    unit.ex(SQL["drop_body"], (seqs,))
+    unit.ex(SQL["drop_job"], (seqs,))
 
 
-def _shrink(desk: Desk) -> None:
+def _shrink(unit: UnitOfWork) -> None:
     """Give some of many free pages back, so that one great backlog does not keep the disk for ever."""
-    free, pages = (desk.ex(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
+    free, pages = (unit.ex(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
     if free > FREE and free > pages // 2:
-        desk.ex(f"PRAGMA incremental_vacuum({GIVE_BACK})").fetchall()
+        unit.ex(f"PRAGMA incremental_vacuum({GIVE_BACK})").fetchall()

@@ -11,7 +11,7 @@ from typing import Final
 MOST: Final = 10_000  # of which the numbers are kept; of so many more the last ones
 
 
-class Leases:
+class RecentLeases:
     """Right for as long as it is kept, as no number is given to a second row (`enqueue.sql`). A lease that is lost or
     taken over does no harm: whoever ends it names its version too."""
 

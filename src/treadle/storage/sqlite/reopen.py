@@ -15,79 +15,79 @@ from treadle.errors import KeyHeld
 from treadle.storage.row_rules import expires_at, needed, noted, tolerated, within
 from treadle.storage.sqlite import endings
 from treadle.storage.sqlite.unit_of_work import SQL as DESK
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 WAITING = State.WAITING
 STEP: Final = 64  # rows between two turns of the loop
 
 
-def after_the_end(desk: Desk, row: Record, out: Outcome) -> Generator[None, None, Settled]:
+def after_the_end(unit: UnitOfWork, row: Record, out: Outcome) -> Generator[None, None, Settled]:
     if out.state is row.state and out.keep is not None:
-        until = expires_at(row, row.state, row.ended_at or desk.now, out.keep)
-        _remember(desk, out)
-        desk.put(replace(noted(row, out), expires_at=until))
+        until = expires_at(row, row.state, row.ended_at or unit.now, out.keep)
+        _remember(unit, out)
+        unit.put(replace(noted(row, out), expires_at=until))
         return APPLIED
     if out.state is not State.READY:
         return Settled("stale", f"it is {row.state} at version {row.version}")
-    found = yield from _would_reopen(desk, row)
+    found = yield from _would_reopen(unit, row)
     for each in found:
-        holder = endings.holder(desk, each.job.key) if each.job.key is not None else None
+        holder = endings.holder(unit, each.job.key) if each.job.key is not None else None
         if holder is not None and holder.job.id != each.job.id:
             shown = holder.job.id if within(out.reach, holder.job.queue) else ""
             return Settled("refused", str(KeyHeld(each.job.key or "", shown)))
-    _remember(desk, out)
+    _remember(unit, out)
     found[0] = replace(row, memo=noted(row, out).memo)
-    yield from _reopen_all(desk, found, out.delay)
+    yield from _reopen_all(unit, found, out.delay)
     return APPLIED
 
 
-def _remember(desk: Desk, out: Outcome) -> None:
+def _remember(unit: UnitOfWork, out: Outcome) -> None:
     if out.memo:
-        desk.remember(out.id, out.memo)
+        unit.remember(out.id, out.memo)
 
 
-def _reopen_all(desk: Desk, found: list[Record], delay: float) -> Generator[None, None, None]:
+def _reopen_all(unit: UnitOfWork, found: list[Record], delay: float) -> Generator[None, None, None]:
     """These rows, of which the first was asked for: it starts after `delay`, the others wait as they did."""
     for number, each in enumerate(found, 1):
-        for down, version, open, soft in desk.ex(DESK["downs"], (each.job.id,)).fetchall():
+        for down, version, open, soft in unit.ex(DESK["downs"], (each.job.id,)).fetchall():
             if not open and not soft:
-                _uncount(desk, each, down, version)
+                _uncount(unit, each, down, version)
         if number % STEP == 0:
             yield
     for number, each in enumerate(found, 1):
-        _reopen(desk, each)
+        _reopen(unit, each)
         if number % STEP == 0:
-            desk.sync()
+            unit.sync()
             yield
-    first = replace(desk.row(found[0].job.id), pending=0)
+    first = replace(unit.row(found[0].job.id), pending=0)
     if delay > 0:
-        endings.schedule(desk, first, desk.now + delay)
+        endings.schedule(unit, first, unit.now + delay)
     else:
-        desk.join(first, desk.now)
+        unit.join(first, unit.now)
     for number, each in enumerate(found[1:], 1):
-        yield from _recount(desk, each.job.id)
+        yield from _recount(unit, each.job.id)
         if number % STEP == 0:
-            desk.sync()
+            unit.sync()
             yield
 
 
-def _would_reopen(desk: Desk, row: Record) -> Generator[None, None, list[Record]]:
+def _would_reopen(unit: UnitOfWork, row: Record) -> Generator[None, None, list[Record]]:
     """The job, then what it doomed and every ancestor that failed because of a child, each with what that doomed."""
     found, stack, looked = {row.job.id: row}, [row], 0
     while stack:
         each = stack.pop()
-        ids = [down for down, *_ in desk.ex(DESK["downs"], (each.job.id,)).fetchall()]
+        ids = [down for down, *_ in unit.ex(DESK["downs"], (each.job.id,)).fetchall()]
         related = list[Record]()
         for at in range(0, len(ids), STEP):
             part = ids[at : at + STEP]
-            desk.read(part)
-            downs = [desk.get(down) for down in part]
+            unit.read(part)
+            downs = [unit.get(down) for down in part]
             related += [down for down in downs if down is not None and _was_doomed(down)]
             looked += len(part)
             if looked >= STEP:
                 looked = 0
                 yield
-        parent = desk.get(each.job.parent or "")
+        parent = unit.get(each.job.parent or "")
         if parent is not None and parent.state is State.FAILED and parent.reason == CHILDREN:
             related.append(parent)
         for other in related:
@@ -101,24 +101,24 @@ def _was_doomed(row: Record) -> bool:
     return row.reason == UPSTREAM and row.state is State.CANCELLED
 
 
-def _uncount(desk: Desk, up: Record, down: str, version: int) -> None:
+def _uncount(unit: UnitOfWork, up: Record, down: str, version: int) -> None:
     """Who waits still, and has counted this ending, waits for the next one."""
-    row = desk.get(down)
+    row = unit.get(down)
     if row is None or row.state is not WAITING or version != row.version:
         return
-    desk.ex(DESK["open_again"], (up.job.id, down))
+    unit.ex(DESK["open_again"], (up.job.id, down))
     if row.slack is None or up.state is State.SUCCEEDED:
-        desk.put(replace(row, pending=row.pending + 1))
+        unit.put(replace(row, pending=row.pending + 1))
     else:
-        desk.put(replace(row, slack=row.slack + 1))
+        unit.put(replace(row, slack=row.slack + 1))
 
 
-def _reopen(desk: Desk, row: Record) -> None:
+def _reopen(unit: UnitOfWork, row: Record) -> None:
     if row.job.key is not None:
-        desk.take_key(row.job.key, row.job.id)
+        unit.take_key(row.job.key, row.job.id)
     ran = row.job.ran or row.reason == CHILDREN
-    deadline_at = None if row.job.deadline is None else desk.now + row.job.deadline
-    desk.put(
+    deadline_at = None if row.job.deadline is None else unit.now + row.job.deadline
+    unit.put(
         replace(
             row,
             version=row.version + 1,
@@ -138,16 +138,16 @@ def _reopen(desk: Desk, row: Record) -> None:
             started_at=None,
             ended_at=None,
             expires_at=None,
-            updated_at=desk.now,
+            updated_at=unit.now,
         )
     )
 
 
-def _recount(desk: Desk, id: str) -> Generator[None, None, None]:
+def _recount(unit: UnitOfWork, id: str) -> Generator[None, None, None]:
     """What it waits for now: those of its upstreams that were reopened have to end again."""
-    row = desk.row(id)
+    row = unit.row(id)
     need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
     row = replace(row, pending=needed(need, row.after), slack=tolerated(slack, need, row.after))
-    desk.put(row)
-    desk.many(DESK["drop_edge"], [(up, id) for up in row.after])
-    yield from endings.watch_ups(desk, id, row.after)
+    unit.put(row)
+    unit.many(DESK["drop_edge"], [(up, id) for up in row.after])
+    yield from endings.watch_ups(unit, id, row.after)

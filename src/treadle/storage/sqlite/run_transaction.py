@@ -20,7 +20,7 @@ from treadle.storage.sqlite.connection import in_thread
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import LockFile, held, patiently
 from treadle.storage.sqlite.opening import new_connection
-from treadle.storage.sqlite.user_transaction import Known, Within
+from treadle.storage.sqlite.user_transaction import Known, UserTransaction
 
 
 class TaskConnection(Ours):
@@ -36,7 +36,7 @@ class TaskConnection(Ours):
         raise BadSession("current().transaction()", "it is closed when the job has ended")
 
 
-class OwnTransaction:
+class RunTransaction:
     """Open from `begin` on. Its thread is its own: the storage's may be waiting for the very lock this one holds."""
 
     alone = True
@@ -66,7 +66,7 @@ class OwnTransaction:
             if found is error:
                 raise
             raise found from error
-        self.bound = Within(self.raw, self._file, self._now, self._topics)
+        self.bound = UserTransaction(self.raw, self._file, self._now, self._topics)
 
     def _open(self) -> None:
         self._lock = LockFile(self._path + "-lock")

@@ -27,12 +27,12 @@ from treadle.storage.row_rules import (
     within,
 )
 from treadle.storage.sqlite import endings, enqueue, reopen, slots
-from treadle.storage.sqlite.advance_due import tend
+from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.rows import DOWN, KEY, NUMBER, SLOW_END, encode, run_of, text
 from treadle.storage.sqlite.slots import SQL as SLOTS
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import SQL as DESK
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.transfer import gone
 
 SQL = load("settle")
@@ -53,42 +53,42 @@ RUNNING, READY, WAITING, SUCCEEDED = State.RUNNING, State.READY, State.WAITING, 
 KEEPS = {"keep": defaults.KEEP, "keep_failed": defaults.KEEP_FAILED, "least": defaults.KEEP_LEAST}
 
 
-def settle(desk: Desk, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
-    seen, limited = desk.ex(SQL["glance"]).fetchone()
-    desk.saw(seen)
-    desk.refuse("closing", "gone")
-    mark = desk.shut("closing")
+def settle(unit: UnitOfWork, outcomes: Sequence[Outcome]) -> Generator[None, None, list[Settled]]:
+    seen, limited = unit.ex(SQL["glance"]).fetchone()
+    unit.saw(seen)
+    unit.refuse("closing", "gone")
+    mark = unit.shut("closing")
     if mark is not None:
         return [gone(mark) for _ in outcomes]
     settled: list[Settled] = []
     for at in range(0, len(outcomes), STEP):
         if at:
             yield
-        settled += yield from _some(desk, outcomes[at : at + STEP], bool(limited))
+        settled += yield from _some(unit, outcomes[at : at + STEP], bool(limited))
     return settled
 
 
-def _some(desk: Desk, outcomes: Sequence[Outcome], limited: bool) -> Generator[None, None, list[Settled]]:
+def _some(unit: UnitOfWork, outcomes: Sequence[Outcome], limited: bool) -> Generator[None, None, list[Settled]]:
     """`limited`: some that run may have slots."""
     wins, ends, others = list[Outcome](), list[Outcome](), list[Outcome]()
     for out in outcomes:
         (wins if _is_success(out) else ends if _is_plain(out) else others).append(out)
     settled: dict[int, Settled] = {}
     if (wins or ends) and len({out.id for out in outcomes}) == len(outcomes):
-        freed = _freed(desk, (*wins, *ends), not others) if limited else None
-        left = _end_plain(desk, wins, ends, freed)
+        freed = _freed(unit, (*wins, *ends), not others) if limited else None
+        left = _end_plain(unit, wins, ends, freed)
         if not left and not others:
             return [APPLIED] * len(outcomes)
         rest = {id(out) for out in (*left, *others)}
         slow = [number for number, out in enumerate(outcomes) if id(out) in rest]
     else:
         slow = list(range(len(outcomes)))
-    desk.read([outcomes[number].id for number in slow])
+    unit.read([outcomes[number].id for number in slow])
     for count, number in enumerate(slow, 1):
-        settled[number] = yield from _settle(desk, outcomes[number])
+        settled[number] = yield from _settle(unit, outcomes[number])
         if count % SLOW_STEP == 0:
             yield
-    desk.sync()
+    unit.sync()
     return [settled.get(number, APPLIED) for number in range(len(outcomes))]
 
 
@@ -127,7 +127,7 @@ def _is_success(out: Outcome) -> bool:
 
 
 def _end_plain(
-    desk: Desk, wins: Sequence[Outcome], ends: Sequence[Outcome], freed: slots.Freed | None
+    unit: UnitOfWork, wins: Sequence[Outcome], ends: Sequence[Outcome], freed: slots.Freed | None
 ) -> Sequence[Outcome]:
     """End those whose row is plain too, and runs under the version named -> the others."""
     slow = DOWN | KEY if freed is not None else SLOW_END
@@ -140,7 +140,7 @@ def _end_plain(
     outs, others = (*wins, *ends), ends
     if len(groups) > GROUPS:
         groups, others = {}, outs
-    done = sum(_succeed(desk, version, attempt, slow, group) for (version, attempt), group in groups.items())
+    done = sum(_succeed(unit, version, attempt, slow, group) for (version, attempt), group in groups.items())
     if others:
         rows = [
             (
@@ -157,55 +157,55 @@ def _end_plain(
             )
             for out in others
         ]
-        done += desk.ex(SQL["end"], {"rows": text(rows), "now": desk.now, "slow": slow, **KEEPS}).rowcount
+        done += unit.ex(SQL["end"], {"rows": text(rows), "now": unit.now, "slow": slow, **KEEPS}).rowcount
     if freed is not None:
-        freed.give_back(desk)
+        freed.give_back(unit)
     if done == len(outs):
-        desk.topics.update([f"job:{out.id}" for out in outs])
+        unit.topics.update([f"job:{out.id}" for out in outs])
         return ()
-    left = {number for (number,) in desk.ex(SQL["left"], (text([(out.id, out.version) for out in outs]),))}
+    left = {number for (number,) in unit.ex(SQL["left"], (text([(out.id, out.version) for out in outs]),))}
     if len(outs) - len(left) != done:
         # some were one version on already: the slow road can tell a repetition from a stale outcome, and finds those
         # that were just applied to be repetitions
         left = set(range(len(outs)))
-        desk.topics.update([f"job:{out.id}" for out in outs])
-    desk.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in left])
+        unit.topics.update([f"job:{out.id}" for out in outs])
+    unit.topics.update([f"job:{out.id}" for number, out in enumerate(outs) if number not in left])
     return [outs[number] for number in sorted(left)]
 
 
-def _freed(desk: Desk, outs: Sequence[Outcome], alone: bool) -> slots.Freed | None:
+def _freed(unit: UnitOfWork, outs: Sequence[Outcome], alone: bool) -> slots.Freed | None:
     """What those that end here give back. None where somebody waits for it and others of the call (it is not `alone`)
     would see him come back in line before their turn."""
-    freed, held = slots.Freed(), desk.ex(SLOTS["running"], (text([(out.id, out.version) for out in outs]),)).fetchall()
+    freed, held = slots.Freed(), unit.ex(SLOTS["running"], (text([(out.id, out.version) for out in outs]),)).fetchall()
     freed.add(held)
-    return freed if (alone and len(held) == len(outs)) or not freed.awaited(desk) else None
+    return freed if (alone and len(held) == len(outs)) or not freed.awaited(unit) else None
 
 
-def _succeed(desk: Desk, version: int, attempt: int, slow: int, results: dict[str, str | None]) -> int:
+def _succeed(unit: UnitOfWork, version: int, attempt: int, slow: int, results: dict[str, str | None]) -> int:
     values: dict[str, Any] = {
         "version": version,
         "attempt": attempt,
-        "now": desk.now,
+        "now": unit.now,
         "slow": slow,
         "room": ENDED,
         **KEEPS,
     }
-    seqs, common = desk.leases.take(results), next(iter(results.values()))
+    seqs, common = unit.leases.take(results), next(iter(results.values()))
     if any(result != common for result in results.values()):
         if seqs is None:
-            return desk.ex(BY_ID, {**values, "rows": text(results)}).rowcount
-        return desk.ex(BY_SEQ, {**values, "rows": text(dict(zip(seqs, results.values(), strict=True)))}).rowcount
+            return unit.ex(BY_ID, {**values, "rows": text(results)}).rowcount
+        return unit.ex(BY_SEQ, {**values, "rows": text(dict(zip(seqs, results.values(), strict=True)))}).rowcount
     values |= {"result": common, "room": ENDED + len(common or "")}
     if seqs is None:
-        return desk.ex(ALIKE_BY_ID, {**values, "rows": text(list(results))}).rowcount
+        return unit.ex(ALIKE_BY_ID, {**values, "rows": text(list(results))}).rowcount
     run = run_of(sorted(seqs))
     if run is None:
-        return desk.ex(ALIKE_BY_SEQ, {**values, "rows": text(seqs)}).rowcount
-    return desk.ex(ALIKE_RUN, {**values, "first": run[0], "last": run[1]}).rowcount
+        return unit.ex(ALIKE_BY_SEQ, {**values, "rows": text(seqs)}).rowcount
+    return unit.ex(ALIKE_RUN, {**values, "first": run[0], "last": run[1]}).rowcount
 
 
-def _settle(desk: Desk, out: Outcome) -> Generator[None, None, Settled]:
-    row = desk.get(out.id)
+def _settle(unit: UnitOfWork, out: Outcome) -> Generator[None, None, Settled]:
+    row = unit.get(out.id)
     if row is None or not within(out.reach, row.job.queue):
         return Settled("stale", "there is no such job")
     if repeats(out, row):
@@ -213,32 +213,32 @@ def _settle(desk: Desk, out: Outcome) -> Generator[None, None, Settled]:
     if row.version != out.version:
         return Settled("stale", f"it is {row.state} at version {row.version}")
     if row.state.final:
-        return (yield from reopen.after_the_end(desk, row, out))
+        return (yield from reopen.after_the_end(unit, row, out))
     try:
-        plan = enqueue.plan(desk, out.then, leaving=out.id if out.state.final else "")
+        plan = enqueue.plan(unit, out.then, leaving=out.id if out.state.final else "")
         for up in out.after:
-            above = None if up in plan.answers else desk.get(up)
+            above = None if up in plan.answers else unit.get(up)
             if up not in plan.answers and (above is None or not may_wait(out, row, above.job)):
                 raise UnknownUpstream(up, out.id)
-        circle = _circle(desk, out, plan)
+        circle = _circle(unit, out, plan)
     except REFUSALS as error:
         return Settled("refused", str(error))
     if row.state is RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
-        desk.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
-    yield from _apply(desk, row, out, plan, circle)
-    yield from endings.count_endings(desk)
+        unit.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
+    yield from _apply(unit, row, out, plan, circle)
+    yield from endings.count_endings(unit)
     return APPLIED
 
 
-def _merged(desk: Desk, row: Record, memo: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def _merged(unit: UnitOfWork, row: Record, memo: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Its memo with these steps, which are written by themselves."""
     if not memo:
         return row.memo
-    desk.remember(row.job.id, memo)
+    unit.remember(row.job.id, memo)
     return tuple({**dict(row.memo), **dict(memo)}.items())
 
 
-def _circle(desk: Desk, out: Outcome, plan: enqueue.Plan) -> set[str]:
+def _circle(unit: UnitOfWork, out: Outcome, plan: enqueue.Plan) -> set[str]:
     """Of the rows that answer jobs of this outcome, or that its jobs name, those that wait for its job, directly or
     through others; or are that job."""
     if out.state is not WAITING or not out.then:
@@ -247,12 +247,14 @@ def _circle(desk: Desk, out: Outcome, plan: enqueue.Plan) -> set[str]:
     stored = (set(plan.answers.values()) | named_outside(out, plan.answers, fresh)) - fresh
     if not stored:
         return set()
-    circle = endings.waiting_for(desk, out.id, stored)
+    circle = endings.waiting_for(unit, out.id, stored)
     refuse_circle(out, plan.answers, circle, fresh)
     return circle
 
 
-def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan, circle: set[str]) -> Generator[None, None, None]:
+def _apply(
+    unit: UnitOfWork, old: Record, out: Outcome, plan: enqueue.Plan, circle: set[str]
+) -> Generator[None, None, None]:
     row = replace(
         old,
         version=old.version + 1,
@@ -261,34 +263,34 @@ def _apply(desk: Desk, old: Record, out: Outcome, plan: enqueue.Plan, circle: se
         value=out.value,
         error=out.error,
         reason=out.reason,
-        memo=_merged(desk, old, out.memo),
+        memo=_merged(unit, old, out.memo),
         note=out.note if out.note is not None else old.note,
-        updated_at=desk.now,
+        updated_at=unit.now,
         ran=old.ran or out.ran,
         worker=None,
     )
     if out.state.final:
         row = replace(row, version=old.version, worker=old.worker if old.state is RUNNING else None)
-        endings.end(desk, row, out.state, out.reason, out.error, out.keep)
-        yield from enqueue.store_all(desk, plan)
+        endings.end(unit, row, out.state, out.reason, out.error, out.keep)
+        yield from enqueue.store_all(unit, plan)
         return
     if out.result is not None:
-        desk.topics.add(f"job:{row.job.id}")
-    desk.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
-    yield from enqueue.store_all(desk, plan, parent=old.job.id)
+        unit.topics.add(f"job:{row.job.id}")
+    unit.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
+    yield from enqueue.store_all(unit, plan, parent=old.job.id)
     if out.state is READY and out.delay <= 0:
-        desk.join(row, desk.now)
+        unit.join(row, unit.now)
     elif out.state is READY:
-        endings.schedule(desk, row, desk.now + out.delay)
+        endings.schedule(unit, row, unit.now + out.delay)
     else:
-        yield from _wait(desk, row, out, awaited(out, plan.answers, circle))
-    desk.call_in(old)
+        yield from _wait(unit, row, out, awaited(out, plan.answers, circle))
+    unit.unblock(old)
 
 
-def _wait(desk: Desk, row: Record, out: Outcome, after: tuple[str, ...]) -> Generator[None, None, None]:
-    due = first_moment(None if row.ran else row.deadline_at, desk.now + out.delay if out.delay > 0 else None)
-    desk.ex(DESK["unname_edges"], (row.job.id,))
-    desk.put(
+def _wait(unit: UnitOfWork, row: Record, out: Outcome, after: tuple[str, ...]) -> Generator[None, None, None]:
+    due = first_moment(None if row.ran else row.deadline_at, unit.now + out.delay if out.delay > 0 else None)
+    unit.ex(DESK["unname_edges"], (row.job.id,))
+    unit.put(
         replace(
             row,
             state=WAITING,
@@ -300,62 +302,62 @@ def _wait(desk: Desk, row: Record, out: Outcome, after: tuple[str, ...]) -> Gene
             due_at=due,
         )
     )
-    yield from endings.watch_ups(desk, row.job.id, after)
+    yield from endings.watch_ups(unit, row.job.id, after)
 
 
 # --- heartbeat
 
 
-def heartbeat(desk: Desk, worker: Presence, holds: Sequence[Hold], lease: float) -> Generator[None, None, Held]:
-    desk.refuse("closing", "gone")
-    if desk.shut("closing"):
+def heartbeat(unit: UnitOfWork, worker: Presence, holds: Sequence[Hold], lease: float) -> Generator[None, None, Held]:
+    unit.refuse("closing", "gone")
+    if unit.shut("closing"):
         return Held(lost=frozenset(hold.id for hold in holds))
     # of a worker that is new: of all, for a machine whose clock is set right is often started anew
-    [seen] = desk.ex(SQL["seen"], (worker.worker,)).fetchone()
-    if seen > desk.now + CLOCK_BACK:
+    [seen] = unit.ex(SQL["seen"], (worker.worker,)).fetchone()
+    if seen > unit.now + CLOCK_BACK:
         for name in ("back_starts", "back_starts_gone", "back_buckets", "back_openings", "back_workers", "back_rows"):
-            desk.ex(SQL[name], (desk.now,))
+            unit.ex(SQL[name], (unit.now,))
             yield
     if worker.gone:
-        desk.ex(SQL["gone"], (worker.worker,))
+        unit.ex(SQL["gone"], (worker.worker,))
     else:
-        desk.ex(SQL["present"], (worker.worker, encode(worker), desk.now))
+        unit.ex(SQL["present"], (worker.worker, encode(worker), unit.now))
     quiet = [hold for hold in holds if not hold.memo and hold.note is None and not hold.reach]
     slow = [hold for hold in holds if hold.memo or hold.note is not None or hold.reach]
     if quiet:
         rows = text([(hold.id, hold.version) for hold in quiet])
-        done = desk.ex(SQL["beat"], {"due": desk.now + lease, "now": desk.now, "rows": rows}).rowcount
+        done = unit.ex(SQL["beat"], {"due": unit.now + lease, "now": unit.now, "rows": rows}).rowcount
         if done != len(quiet):
             slow = list(holds)
-    desk.read(hold.id for hold in slow)
+    unit.read(hold.id for hold in slow)
     lost = set()
     for number, hold in enumerate(slow, 1):
-        if not _beat(desk, hold, lease):
+        if not _beat(unit, hold, lease):
             lost.add(hold.id)
         if number % SLOW_STEP == 0:
             yield
-    desk.sync()
-    yield from tend(desk)
+    unit.sync()
+    yield from advance_due(unit)
     return Held(frozenset(lost))
 
 
-def _beat(desk: Desk, hold: Hold, lease: float) -> bool:
-    row = desk.get(hold.id)
-    if not may_go_on(row, hold, desk):
+def _beat(unit: UnitOfWork, hold: Hold, lease: float) -> bool:
+    row = unit.get(hold.id)
+    if not may_go_on(row, hold, unit):
         return False
     note = hold.note if hold.note is not None else row.note
     if note != row.note:
-        desk.topics.add(f"job:{row.job.id}")
-    desk.put(
+        unit.topics.add(f"job:{row.job.id}")
+    unit.put(
         replace(
             row,
             state=RUNNING,
             place=None,
             parked=None,
-            due_at=desk.now + (row.job.lease or lease),
-            memo=_merged(desk, row, hold.memo),
+            due_at=unit.now + (row.job.lease or lease),
+            memo=_merged(unit, row, hold.memo),
             note=note,
-            updated_at=desk.now,
+            updated_at=unit.now,
         )
     )
     return True

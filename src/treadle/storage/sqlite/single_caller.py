@@ -15,7 +15,7 @@ AT_ONCE: Final = 0.001  # s of such requests after which the loop gets its turn
 CROWD: Final = 32  # requests that wait for each other, once two came in one turn
 
 
-class Callers:
+class SingleCaller:
     """Who asks: one task, again and again, or several. One is answered at once; several had better wait for the end of
     the turn and share a transaction, 100 of them at five times the rate."""
 

@@ -14,15 +14,15 @@ from treadle.storage.row_rules import costs
 from treadle.storage.sqlite.rows import LIMITS, SLOT, decode_all, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import SQL as DESK
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
 SQL = load("slots")
 
 
-def take(desk: Desk, taken: Mapping[tuple[str, int], Sequence[int]]) -> None:
+def take(unit: UnitOfWork, taken: Mapping[tuple[str, int], Sequence[int]]) -> None:
     """(limit, cost) -> rows that are leased now and never were before."""
     for (key, cost), seqs in taken.items():
-        desk.ex(SQL["take"], (key, cost, text(seqs)))
+        unit.ex(SQL["take"], (key, cost, text(seqs)))
 
 
 class Freed(Struct):
@@ -39,12 +39,12 @@ class Freed(Struct):
             for key, _ in costs(job):
                 self.slots.setdefault(key, []).append(seq)
 
-    def awaited(self, desk: Desk) -> bool:
+    def awaited(self, unit: UnitOfWork) -> bool:
         """Whether anybody stands aside for one of them."""
-        return any(desk.ex(DESK["aside_queue"], (key, "")).fetchone() for key in self.limits)
+        return any(unit.ex(DESK["aside_queue"], (key, "")).fetchone() for key in self.limits)
 
-    def give_back(self, desk: Desk) -> None:
+    def give_back(self, unit: UnitOfWork) -> None:
         for key, seqs in self.slots.items():
-            desk.ex(SQL["give_back"], (key, text(seqs)))
+            unit.ex(SQL["give_back"], (key, text(seqs)))
         for key in self.limits:
-            desk.call_in_for(key)
+            unit.call_in_for(key)

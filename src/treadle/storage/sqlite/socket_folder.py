@@ -27,7 +27,7 @@ class Refused(OSError):
     """The folder is not used; why is in the message."""
 
 
-class Folder:
+class SocketFolder:
     """The folder for one database, which need not be there."""
 
     def __init__(self, path: str) -> None:

@@ -32,17 +32,17 @@ from treadle.storage.sqlite import queries, transfer
 from treadle.storage.sqlite.connection import Database
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
 from treadle.storage.sqlite.errors import translated
-from treadle.storage.sqlite.handoff import Box, Posts
+from treadle.storage.sqlite.handoff import Mailbox, Mailboxes
 from treadle.storage.sqlite.limits import set_limits
-from treadle.storage.sqlite.notifier import Bell
+from treadle.storage.sqlite.notifier import Notifier
 from treadle.storage.sqlite.prune import prune
 from treadle.storage.sqlite.rows import is_plain
-from treadle.storage.sqlite.run_transaction import OwnTransaction
+from treadle.storage.sqlite.run_transaction import RunTransaction
 from treadle.storage.sqlite.settle import heartbeat, settle
-from treadle.storage.sqlite.unit_of_work import Desk
-from treadle.storage.sqlite.user_transaction import Known, Within
-from treadle.storage.topic_waiters import Hub
-from treadle.storage.transfer import Carried, Load, Mark
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
+from treadle.storage.sqlite.user_transaction import Known, UserTransaction
+from treadle.storage.topic_waiters import TopicWaiters
+from treadle.storage.transfer import Carried, Chunk, MoveState
 from treadle.storage.value_checks import (
     check_ask,
     check_beat,
@@ -74,12 +74,12 @@ class SqliteStorage:
             raise BadUrl(f"synchronous: expected full, normal or off, found {synchronous!r}")
         self._now, self._synchronous = now, synchronous
         self._turn = asyncio.Lock()  # of those who begin a transaction of their own here
-        self._hub = Hub()
+        self._waiters = TopicWaiters()
         self._file = Database(path, now, synchronous, _merged, self._committed, shared)
         self._known = Known(self._file.path, shared)
         self._limit = ""  # the last one prune looked at
-        self._bell = Bell(self._file.path, self._hub, self._file.foreign_version)
-        self._posts = Posts(self._file, self._bell)
+        self._notifier = Notifier(self._file.path, self._waiters, self._file.foreign_version)
+        self._posts = Mailboxes(self._file, self._notifier)
 
     @property
     def path(self) -> str:
@@ -90,17 +90,17 @@ class SqliteStorage:
         """Make or check the file. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageFull."""
         await self._file.open()
         self._known.is_made = True
-        self._bell.start()
+        self._notifier.start()
 
     async def close(self) -> None:
         """Finish what has been asked, write the log back, let go of the file."""
-        self._bell.close()
+        self._notifier.close()
         await self._file.close()
 
     def _committed(self, topics: set[str]) -> None:
         if topics:
-            self._hub.speak(topics)
-            self._bell.ring(topics)
+            self._waiters.speak(topics)
+            self._notifier.publish(topics)
 
     # --- the life of a job
 
@@ -110,24 +110,24 @@ class SqliteStorage:
         plain = all(map(is_plain, jobs))
         check_jobs(jobs, plain)
         if len(jobs) == 1:
-            found = self._file.submit(lambda desk: self._posts.store(desk, jobs, plain), 1, jobs if plain else None)
+            found = self._file.submit(lambda unit: self._posts.store(unit, jobs, plain), 1, jobs if plain else None)
         elif plain:
-            found = self._file.submit(lambda desk: add_plain(desk, jobs), len(jobs), jobs)
+            found = self._file.submit(lambda unit: add_plain(unit, jobs), len(jobs), jobs)
         else:
-            found = self._file.submit(lambda desk: enqueue(desk, jobs), len(jobs))
+            found = self._file.submit(lambda unit: enqueue(unit, jobs), len(jobs))
         answers: list[Record] = await found
         return answers
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
         while True:  # each step is a transaction, and others have theirs in between
-            claimed: Claimed | None = await self._file.submit(lambda desk: self._posts.claim(desk, ask), ask.limit)
+            claimed: Claimed | None = await self._file.submit(lambda unit: self._posts.claim(unit, ask), ask.limit)
             if claimed is not None:
                 return claimed
 
     async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
         check_beat(worker, holds, lease)
-        found = self._file.submit(lambda desk: heartbeat(desk, worker, holds, lease), 1 + len(holds))
+        found = self._file.submit(lambda unit: heartbeat(unit, worker, holds, lease), 1 + len(holds))
         held: Held = await found
         return held
 
@@ -135,14 +135,14 @@ class SqliteStorage:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        settled: list[Settled] = await self._file.submit(lambda desk: settle(desk, outcomes), len(outcomes))
+        settled: list[Settled] = await self._file.submit(lambda unit: settle(unit, outcomes), len(outcomes))
         return settled
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         """Both in one transaction."""
         work = max(len(outcomes), ask.limit)
-        found = self._file.submit(lambda desk: _settle_claim(desk, outcomes, ask, self._posts), work)
+        found = self._file.submit(lambda unit: _settle_claim(unit, outcomes, ask, self._posts), work)
         settled, claimed = await found
         return settled, claimed if claimed is not None else await self.claim(ask)
 
@@ -194,57 +194,57 @@ class SqliteStorage:
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
-        await self._file.submit(lambda desk: set_limits(desk, changes), 1 + len(changes))
+        await self._file.submit(lambda unit: set_limits(unit, changes), 1 + len(changes))
 
     async def prune(self, limit: int) -> int:
         went: int
-        went, self._limit = await self._file.submit(lambda desk: prune(desk, limit, self._limit), limit)
+        went, self._limit = await self._file.submit(lambda unit: prune(unit, limit, self._limit), limit)
         return went
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         self._file.check_process()
-        with self._bell.listening():
-            return await self._hub.wait(topics, timeout)
+        with self._notifier.listening():
+            return await self._waiters.wait(topics, timeout)
 
-    def post(self, take: Callable[[str, Record], None]) -> Box | None:
+    def post(self, take: Callable[[str, Record], None]) -> Mailbox | None:
         """Where a worker is handed jobs. None on Windows, where it cannot be known whether anybody hears."""
         return self._posts.open(take)
 
     # --- moving house
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> MoveState | None:
         self._file.check_process()
         return transfer.read_mark(self._file.look)
 
-    async def set_mark(self, mark: Mark) -> None:
-        await self._file.submit(lambda desk: transfer.set_mark(desk, mark))
+    async def set_mark(self, mark: MoveState) -> None:
+        await self._file.submit(lambda unit: transfer.set_mark(unit, mark))
 
-    async def unload(self, cursor: str | None, limit: int) -> Load:
+    async def unload(self, cursor: str | None, limit: int) -> Chunk:
         self._file.check_process()
         db = self._file.look
         seqs, jobs = transfer.page(db, cursor, limit + 1), list[Carried]()
-        head = transfer.first(db) if cursor is None else Load()
+        head = transfer.first(db) if cursor is None else Chunk()
         for at in range(0, min(len(seqs), limit), INLINE):
             if at:
                 await _turn()
             jobs += transfer.jobs(db, seqs[at : min(at + INLINE, limit)])
         more = str(seqs[limit - 1]) if len(seqs) > limit else None
-        return Load(tuple(jobs), head.rules, head.rates, more)
+        return Chunk(tuple(jobs), head.rules, head.rates, more)
 
-    async def load(self, load: Load, mark: Mark) -> None:
-        await self._file.submit(lambda desk: transfer.load(desk, load, mark), max(1, len(load.jobs)))
+    async def load(self, load: Chunk, mark: MoveState) -> None:
+        await self._file.submit(lambda unit: transfer.load(unit, load, mark), max(1, len(load.jobs)))
 
     # --- inside a transaction
 
-    def within(self, session: Any) -> Within:
+    def within(self, session: Any) -> UserTransaction:
         """The verbs inside the user's own transaction on the same file. The storage need not be open: all is done on
         the user's connection."""
-        return Within(session, self._known, self._now)
+        return UserTransaction(session, self._known, self._now)
 
-    async def begin(self, sync: bool) -> OwnTransaction:
+    async def begin(self, sync: bool) -> RunTransaction:
         """A transaction for one run, on a connection of its own. All other writes wait until it is over."""
         self._file.check_writable()
-        own = OwnTransaction(self._known, self._synchronous, self._now, self._turn, self._joined)
+        own = RunTransaction(self._known, self._synchronous, self._now, self._turn, self._joined)
         await own.begin()
         return own
 
@@ -253,22 +253,22 @@ class SqliteStorage:
         self._committed(topics)
 
 
-def _merged(desk: Desk, calls: Sequence[Sequence[NewJob]]) -> Generator[None, None, list[list[Record]]]:
+def _merged(unit: UnitOfWork, calls: Sequence[Sequence[NewJob]]) -> Generator[None, None, list[list[Record]]]:
     """The plain jobs of several callers as one insert -> the answers of each."""
-    rows = iter((yield from add_plain(desk, [job for jobs in calls for job in jobs])))
+    rows = iter((yield from add_plain(unit, [job for jobs in calls for job in jobs])))
     return [[next(rows) for _ in jobs] for jobs in calls]
 
 
 def _settle_claim(
-    desk: Desk, outcomes: Sequence[Outcome], ask: Claim, posts: Posts
+    unit: UnitOfWork, outcomes: Sequence[Outcome], ask: Claim, posts: Mailboxes
 ) -> Generator[None, None, tuple[list[Settled], Claimed | None]]:
-    settled = (yield from settle(desk, outcomes)) if outcomes else []
+    settled = (yield from settle(unit, outcomes)) if outcomes else []
     if len(outcomes) > INLINE:
         yield  # endings of a full worker, and what it takes instead: each holds the loop for 1 to 3 ms
-    desk = desk.again()
-    if outcomes and desk.shut():
+    unit = unit.again()
+    if outcomes and unit.shut():
         return settled, Claimed()
-    return settled, (yield from posts.claim(desk, ask))
+    return settled, (yield from posts.claim(unit, ask))
 
 
 async def _turn() -> None:

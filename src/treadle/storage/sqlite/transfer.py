@@ -14,8 +14,18 @@ from treadle.storage.sqlite.enqueue import SQL as ENQUEUE
 from treadle.storage.sqlite.rows import AFTER, DOWN, encode, flags_of, inserted, text
 from treadle.storage.sqlite.statements import load as statements
 from treadle.storage.sqlite.unit_of_work import SQL as DESK
-from treadle.storage.sqlite.unit_of_work import Desk
-from treadle.storage.transfer import SHUT, Carried, Edge, Load, Mark, Rate, check_replaces, decode_mark, encode_mark
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
+from treadle.storage.transfer import (
+    SHUT,
+    Carried,
+    Chunk,
+    Edge,
+    MoveState,
+    Rate,
+    check_replaces,
+    decode_mark,
+    encode_mark,
+)
 
 SQL = statements("transfer")
 ADD = ENQUEUE["add_any"]
@@ -25,25 +35,25 @@ STEP = 128  # rows between two turns of the loop
 # --- the mark
 
 
-def read_mark(db: sqlite3.Connection) -> Mark | None:
+def read_mark(db: sqlite3.Connection) -> MoveState | None:
     found = db.execute(DESK["mark"]).fetchone()
     return None if found is None else decode_mark(found[0])
 
 
-def set_mark(desk: Desk, mark: Mark) -> Generator[None, None, None]:
-    _write_mark(desk, mark)
+def set_mark(unit: UnitOfWork, mark: MoveState) -> Generator[None, None, None]:
+    _write_mark(unit, mark)
     if mark.role not in SHUT:
-        for (key,) in desk.ex(DESK["parked_keys"]).fetchall():
-            desk.call_in_for(key)
+        for (key,) in unit.ex(DESK["parked_keys"]).fetchall():
+            unit.call_in_for(key)
             yield
-        desk.topics.add("queue:*")
-    desk.sync()
+        unit.topics.add("queue:*")
+    unit.sync()
 
 
-def _write_mark(desk: Desk, mark: Mark) -> None:
-    found = desk.ex(DESK["mark"]).fetchone()
+def _write_mark(unit: UnitOfWork, mark: MoveState) -> None:
+    found = unit.ex(DESK["mark"]).fetchone()
     check_replaces(None if found is None else decode_mark(found[0]), mark, "this SQLite file")
-    desk.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
+    unit.ex(SQL["set_mark"], (encode_mark(mark).decode(),))
 
 
 # --- leaving
@@ -68,7 +78,7 @@ def jobs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Carried]:
     ]
 
 
-def first(db: sqlite3.Connection) -> Load:
+def first(db: sqlite3.Connection) -> Chunk:
     """The rules, and what rates remember."""
     rules = tuple(limits.read(db.execute(limits.SQL["all_facts"])).values())
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
@@ -76,53 +86,53 @@ def first(db: sqlite3.Connection) -> Load:
         starts[key].append((at, cost))
     buckets = {key: (tokens, at) for key, tokens, at in db.execute(SQL["all_buckets"])}
     rates = tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
-    return Load((), rules, rates)
+    return Chunk((), rules, rates)
 
 
 # --- arriving
 
 
-def load(desk: Desk, given: Load, mark: Mark) -> Generator[None, None, None]:
-    _write_mark(desk, mark)
-    desk = desk.quiet()
-    limits.write(desk, given.rules)
+def load(unit: UnitOfWork, given: Chunk, mark: MoveState) -> Generator[None, None, None]:
+    _write_mark(unit, mark)
+    unit = unit.quiet()
+    limits.write(unit, given.rules)
     for rate in given.rates:
-        desk.many(DESK["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
+        unit.many(DESK["set_start"], [(rate.key, at, cost) for at, cost in rate.starts])
         if rate.tokens is not None:
-            desk.ex(DESK["set_bucket"], (rate.key, rate.tokens, rate.at))
-    known = {id for id, _ in desk.ex(ENQUEUE["states"], (text([each.record.job.id for each in given.jobs]),))}
+            unit.ex(DESK["set_bucket"], (rate.key, rate.tokens, rate.at))
+    known = {id for id, _ in unit.ex(ENQUEUE["states"], (text([each.record.job.id for each in given.jobs]),))}
     fresh = [each for each in given.jobs if each.record.job.id not in known]
-    top = desk.ex(ENQUEUE["top"]).fetchone()[0]
+    top = unit.ex(ENQUEUE["top"]).fetchone()[0]
     for at in range(0, len(fresh), STEP):
         if at:
             yield
-        top = _store(desk, fresh[at : at + STEP], top)
+        top = _store(unit, fresh[at : at + STEP], top)
 
 
-def _store(desk: Desk, fresh: Sequence[Carried], top: int) -> int:
+def _store(unit: UnitOfWork, fresh: Sequence[Carried], top: int) -> int:
     ids = [each.record.job.id for each in fresh]
-    waited = {up for (up,) in desk.ex(ENQUEUE["waited_for"], (text(ids),))}
+    waited = {up for (up,) in unit.ex(ENQUEUE["waited_for"], (text(ids),))}
     for each in fresh:
         row, job = each.record, each.record.job
         top += 1
         flags = flags_of(job) | (DOWN if job.id in waited else 0) | (AFTER if each.edges else 0)
-        desk.ex(ADD, inserted(row, top, flags, job.key if each.holds_key else None))
-        desk.ex(ENQUEUE["add_body"], (top, encode(job)))
+        unit.ex(ADD, inserted(row, top, flags, job.key if each.holds_key else None))
+        unit.ex(ENQUEUE["add_body"], (top, encode(job)))
         if job.labels:
-            desk.many(ENQUEUE["add_label"], [(label, top) for label in job.labels])
-        desk.add(row, top, flags)
+            unit.many(ENQUEUE["add_label"], [(label, top) for label in job.labels])
+        unit.add(row, top, flags)
         if row.memo:
-            desk.remember(job.id, row.memo)
-        desk.put(row)
+            unit.remember(job.id, row.memo)
+        unit.put(row)
         if each.behind is not None:
-            desk.ex(DESK["set_behind"], (job.id, each.behind))
-    desk.sync()
+            unit.ex(DESK["set_behind"], (job.id, each.behind))
+    unit.sync()
     edges = [
         (up.up, each.record.job.id, up.version, up.open, up.soft, not up.soft and up.up in each.record.after)
         for each in fresh
         for up in each.edges
     ]
-    desk.many(SQL["add_edge"], edges)
-    desk.ex(DESK["mark_down"], (text(list({edge[0] for edge in edges})),))
-    desk.forget_all()
+    unit.many(SQL["add_edge"], edges)
+    unit.ex(DESK["mark_down"], (text(list({edge[0] for edge in edges})),))
+    unit.forget_all()
     return top

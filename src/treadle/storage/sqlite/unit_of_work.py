@@ -17,8 +17,8 @@ from treadle.core.model import Limit, NewJob, Record, State
 from treadle.storage.admission import Admission, Asker, Usage, opens_at, rule_for
 from treadle.storage.row_rules import costs, first_moment, named_costs, rank, turn
 from treadle.storage.sqlite import rows as columns
-from treadle.storage.sqlite.bulk_read import Wide
-from treadle.storage.sqlite.recent_leases import Leases
+from treadle.storage.sqlite.bulk_read import BulkRead
+from treadle.storage.sqlite.recent_leases import RecentLeases
 from treadle.storage.sqlite.rows import (
     AFTER,
     DOWN,
@@ -34,24 +34,26 @@ from treadle.storage.sqlite.rows import (
     text,
 )
 from treadle.storage.sqlite.statements import load
-from treadle.storage.transfer import SHUT, Mark, decode_mark, refusal
+from treadle.storage.transfer import SHUT, MoveState, decode_mark, refusal
 
 SQL = load("unit_of_work")
-BY_ID = Wide(f"SELECT {FULL} FROM job j CROSS JOIN body b ON b.seq = j.seq WHERE j.id = ?")
+BY_ID = BulkRead(f"SELECT {FULL} FROM job j CROSS JOIN body b ON b.seq = j.seq WHERE j.id = ?")
 BY_IDS, BY_SEQS = (
-    Wide(
+    BulkRead(
         f"SELECT {FULL} FROM json_each(?) e CROSS JOIN job j ON j.{column} = e.value CROSS JOIN body b ON b.seq = j.seq"
     )
     for column in ("id", "seq")
 )
 
 
-class Desk:
+class UnitOfWork:
     """One call's view of the database. Never outlives its transaction."""
 
-    def __init__(self, db: sqlite3.Connection, now: float, topics: set[str], leases: Leases | None = None) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, now: float, topics: set[str], leases: RecentLeases | None = None
+    ) -> None:
         self._db = db
-        self.leases = Leases() if leases is None else leases
+        self.leases = RecentLeases() if leases is None else leases
         self.ex: Callable[..., sqlite3.Cursor] = db.execute
         self.many: Callable[..., sqlite3.Cursor] = db.executemany
         self.now, self.topics = now, topics
@@ -64,23 +66,23 @@ class Desk:
         self._dirty: set[str] = set()
         self._rules: dict[str, Limit] | None = None
         self._rates: dict[str, Usage] = {}
-        self._move: Mark | None = None
+        self._move: MoveState | None = None
         self._looked = False  # what is known of a move: one look a call, 1.5 us
 
-    def again(self) -> Desk:
+    def again(self) -> UnitOfWork:
         """An empty one in the same transaction, once this one is synced."""
-        desk = Desk(self._db, self.now, self.topics, self.leases)
-        desk._rules, desk._looked, desk._move = self._rules, self._looked, self._move
-        return desk
+        unit = UnitOfWork(self._db, self.now, self.topics, self.leases)
+        unit._rules, unit._looked, unit._move = self._rules, self._looked, self._move
+        return unit
 
-    def quiet(self) -> Desk:
+    def quiet(self) -> UnitOfWork:
         """The same, and nobody is told of what it changes."""
-        return Desk(self._db, self.now, set())
+        return UnitOfWork(self._db, self.now, set())
 
-    def rows(self, statement: Wide, values: Sequence[object]) -> list[Any]:
+    def rows(self, statement: BulkRead, values: Sequence[object]) -> list[Any]:
         return statement.rows(self._db, values)
 
-    def shut(self, *but: str) -> Mark | None:
+    def shut(self, *but: str) -> MoveState | None:
         """The mark of a move that keeps a verb from doing what it always does; but under these roles it does."""
         if not self._looked:
             found = self.ex(SQL["mark"]).fetchone()
@@ -315,7 +317,7 @@ class Desk:
             return []
         return [key for key, _ in costs(row.job) if (rule := rule_for(self.rules, key)) and rule.hold == "ended"]
 
-    def call_in(self, row: Record) -> None:
+    def unblock(self, row: Record) -> None:
         """A slot this row had may be free, or it was let back in line and went away: let others back instead."""
         for key, _ in row.job.limits:
             self.call_in_for(key)

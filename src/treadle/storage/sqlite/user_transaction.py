@@ -23,12 +23,12 @@ from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import WAIT
 from treadle.storage.sqlite.migrate import check, known
 from treadle.storage.sqlite.settle import settle
-from treadle.storage.sqlite.unit_of_work import Desk
+from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.user_session import SqliteSession, session_of
 from treadle.storage.value_checks import check_jobs, guarded_settle
 
 T = TypeVar("T")
-Steps = Callable[[Desk], Generator[Any, Any, T]]
+Steps = Callable[[UnitOfWork], Generator[Any, Any, T]]
 PAUSE = 0.002  # s between two tries to get the write lock
 MAKE = "run `treadle migrate`, or open the app, before the first transaction"
 
@@ -70,7 +70,7 @@ class Known:
         self.is_made = True
 
 
-class Within:
+class UserTransaction:
     """`given` is what the user handed in; looked at anew by each call, for it may have ended meanwhile."""
 
     def __init__(self, given: Any, file: Known, now: clock.Clock, topics: set[str] | None = None) -> None:
@@ -79,11 +79,11 @@ class Within:
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
         check_jobs(jobs)
-        return await self._do(lambda desk: enqueue(desk, jobs)) if jobs else []
+        return await self._do(lambda unit: enqueue(unit, jobs)) if jobs else []
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        return await self._do(lambda desk: settle(desk, outcomes)) if outcomes else []
+        return await self._do(lambda unit: settle(unit, outcomes)) if outcomes else []
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         raw = await self._connection()
@@ -99,7 +99,7 @@ class Within:
         try:
             with _texts(raw):
                 self._file.check(raw)
-                answer = _walk(steps(Desk(Plain(raw), self._now(), self._topics)))  # type: ignore[arg-type]
+                answer = _walk(steps(UnitOfWork(Plain(raw), self._now(), self._topics)))  # type: ignore[arg-type]
         except BaseException as error:
             if raw.in_transaction:  # SQLite ends it by itself when the disk is full
                 raw.execute("ROLLBACK" if began else "ROLLBACK TO treadle")

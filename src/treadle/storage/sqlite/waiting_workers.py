@@ -24,7 +24,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _claim = msgspec.msgpack.Decoder(Claim).decode
 
 
-class Ask(Struct, frozen=True, array_like=True):
+class WaitingWorker(Struct, frozen=True, array_like=True):
     """One worker's, under its last ticket, until `until`. `words`: its claim as msgpack, read if its queue fits."""
 
     address: str
@@ -44,16 +44,16 @@ class Ask(Struct, frozen=True, array_like=True):
         return asked if named and job.id not in asked.holds else None
 
 
-_decode = msgspec.msgpack.Decoder(list[Ask]).decode
+_decode = msgspec.msgpack.Decoder(list[WaitingWorker]).decode
 
 
-class Asks:
+class WaitingWorkers:
     """Each method is one step of who holds the lock. Who asked last stands last."""
 
     def __init__(self, lock: LockFile) -> None:
         self._lock = lock
 
-    def all(self) -> list[Ask]:
+    def all(self) -> list[WaitingWorker]:
         """What is noted. A note cut short by a kill, or that is none, says nothing."""
         head = self._lock.note(HEAD)
         size, sum = int.from_bytes(head[:4]), int.from_bytes(head[4:])
@@ -73,11 +73,11 @@ class Asks:
         if len(kept) < len(asks):
             self.keep(kept)
 
-    def add(self, new: Ask, now: float) -> None:
+    def add(self, new: WaitingWorker, now: float) -> None:
         """In the place of any other at its address; those that are over go."""
         self.keep([*(ask for ask in self.all() if ask.until > now and ask.address != new.address), new])
 
-    def keep(self, asks: Sequence[Ask]) -> None:
+    def keep(self, asks: Sequence[WaitingWorker]) -> None:
         """These and no others."""
         words = _encode(asks) if asks else b""
         while len(words) > MOST:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from treadle.core.model import Limit, Record
 from treadle.errors import MoveFailed, StorageMoved, StorageUnavailable
 from treadle.storage.contract import Fused, Movable, Storage
-from treadle.storage.transfer import Carried, Mark, Role, digest, handed_over
+from treadle.storage.transfer import Carried, MoveState, Role, digest, handed_over
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
     READY,
@@ -49,8 +49,8 @@ def movable(storage: Storage) -> Movable:
     return storage
 
 
-def mark(role: Role, **more: Any) -> Mark:
-    return Mark(role=role, other="sqlite:///elsewhere.db", move="m1", **more)
+def mark(role: Role, **more: Any) -> MoveState:
+    return MoveState(role=role, other="sqlite:///elsewhere.db", move="m1", **more)
 
 
 async def everything(storage: Storage, step: int = 3) -> list[Carried]:

@@ -22,7 +22,7 @@ from treadle.core.model import (
 )
 from treadle.errors import BadOption, TooLarge
 from treadle.storage.contract import Fused, Movable, Storage
-from treadle.storage.transfer import Carried, Load, Mark
+from treadle.storage.transfer import Carried, Chunk, MoveState
 from treadle.testing.conformance.kit import (
     READY,
     RUNNING,
@@ -204,8 +204,8 @@ async def test_law08_a_stored_cost_below_one_counts_as_one(storage: Storage) -> 
         Carried(record=Record(job=debt, version=1, state=READY, place=float(n), joined_at=float(n)))
         for n, debt in enumerate(debts)
     ]
-    await storage.load(Load(tuple(rows)), Mark(role="filling", other="sqlite:///elsewhere.db", move="m1"))
-    await storage.set_mark(Mark(role="arrived", other="sqlite:///elsewhere.db", move="m1"))
+    await storage.load(Chunk(tuple(rows)), MoveState(role="filling", other="sqlite:///elsewhere.db", move="m1"))
+    await storage.set_mark(MoveState(role="arrived", other="sqlite:///elsewhere.db", move="m1"))
     await storage.set_limits([Limit("a", slots=2)])
     await storage.enqueue([job(f"j{n}", limits=(("a", 1),)) for n in range(6)])
     found = (await storage.claim(ask(9))).records

@@ -22,7 +22,7 @@ from treadle.producer.client import Batcher
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.worker.executors.threads import Answer, outcome
-from treadle.worker.inline import Inline
+from treadle.worker.inline import InlineWorker
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -89,7 +89,7 @@ def borrowed(
             "_clock": clock,
             "chance": chance.random,
             "_by_default": False,
-            "_inline": Inline(app),
+            "_inline": InlineWorker(app),
         }.items():
             change(app, name, value)
         change(app, "_life", app._new_life(network))

@@ -18,7 +18,7 @@ from treadle.durable.steps import IN_BATCH
 from treadle.execution.context import Context, enter_batch
 from treadle.execution.runner import Threads, in_thread
 from treadle.tasks.batch import BatchTask, answers
-from treadle.worker.state import Slots
+from treadle.worker.state import WorkerState
 
 Answer = tuple[Any, BaseException | None]
 
@@ -32,7 +32,7 @@ class Seat:
         self.context, self.item, self.future = context, item, future
 
 
-class Gathering:
+class BatchGathering:
     """Items for one call of a batch task."""
 
     __slots__ = ("begun", "call", "left", "seats", "since", "task", "timer")
@@ -54,14 +54,14 @@ class Batches:
 
     def __init__(
         self,
-        slots: Slots,
+        slots: WorkerState,
         threads: Callable[[], Threads],
         patient: bool = True,
         waits_for: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._slots, self._threads, self._patient, self._waits_for = slots, threads, patient, waits_for
         self._loop = slots.loop
-        self._open: dict[tuple[str, Hashable], Gathering] = {}
+        self._open: dict[tuple[str, Hashable], BatchGathering] = {}
 
     def room(self, task: BatchTask[Any, Any]) -> int:
         """How many more items may wait here: as many as one call takes, whatever their keys."""
@@ -129,23 +129,23 @@ class Batches:
             raise error
         return value
 
-    def _new(self, key: tuple[str, Hashable], task: BatchTask[Any, Any]) -> Gathering:
-        gathering = self._open[key] = Gathering(task, self._loop.time())
+    def _new(self, key: tuple[str, Hashable], task: BatchTask[Any, Any]) -> BatchGathering:
+        gathering = self._open[key] = BatchGathering(task, self._loop.time())
         gathering.timer = self._loop.call_later(task.max_wait, self._begin, key, gathering)
         self._waits_for(task.max_wait)
         return gathering
 
-    def _leave(self, key: tuple[str, Hashable], gathering: Gathering, seat: Seat) -> None:
+    def _leave(self, key: tuple[str, Hashable], gathering: BatchGathering, seat: Seat) -> None:
         gathering.seats.remove(seat)
         if not gathering.seats:
             self._close(key, gathering)
 
-    def _close(self, key: tuple[str, Hashable], gathering: Gathering) -> None:
+    def _close(self, key: tuple[str, Hashable], gathering: BatchGathering) -> None:
         del self._open[key]
         if gathering.timer is not None:
             gathering.timer.cancel()
 
-    def _begin(self, key: tuple[str, Hashable], gathering: Gathering) -> None:
+    def _begin(self, key: tuple[str, Hashable], gathering: BatchGathering) -> None:
         self._close(key, gathering)
         # More may begin than there are slots, by one for each key: else items of ours would wait behind long jobs.
         self._slots.free -= 1
@@ -153,7 +153,7 @@ class Batches:
         context = self._slots.own_context()
         gathering.call = started(self._call(gathering), loop=self._loop, context=context)
 
-    async def _call(self, gathering: Gathering) -> None:
+    async def _call(self, gathering: BatchGathering) -> None:
         task, seats = gathering.task, gathering.seats
         gathering.begun = True
         enter_batch(tuple(seat.context for seat in seats))

@@ -33,7 +33,7 @@ from treadle.errors import BadArgument, BadResult, BadTask, TooLarge
 from treadle.execution.context import Context, enter
 from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer
-from treadle.serialization.call_codec import Signature
+from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.task import Task
 from treadle.worker.executors.django import close_old_connections
 from treadle.workflow.continuation import encode_next, next_of
@@ -200,16 +200,16 @@ class Places:
 
     def __init__(self, main: str | None, package: str | None) -> None:
         self._main, self._package = main, package
-        self._known: dict[tuple[str, str, str], tuple[Signature, Any]] = {}
+        self._known: dict[tuple[str, str, str], tuple[CallCodec, Any]] = {}
 
-    def find(self, ask: Ask) -> tuple[Signature, Any]:
+    def find(self, ask: Ask) -> tuple[CallCodec, Any]:
         """The function asked for and how its arguments are read. Raises BadTask, or what importing it raises."""
         key = ask.module, ask.qualname, ask.name
         if key not in self._known:
             self._known[key] = self._look(ask)
         return self._known[key]
 
-    def _look(self, ask: Ask) -> tuple[Signature, Any]:
+    def _look(self, ask: Ask) -> tuple[CallCodec, Any]:
         module = self._script() if ask.module in MAINS else importlib.import_module(ask.module)
         found: Any = module
         for part in ask.qualname.split("."):
@@ -225,7 +225,7 @@ class Places:
                 f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so its codec is not known in the process; "
                 "make it a task in the module that defines it"
             )
-        return Signature(ask.name, found), found
+        return CallCodec(ask.name, found), found
 
     def _script(self) -> types.ModuleType:
         """The parent's script under another name, so that what it does as `__main__` does not happen again."""

@@ -10,7 +10,7 @@ from typing import Any
 from treadle.worker.executors.threads import Runs, Threads
 
 
-class Pools:
+class Executors:
     """Both of them may be asked for again after `close`."""
 
     def __init__(self, name: str, size: int) -> None:

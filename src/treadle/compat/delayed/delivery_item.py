@@ -17,7 +17,7 @@ class DeliveryFailed(TreadleError):
     """The other side did not take the job: a counted failure, tried again with back-off."""
 
 
-class Parcel(NamedTuple):
+class DeliveryItem(NamedTuple):
     """The job that is delivered now. The sender chose its body only: a shell may compute with the rest."""
 
     name: str  # 26 characters, or an id of the sender's: all but letters, digits, `.`, `_`, `-` and `~` percent-coded
@@ -27,12 +27,12 @@ class Parcel(NamedTuple):
     is_text: bool
 
 
-def parcel(payload: Any) -> Parcel:
+def delivery_item(payload: Any) -> DeliveryItem:
     """From within the run of a delayed job. A text is delivered as that text, anything else as JSON."""
     here, is_text = current(), isinstance(payload, str)
     body = payload.encode() if is_text else msgspec.json.encode(payload)
     due = _seconds(here.headers.get("dueTime"), here.record.joined_at or here.record.created_at)
-    return Parcel(quote(name_of(here.id), safe=""), due, str(here.attempt), body, is_text)
+    return DeliveryItem(quote(name_of(here.id), safe=""), due, str(here.attempt), body, is_text)
 
 
 def _seconds(asked: str | None, otherwise: float) -> str:
