@@ -52,13 +52,13 @@ def refuse(what: str) -> NoReturn:
 
 
 def _called() -> str:
-    """The method of the app that was called: the outermost frame in `operate`. Frames of coroutines that are awaited
-    stand on the stack."""
+    """The method of the app that was called: the outermost frame of such a module. Frames of awaited coroutines are
+    on the stack."""
     frame: FrameType | None = sys._getframe(2)
     name = "a write to the storage"
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("treadle.admin.") and not frame.f_code.co_name.startswith("_"):
+        if module.startswith(("treadle.admin.", "treadle.scheduling.")) and not frame.f_code.co_name.startswith("_"):
             name = f"app.{module.rpartition('.')[2]}.{frame.f_code.co_name}"
         frame = frame.f_back
     return name
