@@ -19,8 +19,9 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.testing.faults import Fault, Faulty, Script, before, bursts, held, lost, twice
+from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.state import RunningJob, WorkerState
-from treadle.worker.upkeep import Upkeep
 
 AT_ONCE = Retry(base=0.001, max=0.001)
 LEASE = 0.03  # s; a heartbeat every 10 ms, and no lease ever runs out by itself under a clock moved by hand
@@ -141,8 +142,8 @@ async def test_one_call_goes_wrong(
         [patient] = await it.sent(it.patient.job(99))
         rows = [await job.ended() for job in jobs]
         assert await patient.result() == 198
-        assert worker._state is not None
-        assert [task for task in (*worker._state.loops, *worker._state.beside) if task.done()] == []
+        assert worker._session is not None
+        assert [task for task in (*worker._session.loops, *worker._session.beside) if task.done()] == []
     it.right(rows)
     assert it.runs[99] == 1
     assert len(it.storage.faults) == 1
@@ -266,7 +267,8 @@ async def test_an_older_run_of_a_job_does_not_cost_the_newer_one_its_lease(inner
             if claimed.version == 1:
                 await inner.settle([Outcome(id="x", version=1, state=State.READY)])
         assert claimed.version == newer.record.version
-        await Upkeep(slots, inner, it.app.emitter, ["default"], 30.0).beat_once()
+        lost = LostReporter(inner, it.app.emitter, "w")
+        await Heartbeat(slots, inner, lost, ["default"], 30.0).once()
     assert newer.context.why is None
 
 

@@ -34,10 +34,10 @@ from treadle.testing import HandClock, drain
 
 async def told_to_stop(worker: Worker, job: Any) -> None:
     """Its run here was cut short, or is over already."""
-    state = worker._state
-    assert state is not None
+    session = worker._session
+    assert session is not None
     async with asyncio.timeout(30):
-        while (run := state.slots.running.get(job.id)) is not None and not run.cut:  # noqa: ASYNC110
+        while (run := session.state.running.get(job.id)) is not None and not run.cut:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 

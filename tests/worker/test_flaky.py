@@ -105,7 +105,7 @@ async def test_an_outcome_that_a_locked_row_holds_up_is_settled_again_and_the_jo
 
 
 async def test_an_outcome_that_is_held_up_for_too_long_is_left_to_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.worker.dispatcher.LOCKED", 0.0)
+    monkeypatch.setattr("treadle.worker.settler.LOCKED", 0.0)
     spy = InTheWay(MemoryStorage())
     spy.left = 2
     app, ran = App(storage=spy, random=lambda: 0.0), []

@@ -210,7 +210,7 @@ async def test_only_the_leader_claims_schedules(app: App, clock: HandClock) -> N
     other = Candidate(app.storage, "other", "leader", LeaderDuties(("treadle.schedule", "treadle.schedule:job")))
     assert await looked(other) == [True]
     async with work(app, role="follower") as follower:
-        state = follower._state
+        state = follower._session
         assert state is not None
         async with asyncio.timeout(30):
             while state.election._leaders is None:  # noqa: ASYNC110
@@ -234,16 +234,16 @@ async def test_only_the_leader_prunes(app: App, clock: HandClock, monkeypatch: p
     other = Candidate(app.storage, "other", "leader")
     await looked(other)
     async with work(app, role="follower") as follower:
-        state = follower._state
+        state = follower._session
         assert state is not None
         pruned: list[int] = []
-        inner = state.upkeep._storage.prune
+        inner = state.storage.prune
 
         async def prune(limit: int) -> int:
             pruned.append(limit)
             return await inner(limit)
 
-        monkeypatch.setattr(state.upkeep._storage, "prune", prune)
+        monkeypatch.setattr(state.storage, "prune", prune)
         for _ in range(20):
             await asyncio.sleep(0.005)
         assert not pruned

@@ -625,8 +625,8 @@ async def test_a_storage_that_is_away_for_a_while_ends_nothing(
         await gate.began.get()
         spy.away[verb] = 5
         if verb == "heartbeat":
-            assert worker._state is not None
-            worker._state.slots.beat_now.set()
+            assert worker._session is not None
+            worker._session.state.beat_now.set()
         gate.go.set()
         assert await first.result(timeout=30) == 1
         second = await gate.task.enqueue(2)

@@ -27,6 +27,7 @@ from treadle.policy import judge
 from treadle.policy.retry import Abort, Defer, Retry, RetryNow
 from treadle.serialization.call_codec import MISSING
 from treadle.tasks.batch import BatchTask
+from treadle.tasks.options import Sizes
 from treadle.tasks.task import Task
 from treadle.workflow.continuation import Next, next_of
 from treadle.workflow.plan import concluded, continued
@@ -83,26 +84,41 @@ class Batches(Protocol):
     async def join(self, task: BatchTask[Any, Any], context: Context, item: Any) -> Any: ...
 
 
+class Pools(Protocol):
+    """Where functions run that are not async; each is made when the first job needs it."""
+
+    def threads(self) -> Threads: ...
+    def processes(self) -> Processes: ...
+
+
+class RunnerHost(Protocol):
+    """What a runner needs of its app."""
+
+    layers: list[middleware.Middleware]
+    on_error: judge.OnError | None
+    sizes: Sizes
+
+    @property
+    def client(self) -> Sender: ...
+    def chance(self) -> float: ...
+    def now(self) -> float: ...
+
+
 class Runner:
     """How this worker runs jobs. One for all of them; what belongs to one job is in its Context."""
 
     def __init__(
-        self,
-        layers: Sequence[middleware.Middleware],
-        on_error: judge.OnError | None,
-        chance: Callable[[], float],
-        now: Callable[[], float],
-        result_limit: int,
-        threads: Callable[[], Threads],
-        processes: Callable[[], Processes],
-        batches: Batches,
-        sender: Sender,
-        troubles: dict[Context, BaseException | None],
+        self, app: RunnerHost, pools: Pools, batches: Batches, troubles: dict[Context, BaseException | None]
     ) -> None:
-        self._layers = middleware.overrides(layers, "run")
-        self._sending, self._sender = middleware.overrides(layers, "enqueue"), sender
-        self._on_error, self._chance, self._now, self._result_limit = on_error, chance, now, result_limit
-        self._threads, self._processes, self._batches = threads, processes, batches
+        self._layers = middleware.overrides(app.layers, "run")
+        self._sending, self._sender = middleware.overrides(app.layers, "enqueue"), app.client
+        self._on_error, self._chance, self._now, self._result_limit = (
+            app.on_error,
+            app.chance,
+            app.now,
+            app.sizes.result,
+        )
+        self._threads, self._processes, self._batches = pools.threads, pools.processes, batches
         self._troubles = troubles  # for the log: the runs that did not succeed, and what they raised
 
     async def run_own(self, task: OwnTask, context: Context, rules: judge.Rules) -> Outcome:

@@ -20,7 +20,7 @@ from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
 from treadle.worker import Worker
 from treadle.worker.executors.threads import Runs
-from treadle.worker.session import WorkerHost
+from treadle.worker.parts import WorkerHost
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -81,8 +81,8 @@ async def drain(
             watched.attend(worker)
             async with worker:
                 await watched.rested.wait()
-                if watched.away is not None and worker._state is not None:
-                    worker._state.hurry.set()  # it would wait for the storage for its whole grace
+                if watched.away is not None and worker._session is not None:
+                    worker._session.hurry.set()  # it would wait for the storage for its whole grace
             if watched.away is not None:
                 watched.away.add_note(AWAY)
                 raise watched.away
@@ -265,5 +265,5 @@ class _Watched:
     def _quiet(self) -> bool:
         """Whether no job runs, none is to be settled, and no other claim may still bring one: the last one decides."""
         worker = self._worker
-        waiting = worker is not None and worker._state is not None and worker._state.slots.outcomes
+        waiting = worker is not None and worker._session is not None and worker._session.state.outcomes
         return not (self._claiming or self._unsettled or waiting or (worker is not None and worker.running))

@@ -36,23 +36,23 @@ class BacklogMonitor:
         tell: Callable[[Backlog], Any],
         after: float,
         again: float | None,
-        slots: WorkerState,
+        state: WorkerState,
         storage: Storage,
         queues: Collection[str],
         answered: Callable[[str], None] = lambda loop: None,
     ) -> None:
         self._answered = answered
         self._tell, self._after, self._again = tell, after, again
-        self._slots, self._storage, self._queues = slots, storage, frozenset(queues)
+        self._state, self._storage, self._queues = state, storage, frozenset(queues)
         self._told_at: float | None = None
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(min(self._after / 4, 1.0))
-            await self.look(self._slots.loop.time())
+            await self.look(self._state.loop.time())
 
     async def look(self, now: float) -> None:
-        since = self._slots.behind_since
+        since = self._state.behind_since
         if since is None:
             self._told_at = None
             self._answered("backlog")  # nothing is asked any more
@@ -64,11 +64,11 @@ class BacklogMonitor:
         self._answered("backlog")
         line = sum(count.in_line for count in counts if count.queue in self._queues)
         if not line:
-            self._slots.behind_since = None  # all slots are busy, and that is all
+            self._state.behind_since = None  # all slots are busy, and that is all
             return
         self._told_at = now
         await self._say(
-            Backlog(worker=self._slots.name, seconds=now - since, running=len(self._slots.running), in_line=line)
+            Backlog(worker=self._state.name, seconds=now - since, running=len(self._state.running), in_line=line)
         )
 
     async def _say(self, backlog: Backlog) -> None:

@@ -11,13 +11,11 @@ from typing import Any
 from treadle.core import defaults
 from treadle.core.model import Claim
 from treadle.errors import BadOption
-from treadle.execution.runner import AnyTask, OwnTask
 from treadle.tasks.batch import BatchTask
 from treadle.tasks.options import name_of
-from treadle.worker.executors.batches import Batches
 from treadle.worker.handoff import HandOff
 from treadle.worker.leader import LeaderElection
-from treadle.worker.state import WorkerState
+from treadle.worker.parts import WorkerParts
 
 Rooms = dict[str, tuple[int | None, float | None]]
 """How many jobs of each task, and their lease in seconds; None: as many as there are slots, and the worker's."""
@@ -28,20 +26,16 @@ class ClaimBuilder:
 
     def __init__(
         self,
-        tasks: Mapping[str, AnyTask],
-        own: Mapping[str, OwnTask],
+        parts: WorkerParts,
         queues: dict[str, int],
-        lease: float,
-        slots: WorkerState,
-        batches: Batches,
         election: LeaderElection,
         claimable: Callable[[], Rooms],
-        hand: HandOff,
+        handoff: HandOff,
         tends: bool,
     ) -> None:
-        self._hand = hand
-        self._all, self._owned, self._election, self._claimable = tasks, own, election, claimable
-        self._lease, self._slots, self._batches, self._turn = lease, slots, batches, 0
+        self._handoff = handoff
+        self._all, self._owned, self._election, self._claimable = parts.app.tasks, parts.app.own, election, claimable
+        self._lease, self._state, self._batches, self._turn = parts.config.lease, parts.state, parts.batches, 0
         self._gathered: list[BatchTask[Any, Any]] = []
         self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.OWN_QUEUE]
         self._total = sum(weight for _, weight in self._queues)
@@ -51,7 +45,7 @@ class ClaimBuilder:
         self._always = defaults.OWN_QUEUE in queues
 
     def __call__(self, room: int, dispatcher: int, ticket: str) -> Claim:
-        now = self._slots.loop.time()
+        now = self._state.loop.time()
         known_now = len(self._all) + len(self._owned), self._election.turn
         if self._known != known_now:
             self._tasks, self._known = self._claimable(), known_now
@@ -63,19 +57,18 @@ class ClaimBuilder:
             queues = tuple([(name, max(1, room * weight // self._total)) for name, weight in order])
         else:
             queues = tuple([(name, room) for name, _ in self._queues])
-        slots = self._slots  # our own is one more line to look at: not each time while jobs flow
-        if self._always or slots.own or not slots.flowing or slots.behind_since is None or now >= self._own_at:
-            queues, self._own_at, slots.own = self._own + queues, now + defaults.OWN_EVERY, False
+        state = self._state  # our own is one more line to look at: not each time while jobs flow
+        if self._always or state.own or not state.flowing or state.behind_since is None or now >= self._own_at:
+            queues, self._own_at, state.own = self._own + queues, now + defaults.OWN_EVERY, False
         # Nor what another pump is settling: were that answer lost, it would find its job gone.
-        holds = (*slots.running, *[run.record.job.id for run in slots.unsettled(but=dispatcher)])
+        holds = (*state.running, *[run.record.job.id for run in state.unsettled(but=dispatcher)])
         tasks = self._tasks
         if self._gathered:
             # By one pump only: two claims under way at once would each fill the room there is.
             room_of = self._batches.room if dispatcher == 0 else _none
             tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._gathered}
-        hand = (
-            None if dispatcher or self._gathered else self._hand.words
-        )  # the room of a batch changes while an ask stands
+        # The room of a batch changes while an ask stands, so then there is no hand-off.
+        hand = None if dispatcher or self._gathered else self._handoff.words
         return Claim(
             worker=ticket, queues=queues, tasks=tasks, limit=max(1, room), lease=self._lease, holds=holds, hand=hand
         )

@@ -9,20 +9,18 @@ import asyncio
 import contextvars
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from treadle.core.model import Hold, NewJob, Outcome, Record
 from treadle.durable.steps import DurableRun
 from treadle.errors import StorageError
 from treadle.execution.context import NotRunning
-from treadle.execution.runner import AnyTask, Threads, in_thread
+from treadle.execution.runner import Threads, in_thread
 from treadle.producer.client import Batcher
 from treadle.serialization.call_codec import Codec
-from treadle.storage.contract import Storage
-from treadle.tasks.options import Sizes
-from treadle.worker.outage import StorageOutage
-from treadle.worker.state import RunningJob, WorkerState
-from treadle.worker.upkeep import Upkeep
+from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.parts import WorkerParts
+from treadle.worker.state import RunningJob
 
 T = TypeVar("T")
 Fate = Literal["stored", "unsaved", "lost"]  # what became of the steps a run sent
@@ -32,28 +30,13 @@ SAVED_AT_ONCE = 256  # runs whose steps ride on one call: bounds its size
 PAUSE, LONGEST_PAUSE = 0.01, 1.0  # s before a step is sent again whose row another transaction has; doubled each time
 
 
-class Host(Protocol):
-    tasks: dict[str, AnyTask]
-    sizes: Sizes
-
-    def now(self) -> float: ...
-
-
 class WorkerDurableBackend:
     """One for all runs of a worker. Steps that end at the same time are stored in one call."""
 
-    def __init__(
-        self,
-        slots: WorkerState,
-        storage: Storage,
-        upkeep: Upkeep,
-        app: Host,
-        threads: Callable[[], Threads],
-        outage: StorageOutage,
-    ) -> None:
-        self._slots, self._storage, self._upkeep, self._app = slots, storage, upkeep, app
-        self._threads, self._outage = threads, outage
-        self.loop, self.sizes, self.now = slots.loop, app.sizes, app.now
+    def __init__(self, parts: WorkerParts, heartbeat: Heartbeat, threads: Callable[[], Threads]) -> None:
+        self._state, self._storage, self._outage, self._app = parts.state, parts.storage, parts.outage, parts.app
+        self._heartbeat, self._threads = heartbeat, threads
+        self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
     def codec(self, task: str) -> Codec | None:
@@ -65,7 +48,7 @@ class WorkerDurableBackend:
         worker's by now, ends here."""
         pause = PAUSE
         while True:
-            found = self._slots.running.get(run.record.job.id)
+            found = self._state.running.get(run.record.job.id)
             if found is None or found.context is not run:
                 raise NotRunning(f"job {run.record.job.id} has ended: what it left running takes no more steps")
             if found.cut:
@@ -81,16 +64,16 @@ class WorkerDurableBackend:
     async def _store_steps(self, runs: list[RunningJob]) -> Sequence[Fate]:
         by_lease: dict[float, dict[int, RunningJob]] = {}
         for run in runs:
-            by_lease.setdefault(self._upkeep.lease_of(run), {})[id(run)] = run  # two steps of a run are one hold
+            by_lease.setdefault(self._heartbeat.lease_of(run), {})[id(run)] = run  # two steps of a run are one hold
         fates: dict[int, Fate] = {}
         for lease, group in by_lease.items():
             holds = [_hold(run) for run in group.values()]
-            presence = self._upkeep.presence()
+            presence = self._heartbeat.presence()
             held = await self._answer(functools.partial(self._storage.heartbeat, presence, holds, lease))
             for (number, run), hold in zip(group.items(), holds, strict=True):
                 fates[number] = "lost" if hold.id in held.lost else "unsaved" if hold.id in held.unsaved else "stored"
                 if fates[number] == "lost" and not run.ended:
-                    self._upkeep.lose(run)
+                    self._heartbeat.lose(run)
                 if fates[number] == "stored" and run.context.durable is not None:
                     run.context.durable.memo.saved(hold.memo)
         return [fates[id(run)] for run in runs]

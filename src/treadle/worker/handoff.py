@@ -17,15 +17,21 @@ from treadle.worker.state import WorkerState
 class HandOff:
     """One claim after the other, of one pump: a ticket, and when nothing was found, an ask that stands under it.
 
-    storage  who may hand us something; None: nobody
+    start    runs the job that is handed over
+    storage  may hand jobs over; None: there is no hand-off
     wait     s an ask stands: less than a lease, so that none of what it holds back can be lost meanwhile
     """
 
-    def __init__(self, slots: WorkerState, storage: object = None, wait: float = 0.0) -> None:
-        self._slots = slots
+    def __init__(
+        self,
+        state: WorkerState,
+        start: Callable[[Sequence[Record]], None],
+        storage: object = None,
+        wait: float = 0.0,
+    ) -> None:
+        self._state, self._start = state, start
         self._post = storage.post(self._take) if isinstance(storage, Handing) else None
         self.words = None if self._post is None else (self._post.address, wait)  # for a claim
-        self.start: Callable[[Sequence[Record]], None] = lambda records: None
         self.stands = False  # one of the slots is kept for it
         self._ticket = ""  # of the claim under way, or of the ask that stands
         self._early: Record | None = None  # what came under it before the answer that nothing was found
@@ -35,9 +41,9 @@ class HandOff:
         self._early = None
         if self.stands:
             self.stands = False
-            self._slots.free += 1
+            self._state.free += 1
         else:
-            self._ticket = self._slots.ticket()
+            self._ticket = self._state.ticket()
         return self._ticket
 
     def withdrawal(self) -> Claim:
@@ -51,7 +57,7 @@ class HandOff:
         if not standing:
             self._ticket = ""  # what comes under it late has come with the answer
             return
-        self._slots.free -= 1
+        self._state.free -= 1
         self.stands = True
         early, self._early = self._early, None
         if early is not None:
@@ -67,6 +73,6 @@ class HandOff:
         if not self.stands:
             self._early = record
             return
-        self._ticket, self.stands, self._slots.flowing = "", False, True
-        self.start([record])
-        self._slots.wake.set()
+        self._ticket, self.stands, self._state.flowing = "", False, True
+        self._start([record])
+        self._state.wake.set()

@@ -14,7 +14,7 @@ from contextvars import Context
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
-from treadle.worker.session import WorkerHost
+from treadle.worker.parts import WorkerHost
 from treadle.worker.worker import Worker
 
 MOST = 64  # jobs at once; more wait for an ordinary worker

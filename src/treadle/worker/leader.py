@@ -7,6 +7,7 @@ next heartbeat that it was replaced, and what it did in between was fenced like 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -84,6 +85,13 @@ class LeaderElection:
         if self.tends():
             return list(tasks)
         return [] if self._leaders is None else [task for task in tasks if task not in self._leaders.redrives]
+
+    async def run(self, answered: Callable[[str], None]) -> None:
+        """Hold on to the lead, or wait for it."""
+        while True:
+            again = await self.look()
+            answered("lead")
+            await asyncio.sleep(again)
 
     async def look(self) -> float:
         """Hold on to the lead, or see whether it is to be had; answers in how many seconds to look again."""

@@ -70,7 +70,7 @@ class Redriver:
     def __init__(
         self,
         rule: Redrive,
-        slots: WorkerState,
+        state: WorkerState,
         storage: Storage,
         queues: Collection[str],
         tasks: Callable[[], Collection[str]],
@@ -78,7 +78,7 @@ class Redriver:
         answered: Callable[[str], None] = lambda loop: None,
     ) -> None:
         self._answered = answered
-        self._rule, self._slots, self._storage, self._now = rule, slots, storage, now
+        self._rule, self._state, self._storage, self._now = rule, state, storage, now
         self._queues, self._tasks = frozenset(queues), tasks
         # of the last page; where a token shows rows of some queues only, of each of them
         self._cursors: dict[str | None, str | None] = dict.fromkeys(self._queues if confined(storage) else [None])
@@ -87,7 +87,7 @@ class Redriver:
         assert isinstance(self._rule.every, float)
         while True:
             await asyncio.sleep(self._rule.every * random.uniform(0.5, 1.5))  # not all workers at once
-            if self._slots.watched and not self._slots.running:
+            if self._state.watched and not self._state.running:
                 await self.look()
             else:
                 self._answered("redrive")  # nothing is asked
@@ -103,7 +103,7 @@ class Redriver:
         self._answered("redrive")
         done = sum(answer.status == "applied" for answer in settled)
         if done:
-            log.info("worker %s: %d failed jobs get another round", self._slots.name, done)
+            log.info("worker %s: %d failed jobs get another round", self._state.name, done)
         return done
 
     async def _failed(self, queue: str | None, most: int) -> list[Record]:

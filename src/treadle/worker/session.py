@@ -7,86 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from treadle.core import defaults
 from treadle.core.events import Emitter, Event
-from treadle.core.job import Sender
-from treadle.core.model import Claim, Presence, Record
+from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
-from treadle.execution import middleware
-from treadle.execution.runner import AnyTask, OwnTask, Runner
-from treadle.policy.judge import OnError
-from treadle.policy.retry import Retry
+from treadle.execution.runner import Runner
 from treadle.policy.throttle import AIMD
-from treadle.storage.contract import DearTrips, OneByOne, Storage, confined
-from treadle.tasks.options import Sizes
-from treadle.tasks.reducers import Reducer
+from treadle.storage.contract import Storage, confined
 from treadle.worker import job_log
-from treadle.worker.backlog import Backlog, BacklogMonitor
+from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.claim_builder import ClaimBuilder, Rooms
-from treadle.worker.dispatcher import Dispatcher
+from treadle.worker.dispatcher import Dispatcher, dispatchers_for
 from treadle.worker.durable_backend import WorkerDurableBackend
+from treadle.worker.executor import Executor
 from treadle.worker.executors.batches import Batches
 from treadle.worker.executors.pools import Executors
 from treadle.worker.handoff import HandOff
-from treadle.worker.leader import LeaderDuties, LeaderElection, Role
+from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.leader import LeaderDuties, LeaderElection
+from treadle.worker.listener import Listener
+from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.outage import StorageOutage
-from treadle.worker.redrive import Redrive, Redriver
+from treadle.worker.parts import WorkerConfig, WorkerHost, WorkerParts
+from treadle.worker.pruner import Pruner
+from treadle.worker.redrive import Redriver
+from treadle.worker.settler import Settler
 from treadle.worker.state import Timers, WorkerState
-from treadle.worker.upkeep import Upkeep
+from treadle.worker.throttler import Throttler
 from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
 
 HURRY = 1.0  # seconds for each step of a stop that has no time left
 HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
-PUMPS = 2  # one trip under way while the other half runs: +50 % on a network storage
-
-
-class WorkerHost(Protocol):
-    """What a worker needs of its app."""
-
-    tasks: dict[str, AnyTask]
-    own: dict[str, OwnTask]
-    emitter: Emitter
-    layers: list[middleware.Middleware]
-    on_error: OnError | None
-    sizes: Sizes
-    reducers: dict[str, Reducer]
-
-    @property
-    def client(self) -> Sender: ...
-
-    async def open(self) -> Storage: ...
-    async def prepare(self) -> None: ...
-    async def prepare_again(self) -> bool: ...
-    async def release(self) -> None: ...
-    async def results(self, ids: Sequence[str]) -> list[Any]: ...
-    def chance(self) -> float: ...
-    def now(self) -> float: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerConfig:
-    """How a worker was asked to work, in seconds; the words are those of `Worker`."""
-
-    name: str
-    concurrency: int
-    lease: float
-    poll: float
-    recovery: Retry
-    role: Role | None
-    ordered: bool
-    accept: Callable[[Record], Any] | None
-    throttle: Callable[[], Awaitable[Any]] | None
-    on_backlog: Callable[[Backlog], Any] | None
-    backlog_after: float
-    backlog_every: float | None
-    redrive: Redrive | None
 
 
 def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None = None) -> None:
@@ -112,77 +69,42 @@ class WorkerSession:
         self.app, self.setup, self.queues, self.known = app, setup, queues, known
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
-        self.slots = WorkerState(setup.name, setup.concurrency)
+        self.state = WorkerState(setup.name, setup.concurrency)
         self.timers = Timers(self.loop)
-        self.batches = Batches(self.slots, pools.threads, patient, self.waits_for)
+        self.batches = Batches(self.state, pools.threads, patient, self.waits_for)
+        self.lost = LostReporter(storage, app.emitter, setup.name)
+        self.heartbeat = Heartbeat(
+            self.state, storage, self.lost, list(queues), setup.lease, self.tasks, self.batches.gathering
+        )
         self.election = LeaderElection(
-            setup.role, self.slots.ticket(), storage, self.presence, self.tended, self.changed
+            setup.role, self.state.ticket(), storage, self.heartbeat.presence, self.tended, self.changed
         )
-        self.hand = HandOff(self.slots, storage, min(setup.poll, setup.lease / 2))
         self.tends = not confined(storage)
-        asks = ClaimBuilder(
-            app.tasks,
-            app.own,
-            queues,
-            setup.lease,
-            self.slots,
-            self.batches,
-            self.election,
-            self.tasks,
-            self.hand,
-            self.tends,
+        parts = WorkerParts(
+            app=app,
+            config=setup,
+            storage=storage,
+            outage=outage,
+            state=self.state,
+            timers=self.timers,
+            batches=self.batches,
         )
-        runner = Runner(
-            app.layers,
-            app.on_error,
-            app.chance,
-            app.now,
-            app.sizes.result,
-            pools.threads,
-            pools.processes,
-            self.batches,
-            app.client,
-            self.slots.troubles,
+        settler = Settler(parts, self.lost)
+        self.executor = Executor(
+            parts,
+            Runner(app, pools, self.batches, self.state.troubles),
+            WorkflowFinisher(storage, app.tasks, app.reducers, app.sizes.result),
+            WorkerDurableBackend(parts, self.heartbeat, pools.threads),
+            settler,
         )
-        ender = WorkflowFinisher(storage, app.tasks, app.reducers, app.sizes.result)
-        dispatchers = 1 if setup.concurrency == 1 or setup.ordered or isinstance(storage, OneByOne) else PUMPS
-        spare = isinstance(storage, DearTrips) and setup.concurrency <= storage.one_trip_up_to
-        share = setup.concurrency if spare else -(-setup.concurrency // dispatchers)
-        self.upkeep = Upkeep(
-            self.slots,
-            storage,
-            app.emitter,
-            list(queues),
-            setup.lease,
-            self.tasks,
-            outage.answered,
-            self.batches.gathering,
-        )
-        home = WorkerDurableBackend(self.slots, storage, self.upkeep, app, pools.threads, outage)
+        start = self.executor.start_handed
+        self.handoff = HandOff(self.state, start, storage, min(setup.poll, setup.lease / 2))
+        build = ClaimBuilder(parts, queues, self.election, self.tasks, self.handoff, self.tends)
         self.dispatchers = [
             Dispatcher(
-                number,
-                share,
-                spare,
-                HandOff(self.slots) if number else self.hand,
-                self.slots,
-                self.timers,
-                storage,
-                app.tasks,
-                asks,
-                runner,
-                app.emitter,
-                setup.poll,
-                setup.accept,
-                outage,
-                app.results,
-                app.own,
-                self.upkeep.lost,
-                home,
-                ender,
-                self.batches,
+                number, parts, build, HandOff(self.state, start) if number else self.handoff, self.executor, settler
             )
-            for number in range(dispatchers)
+            for number in range(dispatchers_for(setup, storage))
         ]
         self.loops: list[asyncio.Task[None]] = []
         self.beside: list[asyncio.Task[None]] = []
@@ -192,7 +114,7 @@ class WorkerSession:
     async def declared(self) -> None:
         """Store what code declares once more where the storage has lost it. Looks after an outage, after a job of this
         worker was lost, and now and then."""
-        self.upkeep.lost.doubted = self.outage.over.set
+        self.lost.doubted = self.outage.over.set
         while True:
             self.outage.over.clear()
             with suppress(TimeoutError):
@@ -208,31 +130,39 @@ class WorkerSession:
 
     def waits_for(self, seconds: float) -> None:
         """Jobs that were claimed do not run for so long."""
-        self.upkeep.outlasts_a_beat(seconds)
+        self.heartbeat.outlasted_by(seconds)
 
     def start(self) -> None:
-        upkeep, throttle = self.upkeep, self.setup.throttle
+        """Begin all loops; each is restarted when it fails."""
+        throttle = self.setup.throttle
         self.unfollow = job_log.follow(self.app.emitter, self.setup.name)
-        self.slots.claiming = bool(self.queues)
+        self.state.claiming = bool(self.queues)
         if throttle is not None:
-            self.slots.pause = upkeep.UNASKED
-        self.loops = [asyncio.Task(self.supervise("pump", dispatcher.run)) for dispatcher in self.dispatchers]
-        sides: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "beat": upkeep.beat,
-            "listen": upkeep.listen,
-        }
-        if self.tends:
-            sides["prune"] = lambda: upkeep.prune(self.election.tends)
-        if self.queues and self.tends:
-            sides["declared"] = self.declared
-        if self.setup.role is not None and self.tends:
-            sides["lead"] = lambda: upkeep.election(self.election)
-        if throttle is not None:
-            sides["throttle"] = lambda: upkeep.throttle(throttle)
-        sides |= self.extras()
+            self.state.pause = Throttler.UNASKED
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
-        self.beside = [asyncio.Task(self.supervise(name, side)) for name, side in sides.items()]
+        self.loops = [asyncio.Task(self.supervise("pump", dispatcher.run)) for dispatcher in self.dispatchers]
+        self.beside = [asyncio.Task(self.supervise(name, side)) for name, side in self.sides().items()]
+
+    def sides(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The loops beside the dispatchers, by the names that an outage calls them."""
+        answered, throttle = self.outage.answered, self.setup.throttle
+        listener = Listener(self.state, self.storage, self.queues)
+        found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "beat": lambda: self.heartbeat.run(answered),
+            "listen": lambda: listener.run(answered),
+        }
+        if self.tends:
+            pruner = Pruner(self.storage, self.election.tends)
+            found["prune"] = lambda: pruner.run(answered)
+            if self.queues:
+                found["declared"] = self.declared
+            if self.setup.role is not None:
+                found["lead"] = lambda: self.election.run(answered)
+        if throttle is not None:
+            throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
+            found["throttle"] = lambda: throttler.run(answered)
+        return found | self.extras()
 
     # --- what one worker does for all
 
@@ -253,13 +183,10 @@ class WorkerSession:
     def redriven(self) -> list[str]:
         return self.election.redrives(self.known())
 
-    def presence(self) -> Presence:
-        return self.upkeep.presence()
-
     def changed(self) -> None:
         """Another worker leads: there may be other work for us."""
-        self.slots.hinted = True
-        self.slots.wake.set()
+        self.state.hinted = True
+        self.state.wake.set()
 
     def extras(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The loops that only some workers have."""
@@ -269,14 +196,14 @@ class WorkerSession:
                 setup.on_backlog,
                 setup.backlog_after,
                 setup.backlog_every,
-                self.slots,
+                self.state,
                 self.storage,
                 self.queues,
                 self.outage.answered,
             ).run
         if setup.redrive is not None:
             found["redrive"] = Redriver(
-                setup.redrive, self.slots, self.storage, self.queues, self.redriven, self.app.now, self.outage.answered
+                setup.redrive, self.state, self.storage, self.queues, self.redriven, self.app.now, self.outage.answered
             ).run
         return found
 
@@ -306,11 +233,11 @@ class WorkerSession:
 
     async def run_ids(self, ids: Sequence[str]) -> None:
         """Returns when it was tried once. A lost answer may have made them ours, so it is asked again, beside."""
-        room = min(self.slots.free, len(ids))
-        if room <= 0 or self.slots.stopping:
+        room = min(self.state.free, len(ids))
+        if room <= 0 or self.state.stopping:
             return
-        self.slots.free -= room
-        self.slots.asking += 1
+        self.state.free -= room
+        self.state.asking += 1
         tried: asyncio.Future[None] = self.loop.create_future()
         task = asyncio.Task(self.claim_ids(tuple(ids), room, tried))
         self.loops.append(task)
@@ -319,12 +246,12 @@ class WorkerSession:
 
     async def claim_ids(self, ids: tuple[str, ...], room: int, tried: asyncio.Future[None]) -> None:
         ask = Claim(
-            worker=self.slots.ticket(),
+            worker=self.state.ticket(),
             limit=room,
             ids=ids,
             lease=self.setup.lease,
             tasks=self.tasks(),
-            holds=tuple(self.slots.running),
+            holds=tuple(self.state.running),
         )
         records: Sequence[Record] | None = None
         try:
@@ -341,23 +268,23 @@ class WorkerSession:
                 tried.set_exception(error)
         finally:
             self.outage.answered("inline")  # or given up, which is as much as this one will say
-            self.slots.asking -= 1
-            self.slots.free += room - len(records or ())
+            self.state.asking -= 1
+            self.state.free += room - len(records or ())
             if records:
-                self.dispatchers[0].start_all(records)
-            self.slots.wake.set()
+                self.executor.start_all(records)
+            self.state.wake.set()
             _done(tried)
 
     def cancel_runs(self) -> None:
-        for run in list(self.slots.running.values()):
+        for run in list(self.state.running.values()):
             run.stop("stop")
 
     def claim_no_more(self) -> None:
         """Start nothing from now on, and tell what runs that it should end."""
-        slots = self.slots
-        slots.stopping, slots.claiming = True, False
-        slots.wake.set()
-        for run in list(slots.running.values()):
+        state = self.state
+        state.stopping, state.claiming = True, False
+        state.wake.set()
+        for run in list(state.running.values()):
             if self.batches.waits(run.context):
                 run.stop("stop")  # nobody has begun it, so another worker may
             else:
@@ -365,34 +292,34 @@ class WorkerSession:
 
     async def stop(self, grace: float) -> None:
         """Wait for the running jobs, hand back what does not end, and end the loops. `claim_no_more` comes first."""
-        slots = self.slots
+        state = self.state
         self.outage.give_up_at = self.loop.time() + grace + self.setup.lease
         try:
             await self._let_end(grace)
         finally:  # also where the event loop ends now: a loop left behind would renew leases for ever
             for task in (*self.loops, *self.beside):
                 task.cancel()
-            self.hand.close()
+            self.handoff.close()
             self.unfollow()
             if isinstance(self.setup.throttle, AIMD):
                 self.setup.throttle.detach(self.app.emitter)
             self.timers.close()
             await asyncio.gather(*self.loops, *self.beside, return_exceptions=True)
-        if slots.running:
-            names = ", ".join(sorted({run.record.job.task for run in slots.running.values()}))
+        if state.running:
+            names = ", ".join(sorted({run.record.job.task for run in state.running.values()}))
             log.warning(
                 "worker %s stops while %d jobs still run (%s); their leases will run out",
-                slots.name,
-                len(slots.running),
+                state.name,
+                len(state.running),
                 names,
             )
         try:
             async with asyncio.timeout(HURRY if self.hurry.is_set() else None):
                 await self.election.leave()
-                await self.upkeep.beat_once(gone=True)
+                await self.heartbeat.once(gone=True)
         except (StorageError, TimeoutError):
-            log.info("worker %s could not say good-bye; it is forgotten after its lease", slots.name)
-        await self.upkeep.lost.settled()
+            log.info("worker %s could not say good-bye; it is forgotten after its lease", state.name)
+        await self.lost.settled()
 
     async def _let_end(self, grace: float) -> None:
         """Wait for the running jobs as long as they may take; then cancel them, and wait until they are handed back."""

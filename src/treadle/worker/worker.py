@@ -35,8 +35,9 @@ from treadle.worker.executors.pools import Executors
 from treadle.worker.leader import Role, role_of
 from treadle.worker.os_signals import Signals
 from treadle.worker.outage import StorageOutage
+from treadle.worker.parts import WorkerConfig, WorkerHost
 from treadle.worker.redrive import Redrive
-from treadle.worker.session import WorkerConfig, WorkerHost, WorkerSession, tell
+from treadle.worker.session import WorkerSession, tell
 from treadle.workflow.plan import FLOW
 
 log = logging.getLogger("treadle")
@@ -128,7 +129,7 @@ class Worker:
             raise BadOption("backlog_after", "expected more than 0 s")
         self.patient = True  # whether items of a batch wait for others; a test that drains does not
         self.pools = Executors(self.name, concurrency)
-        self._state: WorkerSession | None = None
+        self._session: WorkerSession | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     # --- life
@@ -149,7 +150,7 @@ class Worker:
         UnknownTask, and what opening raises when waiting would not help (BadUrl, SchemaTooNew, NotADatabase,
         StorageDenied).
         """
-        if self._state is not None:
+        if self._session is not None:
             raise BadOption("worker", "it runs already")
         for name in self._asked_tasks or ():
             if name not in self.app.tasks:
@@ -157,10 +158,10 @@ class Worker:
         outage = StorageOutage(self.name, self._setup.recovery, self.app.chance, self._tell)
         storage = await self._open(outage)
         try:
-            self._state = WorkerSession(
+            self._session = WorkerSession(
                 self.app, self._setup, self.queues(), self.tasks, self.pools, storage, outage, self.patient
             )
-            self._state.start()
+            self._session.start()
         except BaseException:
             await self.app.release()
             raise
@@ -231,8 +232,8 @@ class Worker:
             nonlocal signals
             signals += 1
             asked.set()
-            if signals > 1 and self._state is not None:
-                self._state.hurry.set()
+            if signals > 1 and self._session is not None:
+                self._session.hurry.set()
 
         with Signals(loop, on_signal):
             starting, stopping = asyncio.create_task(self.start()), asyncio.create_task(asked.wait())
@@ -248,7 +249,7 @@ class Worker:
             finally:
                 starting.cancel()
                 stopping.cancel()
-                if self._state is not None:  # it was cancelled
+                if self._session is not None:  # it was cancelled
                     await self.stop(0)
 
     async def stop(self, grace: float | timedelta | None = None) -> None:
@@ -259,35 +260,35 @@ class Worker:
         when they have ended or a few seconds have passed. Called by a job of this worker it does not wait, for that
         would be for itself: the worker stops once that job has ended. May be called on any event loop.
         """
-        state = self._state
-        if state is None:
+        session = self._session
+        if session is None:
             return
-        if state.loop is not asyncio.get_running_loop():
+        if session.loop is not asyncio.get_running_loop():
             with suppress(LoopEnded):
-                await LoopCall(state.loop, lambda: self.stop(grace)).wait()
+                await LoopCall(session.loop, lambda: self.stop(grace)).wait()
             return
         if self._stopping is None:
             wait = self.grace if grace is None else seconds(grace, "grace")
             self._tell("worker.stopping")
-            state.claim_no_more()
-            self._stopping = started(self._stop(state, wait), context=Context())
+            session.claim_no_more()
+            self._stopping = started(self._stop(session, wait), context=Context())
         stopping = self._stopping
         job = ids.running.get(None)
-        if job is not None and any(run.context is job for run in state.slots.running.values()):
+        if job is not None and any(run.context is job for run in session.state.running.values()):
             return
         try:
             await asyncio.shield(stopping)
         except asyncio.CancelledError:
-            state.hurry.set()
+            session.hurry.set()
             while not stopping.done():
                 await asyncio.wait([stopping])
             raise
 
-    async def _stop(self, state: WorkerSession, grace: float) -> None:
+    async def _stop(self, session: WorkerSession, grace: float) -> None:
         try:
-            await state.stop(grace)
+            await session.stop(grace)
         finally:
-            self._state = self._stopping = None
+            self._session = self._stopping = None
             try:
                 await self.pools.close()
                 self._tell("worker.stopped")
@@ -298,12 +299,12 @@ class Worker:
     @property
     def running(self) -> Sequence[Record]:
         """The jobs that run here now."""
-        return [] if self._state is None else [run.record for run in self._state.slots.running.values()]
+        return [] if self._session is None else [run.record for run in self._session.state.running.values()]
 
     async def run_ids(self, ids: Sequence[str]) -> None:
         """Claim and start these jobs, those of them that may start now and that there is a slot for."""
-        if self._state is not None:
-            await self._state.run_ids(ids)
+        if self._session is not None:
+            await self._session.run_ids(ids)
 
     # --- for its loops
 

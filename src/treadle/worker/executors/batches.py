@@ -54,13 +54,13 @@ class Batches:
 
     def __init__(
         self,
-        slots: WorkerState,
+        state: WorkerState,
         threads: Callable[[], Threads],
         patient: bool = True,
         waits_for: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self._slots, self._threads, self._patient, self._waits_for = slots, threads, patient, waits_for
-        self._loop = slots.loop
+        self._state, self._threads, self._patient, self._waits_for = state, threads, patient, waits_for
+        self._loop = state.loop
         self._open: dict[tuple[str, Hashable], BatchGathering] = {}
 
     def room(self, task: BatchTask[Any, Any]) -> int:
@@ -111,7 +111,7 @@ class Batches:
         if len(gathering.seats) >= task.size:
             self._begin(key, gathering)
         elif not self._patient:
-            self._slots.wake.set()  # look again, and go when there is nobody
+            self._state.wake.set()  # look again, and go when there is nobody
         try:
             value, error = await asyncio.shield(seat.future)
         except asyncio.CancelledError:
@@ -148,9 +148,9 @@ class Batches:
     def _begin(self, key: tuple[str, Hashable], gathering: BatchGathering) -> None:
         self._close(key, gathering)
         # More may begin than there are slots, by one for each key: else items of ours would wait behind long jobs.
-        self._slots.free -= 1
+        self._state.free -= 1
         # Not in the context of the item that happens to be the last.
-        context = self._slots.own_context()
+        context = self._state.own_context()
         gathering.call = started(self._call(gathering), loop=self._loop, context=context)
 
     async def _call(self, gathering: BatchGathering) -> None:
@@ -175,8 +175,8 @@ class Batches:
             for seat, each in zip(seats, found, strict=True):
                 seat.future.set_result((None, each) if isinstance(each, Exception) else (each, None))
         finally:
-            self._slots.free += 1
-            self._slots.wake.set()
+            self._state.free += 1
+            self._state.wake.set()
 
     async def _run(self, task: BatchTask[Any, Any], items: list[Any]) -> Any:
         if task.runs == "async":

@@ -1,0 +1,34 @@
+"""Waits for notifications of the storage: a queue has new jobs, a running job was settled from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from treadle.core import defaults
+from treadle.storage.contract import Storage, confined
+from treadle.worker.state import WorkerState
+
+
+class Listener:
+    """A lost notification costs a poll, never a job."""
+
+    def __init__(self, state: WorkerState, storage: Storage, queues: Iterable[str]) -> None:
+        self._state, self._storage = state, storage
+        self._own_topic = f"worker:{state.name}"
+        names = tuple(dict.fromkeys(queues))
+        system = (defaults.OWN_QUEUE,) if names and not confined(storage) else ()
+        self._topics = [self._own_topic, *(f"queue:{name}" for name in (*names, *system))]
+        self._patience = defaults.WATCH
+
+    async def run(self, answered: Callable[[str], None]) -> None:
+        state = self._state
+        while True:
+            patience, self._patience = self._patience, 0.0  # after a failure, only to see whether it answers
+            topics = await self._storage.watch(self._topics, patience)
+            self._patience = defaults.WATCH
+            answered("listen")
+            if self._own_topic in topics:
+                state.beat_now.set()
+            if any(topic.startswith("queue:") for topic in topics):
+                state.hinted = True
+                state.wake.set()

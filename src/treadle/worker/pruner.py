@@ -1,0 +1,31 @@
+"""Deletes rows that nobody needs any more, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from treadle.core import defaults
+from treadle.storage.contract import Storage
+
+
+class Pruner:
+    """Only the worker whose duty it is prunes, at another moment than every other worker."""
+
+    def __init__(self, storage: Storage, is_duty: Callable[[], bool]) -> None:
+        self._storage, self._is_duty = storage, is_duty
+        self._pruned = True
+
+    async def run(self, answered: Callable[[str], None]) -> None:
+        while True:
+            if self._pruned:  # else it failed, and is tried again at once
+                await asyncio.sleep(defaults.PRUNE_EVERY * random.uniform(0.5, 1.5))
+            self._pruned = False
+            if self._is_duty():
+                more = True
+                while more:
+                    more = await self._storage.prune(defaults.PRUNE_STEP) == defaults.PRUNE_STEP
+                    await asyncio.sleep(0.01)
+            self._pruned = True
+            answered("prune")
