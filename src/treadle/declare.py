@@ -1,0 +1,306 @@
+"""Declaring tasks: `@app.task`, `@app.batch`, `@app.cron` and the like, and the registry of what was declared."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, cast, overload
+
+from treadle.admin.limits import Limits
+from treadle.core import defaults
+from treadle.core.argument_names import spelled_call
+from treadle.core.job import Continuation, JobSpec, Value
+from treadle.core.model import Limit
+from treadle.decorators import AnyDecorator, Decorator, ListDecorator, Scheduled, name_of_function
+from treadle.errors import BadOption, BadTask, UnknownTask
+from treadle.policy import cron as crons
+from treadle.policy import judge
+from treadle.scheduling.schedules import Schedules
+from treadle.scheduling.ticker import CatchUp, Overlap
+from treadle.serialization import call_codec as codecs
+from treadle.tasks.batch import BatchDecorator, BatchTask
+from treadle.tasks.options import Options, Seconds, name_of
+from treadle.tasks.reducers import Reducer
+from treadle.tasks.task import Computed, JobFactory, Kind, Stub, Task, own_limit
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+W = TypeVar("W")
+V = TypeVar("V", bound=Value)
+Rf = TypeVar("Rf", bound=Callable[[list[Any]], Any])
+
+
+class Declarations:
+    """What an app declares in code: its tasks, schedules and reducers. Nothing is stored here; workers do that."""
+
+    tasks: dict[str, Task[..., Any, Any]]
+    reducers: dict[str, Reducer]
+    limits: Limits
+    schedules: Schedules
+    _maker: JobFactory
+    _codec: codecs.Codec | None
+
+    @overload
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, Continuation[R, W]]], /
+    ) -> Task[P, R, Coroutine[Any, Any, Continuation[R, W]], W]: ...
+    @overload
+    def task(self, function: Callable[P, Continuation[R, W]], /) -> Task[P, R, Continuation[R, W], W]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, V]], /) -> Task[P, V, Coroutine[Any, Any, V]]: ...
+    @overload
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, R | JobSpec[R, R]]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R | JobSpec[R, R]]]: ...
+    @overload
+    def task(self, function: Callable[P, V], /) -> Task[P, V, V]: ...
+    @overload
+    def task(self, function: Callable[P, R | JobSpec[R, R]], /) -> Task[P, R, R | JobSpec[R, R]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]  # a name in quotes is one of these, or any
+        self,
+        *,
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        reduce: Literal["last", "first", "sum"] | None = None,
+        concurrency: int | None = None,
+        **constants: Unpack[Options],
+    ) -> Decorator: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self,
+        *,
+        reduce: Literal["list"],
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        concurrency: int | None = None,
+        **constants: Unpack[Options],
+    ) -> ListDecorator: ...
+    @overload
+    def task(
+        self,
+        *,
+        reduce: str,
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        concurrency: int | None = None,
+        **constants: Unpack[Options],
+    ) -> AnyDecorator: ...
+    def task(  # type: ignore[misc]  # mypy does not see that Any takes what Options names
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        reduce: str | None = None,
+        concurrency: int | None = None,
+        **constants: Any,
+    ) -> Any:
+        """Make a function a task: `@app.task` or `@app.task(queue="mail", retry=Retry(attempts=3))`.
+
+        name      default: module.function (`__main__` is left out)
+        kind      "async" for async functions; "thread" (default) or "process" for plain ones
+        options   callable over the call's arguments answering options for it, over the constants given here
+        reduce    how the results of its children become the value of its workflow: "last" (default), "first", "list",
+                  "sum", or a name registered with `app.reducer`
+        concurrency  how many of its jobs run at once, on all workers together: the limit "task:<name>"
+        Raises BadTask for what cannot be a task or a name taken twice, BadOption for a wrong option.
+        """
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            found = self._free_name(function, name)
+            own = self._codec_of(codec)
+            given = cast("Options", constants)
+            task: Task[..., Any, Any] = Task(self._maker, found, function, kind, given, options, on_error, own, reduce)
+            self.tasks[found] = task
+            if concurrency is not None:
+                self.limits.declare(Limit(own_limit(found), slots=concurrency))
+                self._maker.limited.add(found)
+            return task
+
+        return decorate if function is None else decorate(function)
+
+    def delayed_handler(self, function: Callable[[Any], R], /) -> Task[[Any], Any, R]:
+        """Make a function (async or not) the one that gets the payload of each delayed job when it is due:
+        `@app.delayed_handler`. Jobs come from `POST /` of the delayed face, or from any program as task
+        "delayed.job". Raises BadTask as `task` does."""
+        made: Any = self.task(name=defaults.DELAYED_TASK, queue=defaults.DELAYED_QUEUE)
+        task: Task[[Any], Any, R] = made(function)
+        return task
+
+    @spelled_call
+    def cron(
+        self,
+        line: str,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "allow",
+    ) -> Scheduled:
+        """Run a task (or a function, which becomes one) by a cron line: `@app.cron("0 3 * * *", tz="Europe/Paris")`.
+
+        line      5 fields, 6 with seconds first, or @daily and the like; days and months by name, L for the last
+        tz        a time of day that the clocks skip fires when the gap ends; one that comes twice fires once
+        name      the schedule's own, if a task has several; default: the task's
+        args      what the task is called with, and kwargs
+        catch_up  of the ticks that nobody was there for: "one" (the last), "all", or "skip" (none over a minute late)
+        overlap   "skip": no tick while the job of the last one has not ended
+        Raises BadOption for a line that cannot be read or never fires, BadArgument if the task cannot be called so.
+        """
+        return self._scheduled(crons.cron(line, tz), None, name, args, kwargs, catch_up, overlap)
+
+    @spelled_call
+    def every(
+        self,
+        interval: Seconds,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "allow",
+    ) -> Scheduled:
+        """Run a task each `interval` seconds (0.1 or more), first one interval after it was stored. See `cron`."""
+        return self._scheduled(crons.every(interval), None, name, args, kwargs, catch_up, overlap)
+
+    @spelled_call
+    def schedule(
+        self,
+        ask: crons.Next,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "allow",
+    ) -> Scheduled:
+        """Run a task at the moments a function says: given an aware moment it answers the next one after it, or None
+        for never again. One that raises is reported, and asked again a minute later. See `cron`."""
+        found: object = ask
+        if not callable(found):
+            raise BadOption("schedule", f"expected a function from a moment to the next one, found {ask!r}")
+        return self._scheduled(crons.Asked(), ask, name, args, kwargs, catch_up, overlap)
+
+    def _scheduled(self, timing: crons.Timing, ask: crons.Next | None, *rest: Any) -> Scheduled:
+        def decorate(target: Any) -> Task[..., Any, Any]:
+            task: Task[..., Any, Any] = target if isinstance(target, Task) else self.task(target)
+            self.schedules.declare(task, timing, ask, *rest)
+            return task
+
+        return cast("Scheduled", decorate)
+
+    def _codec_of(self, own: codecs.Codec | None) -> codecs.Codec | None:
+        """A task's codec: its own, which must give back what it is given, or the app's. Raises BadCodec."""
+        if own is None:
+            return self._codec
+        codecs.probe(own)
+        return own
+
+    def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
+        if isinstance(function, Task):
+            raise BadTask(f"{function.name} is a task already; put @app.cron, @app.every and the like above @app.task")
+        found = name or name_of_function(function)
+        if (old := self.tasks.get(found)) is not None:
+            if not _is_redefined(old, function):
+                raise BadTask(f"a task named {found!r} is registered already; give one of them name=")
+            self._maker.limited.discard(found)
+            self.limits.forget(own_limit(found))
+        return found
+
+    def batch(
+        self,
+        *,
+        size: int = defaults.BATCH_SIZE,
+        max_wait: Seconds = defaults.BATCH_WAIT,
+        by: Callable[[Any], Hashable] | None = None,
+        name: str | None = None,
+        kind: Kind | None = None,
+        on_error: judge.OnError | None = None,
+        options: Computed | None = None,
+        codec: codecs.Codec | None = None,
+        **constants: Unpack[Options],
+    ) -> BatchDecorator:
+        """Make a function of many items a task of one: `@app.batch(size=50)` on `async def embed(texts: list[str]) ->
+        list[Vector]`; `await embed.enqueue("hi")` is a job for one item. Calls are made for up to `size` jobs together.
+
+        max_wait  s the first item of a call waits for others; it takes no slot meanwhile
+        by        (item) -> a key; only items of one key go into one call
+        The rest as for `task`, for each item. The function answers one result per item, in order; an exception in its
+        place fails (or defers, or aborts) that item alone. Raises BadTask, BadOption.
+        """
+
+        def decorate(function: Callable[..., Any]) -> BatchTask[Any, Any]:
+            found = self._free_name(function, name)
+            own = self._codec_of(codec)
+            task: BatchTask[Any, Any] = BatchTask(
+                self._maker,
+                found,
+                function,
+                kind,
+                constants,
+                options,
+                on_error,
+                own,
+                size=size,
+                max_wait=max_wait,
+                by=by,
+            )
+            self.tasks[found] = task
+            return task
+
+        return BatchDecorator(decorate)
+
+    def stub(self, name: str, **options: Unpack[Options]) -> Stub:
+        """A task by name, for processes where its code is not installed. Its arguments are not checked here."""
+        return Stub(self._maker, name).options(**options)
+
+    @overload
+    def reducer(self, function: Rf, /) -> Rf: ...
+    @overload
+    def reducer(self, name: str, /) -> Callable[[Rf], Rf]: ...
+    def reducer(self, function: Any, /) -> Any:
+        """Register a function of a list of results as a reducer, under its name or the one given:
+        `@app.reducer` or `@app.reducer("merge")`. Raises BadOption for a name taken twice."""
+
+        def register(reduce: Any) -> Any:
+            found: str = function if isinstance(function, str) else reduce.__name__
+            if name_of(found, "reducer") in self.reducers:
+                raise BadOption("reducer", f"there is a reducer {found!r} already; give this one another name")
+            if not callable(reduce) or inspect.iscoroutinefunction(reduce):
+                raise BadOption("reducer", f"expected a plain function of a list, found {reduce!r}")
+            self.reducers[found] = reduce
+            return reduce
+
+        return register if isinstance(function, str) else register(function)
+
+    def find_task(self, name: str) -> Task[..., Any, Any]:
+        """The task of that name. Raises UnknownTask, with a guess."""
+        if name not in self.tasks:
+            like = difflib.get_close_matches(name, self.tasks, 1)
+            raise UnknownTask(name, tuple(self.tasks), like[0] if like else None)
+        return self.tasks[name]
+
+
+def _is_redefined(old: Task[..., Any, Any], function: Callable[..., Any]) -> bool:
+    """Whether this is the function of `old`, defined again: a notebook's cell run twice, or `importlib.reload`. Two
+    functions that are made within functions may have the same name and be different."""
+    name = getattr(function, "__qualname__", "<")
+    return "<" not in name and (old.__module__, old.__qualname__) == (function.__module__, name)
