@@ -60,8 +60,9 @@ from treadle.pipeline import Pipeline, Step
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.policy.throttle import AIMD
 from treadle.tasks.batch import BatchTask
-from treadle.tasks.options import Key, Sizes, all_done, all_succeeded, at_least
+from treadle.tasks.options import Key, Sizes
 from treadle.tasks.task import Task
+from treadle.tasks.when import all_done, all_succeeded, at_least
 from treadle.worker import Backlog, Redrive, Worker
 from treadle.workflow.flow import Conclude, Flow, chain, flow, gather
 

@@ -45,9 +45,11 @@ from treadle.storage.contract import Bound, Storage, confined
 from treadle.storage.loop_owner import Lifecycle
 from treadle.storage.user_session import bound_to
 from treadle.sync import Portal
-from treadle.tasks.options import HasId, Seconds, Sizes, When
+from treadle.tasks.job_factory import JobFactory
+from treadle.tasks.options import Seconds, Sizes
 from treadle.tasks.reducers import Reducer
-from treadle.tasks.task import JobFactory, Task
+from treadle.tasks.task import Task
+from treadle.tasks.when import HasId, When
 from treadle.worker.inline import InlineWorker
 from treadle.workflow.enqueue_args import SENDING, flatten, waiting
 

@@ -20,9 +20,11 @@ from treadle.scheduling.schedules import Schedules
 from treadle.scheduling.ticker import CatchUp, Overlap
 from treadle.serialization import call_codec as codecs
 from treadle.tasks.batch import BatchDecorator, BatchTask
+from treadle.tasks.job_factory import JobFactory, own_limit
 from treadle.tasks.options import Options, Seconds, name_of
 from treadle.tasks.reducers import Reducer
-from treadle.tasks.task import Computed, JobFactory, Kind, Stub, Task, own_limit
+from treadle.tasks.stub import Stub
+from treadle.tasks.task import Computed, Kind, Task
 
 P = ParamSpec("P")
 R = TypeVar("R")

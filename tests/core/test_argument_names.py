@@ -32,7 +32,7 @@ from treadle import (
     gather,
 )
 from treadle.core.argument_names import ELSEWHERE
-from treadle.tasks.options import When
+from treadle.tasks.when import When
 
 KINDS: dict[str, Any] = {
     each.__name__: each

@@ -52,7 +52,7 @@ from treadle.serialization.call_codec import (
     encode_foreign_call,
     probe,
 )
-from treadle.serialization.tagged_json import MARK, short
+from treadle.serialization.tags import MARK, short
 from treadle.serialization.verify_codec import same
 
 try:

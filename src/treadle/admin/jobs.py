@@ -29,8 +29,8 @@ from treadle.serialization import call_codec
 from treadle.storage.contract import Storage, confined
 from treadle.storage.row_rules import within as in_reach
 from treadle.storage.transfer import mark_of
-from treadle.tasks.options import HasId
 from treadle.tasks.task import Task
+from treadle.tasks.when import HasId
 from treadle.workflow import signals
 
 Filter = Any

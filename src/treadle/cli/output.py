@@ -15,7 +15,7 @@ import click
 
 from treadle.core.clock import moment, moment_text, wall
 from treadle.core.redaction import in_json, in_line, shown, visible
-from treadle.serialization.tagged_json import short
+from treadle.serialization.tags import short
 
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

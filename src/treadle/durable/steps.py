@@ -17,16 +17,15 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Record, State
 from treadle.durable.checkpoints import Asked, Checkpoints, Entry, running_step, valued
+from treadle.durable.step_codec import _signature_of_kind, signature_of
 from treadle.errors import BadOption, BadStep, StepMismatch, StorageError
 from treadle.policy import judge
 from treadle.policy.retry import seconds, until
@@ -356,28 +355,6 @@ SWALLOWED = (
 )
 
 
-class Once(AbstractAsyncContextManager[bool]):
-    """`async with current().once(key) as first`; in threads `with`."""
-
-    def __init__(self, durable: Durable, key: str, keep: float | timedelta) -> None:
-        self._durable, self._key, self._keep = durable, key, keep
-
-    async def __aenter__(self) -> bool:
-        return await self._durable.win(self._key, self._keep)
-
-    async def __aexit__(self, kind: Any, error: BaseException | None, tb: Any) -> None:
-        if isinstance(error, Exception):
-            await self._durable.give_back(self._key)
-
-    def __enter__(self) -> bool:
-        found: bool = self._durable.wait_here(self._durable.win(self._key, self._keep))
-        return found
-
-    def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> None:
-        if isinstance(error, Exception):
-            self._durable.wait_here(self._durable.give_back(self._key))
-
-
 def left_by(error: BaseException | None) -> bool:
     """Whether this is our own leaving, or a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
@@ -390,32 +367,3 @@ def _is_async(function: Callable[..., Any]) -> bool:
         function = function.func
     function = getattr(function, "__wrapped__", function)  # a task stands for its function
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-def _untyped() -> Any: ...
-
-
-_known: WeakKeyDictionary[Any, dict[Codec | None, CallCodec]] = WeakKeyDictionary()
-
-
-def signature_of(function: Callable[..., Any], name: str, codec: Codec | None) -> CallCodec:
-    """How a step's result becomes text: by the function's return annotation, if it has one."""
-    own: Any = getattr(function, "signature", None)
-    if isinstance(own, CallCodec):
-        return own
-    if "return" not in getattr(inspect.unwrap(function), "__annotations__", ()):
-        return CallCodec(name, _untyped, codec)
-    try:
-        known = _known.setdefault(function, {})
-    except TypeError:  # it cannot be hashed or referred to weakly
-        return CallCodec(name, function, codec)
-    if codec not in known:
-        known[codec] = CallCodec(name, function, codec)
-    return known[codec]
-
-
-def _signature_of_kind(kind: Any) -> CallCodec:
-    def given() -> Any: ...
-
-    given.__annotations__["return"] = kind
-    return CallCodec("wait_for", given)

@@ -21,7 +21,8 @@ from treadle.concurrency import forks
 from treadle.core import defaults, ids
 from treadle.core.clock import moment
 from treadle.core.model import Outcome, Record
-from treadle.durable.steps import Durable, DurableBackend, Once
+from treadle.durable.once import Once
+from treadle.durable.steps import Durable, DurableBackend
 from treadle.errors import BadOption, NestedTransaction, TreadleError
 from treadle.execution.transaction import Open, Scope
 from treadle.policy import judge

@@ -19,8 +19,8 @@ from uuid import UUID
 import msgspec
 
 from treadle.core.job import Continuation
-from treadle.serialization import tagged_json
-from treadle.serialization.tagged_json import Unstorable, found
+from treadle.serialization import tagged_json, tags
+from treadle.serialization.tags import Unstorable, found
 from treadle.serialization.type_check import (
     MISSING,
     NOTHING,
@@ -202,7 +202,7 @@ class AnnotationCompiler:
                 return shape.refuse(value, depth)
             plain = set(map(type, value)) <= {str} if anyhow else True
             if not anyhow or not plain:
-                plain = every(part_fits(key, one, depth, f"[{tagged_json.short(one)}]") for one in value) and plain
+                plain = every(part_fits(key, one, depth, f"[{tags.short(one)}]") for one in value) and plain
             return each(item, value, depth) and plain
 
         shape.check = check
@@ -217,7 +217,7 @@ class AnnotationCompiler:
         if issubclass(kind, Enum):
             self._name(kind)
             return instances(kind, frozenset((kind,))).settle(not issubclass(kind, Flag))
-        if tagged_json.is_model(kind):
+        if tags.is_model(kind):
             self._made[known] = shape = instances(kind).settle()
             self._name(kind)
             for field in kind.model_fields.values():  # its enums, should the tagged form have to carry one
@@ -243,8 +243,8 @@ class AnnotationCompiler:
         def check(value: Any, depth: int) -> bool:
             if type(value) is not kind:
                 return shape.refuse(value, depth)
-            if depth > tagged_json.MAX_DEPTH:
-                raise Unstorable(f"is nested more than {tagged_json.MAX_DEPTH} deep, or contains itself")
+            if depth > tags.MAX_DEPTH:
+                raise Unstorable(f"is nested more than {tags.MAX_DEPTH} deep, or contains itself")
             return every(part_fits(part, getattr(value, name, MISSING), depth, step) for name, step, part in fields)
 
         shape.check = check
@@ -259,9 +259,9 @@ class AnnotationCompiler:
         def check(value: Any, depth: int) -> bool:
             if type(value) is not dict:
                 return shape.refuse(value, depth)
-            if depth > tagged_json.MAX_DEPTH:
-                raise Unstorable(f"is nested more than {tagged_json.MAX_DEPTH} deep, or contains itself")
-            wrong = [tagged_json.short(name) for name in value if name not in fields] + sorted(needed - value.keys())
+            if depth > tags.MAX_DEPTH:
+                raise Unstorable(f"is nested more than {tags.MAX_DEPTH} deep, or contains itself")
+            wrong = [tags.short(name) for name in value if name not in fields] + sorted(needed - value.keys())
             if wrong:
                 raise Unstorable(f"expected {shape.says}, got a dict with wrong or missing keys: {', '.join(wrong)}")
             return every(part_fits(fields[name], one, depth, f"[{name!r}]") for name, one in value.items())
@@ -279,7 +279,7 @@ class AnnotationCompiler:
 
 def _unwrap(hint: Any, free: _Free) -> Any:
     """The annotation without what says nothing about values: NewType, Required, Final, type variables."""
-    for _ in range(tagged_json.MAX_DEPTH):
+    for _ in range(tags.MAX_DEPTH):
         if isinstance(hint, typing.TypeVar):
             hint = free.get(hint) or hint.__bound__ or Any
         elif hint is typing.LiteralString:

@@ -32,19 +32,11 @@ import msgspec
 
 from treadle.core.job import returned
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
-from treadle.serialization import tagged_json
+from treadle.serialization import tagged_json, tagged_reader, tags
 from treadle.serialization.annotations import AnnotationCompiler
 from treadle.serialization.parameters import Envelope, Param, Parameters, param_of
-from treadle.serialization.tagged_json import (
-    Codec,
-    RemoteError,
-    TaggedCodec,
-    Unstorable,
-    decode_any,
-    encode_any,
-    found,
-    has_mark,
-)
+from treadle.serialization.tagged_json import Codec, TaggedCodec, decode_any, encode_any, has_mark
+from treadle.serialization.tags import RemoteError, Unstorable, found
 from treadle.serialization.type_check import MISSING, TypeCheck, encode_plain, reason
 from treadle.serialization.verify_codec import probe
 
@@ -339,8 +331,7 @@ class CallCodec:
             raise BadArgument(
                 self.name,
                 None,
-                "expected a payload of JSON, an array or an object of args and kwargs, "
-                f"got {tagged_json.short(text)}: {what}",
+                f"expected a payload of JSON, an array or an object of args and kwargs, got {tags.short(text)}: {what}",
             ) from None
         given, named = plan.bind(self.name, envelope.args, envelope.kwargs)
         args = tuple(self._read(plan.at(i), raw) for i, raw in enumerate(given))
@@ -364,7 +355,7 @@ class CallCodec:
 
     def _accept(self, param: Param, value: object, name: str | None = None, tags: bool = False) -> object:
         try:
-            return param.shape.accept(tagged_json.untag(value, self._classes) if tags else value)
+            return param.shape.accept(tagged_reader.untag(value, self._classes) if tags else value)
         except Exception as error:  # what comparing or making the user's classes raises
             self._refuse(name or param.name, error)
 

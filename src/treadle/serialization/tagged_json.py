@@ -25,9 +25,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import sys
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -40,55 +38,25 @@ from uuid import UUID
 import msgspec
 
 from treadle.core.job import Continuation
-from treadle.errors import UNREADABLE, TreadleError
+from treadle.errors import UNREADABLE
+from treadle.serialization.tagged_reader import untag
+from treadle.serialization.tags import (
+    MARK,
+    MAX_DEPTH,
+    TAG,
+    RemoteError,
+    Unstorable,
+    _stack_of,
+    found,
+    is_model,
+    message_of,
+    short,
+)
 
-TAG: Final = "$t"
-MARK: Final = '"$t"'  # in a text: it is tagged. A text value holding these characters has its quotes escaped
-STACK: Final = 4_000  # characters of a traceback, the last ones
-MAX_DEPTH: Final = 100  # containers inside each other; deeper is a cycle or a mistake
 MAX_VALUES: Final = 8_400_000  # 16 MiB of JSON cannot hold more; bounds shared parts that double at every level
 WIDE: Final = 1_000_000  # values after which the level-wise look gives up and the exact walk decides
 _EXACT: Final = frozenset({str, int, bool, NoneType})  # what JSON says exactly, whatever the value
 _BITS: Final = 14_000  # Python writes at most 4,300 digits of an int: 14,284 bits
-
-
-class Unstorable(TreadleError, ValueError):
-    """A value the form cannot carry, or a text it cannot read. `path` leads from the outermost value to it."""
-
-    def __init__(self, problem: str, path: str = "") -> None:
-        self.problem, self.path = problem, path
-        super().__init__(problem, path)
-
-    def under(self, step: str) -> None:
-        """Says that the value stands one container further in. A cycle's path ends somewhere."""
-        if len(self.path) < 200:
-            self.path = step + self.path
-
-    def __str__(self) -> str:
-        return f"at {self.path} {self.problem}" if self.path else self.problem
-
-
-class RemoteError(Exception):
-    """An exception that crossed a process as data: the name of its class and its message, never the class.
-
-    stack  its traceback as text; empty if it was never raised. Two that differ in it only are equal
-    """
-
-    def __init__(self, type: str, message: str, stack: str = "") -> None:
-        self.type, self.message, self.stack = type, message, stack
-        super().__init__(type, message)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteError, (self.type, self.message, self.stack)
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemoteError) and self.args == other.args
-
-    def __hash__(self) -> int:
-        return hash(self.args)
 
 
 class Codec(Protocol):
@@ -308,45 +276,6 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def message_of(error: Exception) -> str:
-    """What the exception says, whatever it is."""
-    try:
-        return str(error)
-    except Exception:  # a broken __str__ must not lose the failure itself
-        return "(its message cannot be read)"
-
-
-def _stack_of(error: Exception) -> str:
-    """Its traceback, at most STACK characters; empty if it was never raised."""
-    if error.__traceback__ is None:
-        return ""
-    try:
-        text = "".join(traceback.format_exception(error)).rstrip()
-    except Exception:  # a broken __str__ of it, or of what was behind it
-        text = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-    return text if len(text) <= STACK else f"... (shortened) ...\n{text[-STACK:]}"
-
-
-def short(value: object, most: int = 60) -> str:
-    """A repr that cannot fail, of at most `most` characters."""
-    try:
-        text = repr(value)
-    except Exception:  # somebody's broken __repr__, or a tree too deep to show
-        return "..."
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def found(value: object) -> str:
-    """What was found, for messages: ``int (42)``."""
-    return "None" if value is None else f"{type(value).__name__} ({short(value)})"
-
-
-def is_model(kind: object) -> bool:
-    """Whether a class is a pydantic model; pydantic is never imported for it."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
-
-
 def _refusal(value: object) -> str:
     kind = type(value)
     named = isinstance(value, tuple) and hasattr(value, "_fields")
@@ -362,100 +291,3 @@ def _refusal(value: object) -> str:
     if isinstance(value, PurePath):
         return f"holds {found(value)}: annotate the parameter with str and pass str(path), a path is text to store"
     return f"holds {found(value)}, which cannot be stored: pass plain data, or a dataclass that is annotated"
-
-
-def untag(raw: object, classes: Mapping[str, type] | None = None) -> object:
-    """The value of a parsed tagged text. Raises Unstorable for a tag that is not one of ours or is malformed."""
-    return _untag(raw, classes or {}, 0)
-
-
-def _untag(raw: Any, classes: Mapping[str, type], depth: int) -> Any:
-    kind = type(raw)
-    if kind is not list and kind is not dict:
-        return raw
-    if depth >= MAX_DEPTH + 2:
-        raise Unstorable(f"is nested more than {MAX_DEPTH} deep")
-    if kind is list:
-        return [_untag(item, classes, depth + 1) for item in raw]
-    if TAG not in raw:
-        return {key: _untag(item, classes, depth + 1) for key, item in raw.items()}
-    try:
-        return _read(raw[TAG], raw["v"], raw, lambda part: _untag(part, classes, depth + 1), classes)
-    except Unstorable:
-        raise
-    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        raise Unstorable(f"holds a malformed tag {short(raw)}: {type(error).__name__} {error}") from None
-
-
-def _read(kind: str, v: Any, raw: dict[str, Any], read: Callable[[object], Any], classes: Mapping[str, type]) -> Any:
-    match kind:
-        case "tuple" | "set" | "frozenset":
-            return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](map(read, _list(v)))
-        case "dict":
-            return {read(key): read(item) for key, item in map(_list, _list(v))}
-        case "object":
-            made = read(v) if TAG in v else {key: read(item) for key, item in v.items()}
-            return build(classes[raw["of"]], made) if raw.get("of") in classes else made
-        case "enum":
-            return member(classes[raw["of"]], v) if raw.get("of") in classes else v
-        case "error":
-            stack = _text(read(v["stack"])) if "stack" in v else ""
-            return RemoteError(_text(read(v["type"])), _text(read(v["message"])), stack)
-        case "str":
-            return "".join(map(chr, _list(v)))
-        case _:
-            return _read_scalar(kind, _text(v))
-
-
-def _read_scalar(kind: str, v: str) -> object:
-    match kind:
-        case "bytes":
-            return base64.b64decode(v, validate=True)
-        case "datetime":
-            return datetime.fromisoformat(v)
-        case "date":
-            return date.fromisoformat(v)
-        case "time":
-            return time.fromisoformat(v)
-        case "timedelta":
-            return msgspec.convert(v, timedelta)
-        case "decimal":
-            return Decimal(v)
-        case "uuid":
-            return UUID(v)
-        case "int":
-            return int(v, 16)
-        case "float" if v in ("nan", "inf", "-inf"):
-            return float(v)
-    raise ValueError("no such tag")
-
-
-def _list(v: object) -> list[Any]:
-    if type(v) is not list:
-        raise TypeError(f"expected an array, got {found(v)}")
-    return v
-
-
-def _text(v: object) -> str:
-    if type(v) is not str:
-        raise TypeError(f"expected text, got {found(v)}")
-    return v
-
-
-def member(kind: Any, v: object) -> object:
-    """A member of an Enum by its name; a combination of flags by its value."""
-    return kind[v] if isinstance(v, str) else kind(v)
-
-
-def build(kind: Any, values: dict[str, Any]) -> object:
-    """An instance from its fields, through its own constructor. Any error of that is Unstorable."""
-    try:
-        if is_model(kind):
-            return kind.model_validate(values)
-        late = {field.name for field in getattr(kind, "__dataclass_fields__", {}).values() if not field.init}
-        made = kind(**{name: value for name, value in values.items() if name not in late})
-        for name in late & values.keys():
-            object.__setattr__(made, name, values[name])
-        return made
-    except Exception as error:  # the class is the user's, and so is what its constructor raises
-        raise Unstorable(f"does not make a {kind.__name__}: {type(error).__name__} {error}") from None

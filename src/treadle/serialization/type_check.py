@@ -18,8 +18,8 @@ from uuid import UUID
 
 import msgspec
 
-from treadle.serialization import tagged_json
-from treadle.serialization.tagged_json import RemoteError, Unstorable, found
+from treadle.serialization import tagged_json, tags
+from treadle.serialization.tags import RemoteError, Unstorable, found
 
 
 class _Missing(Enum):
@@ -36,7 +36,7 @@ _EXACT: Final = (str, int, bool, NoneType, bytes, date, timedelta, Decimal, UUID
 
 def enc_hook(value: Any) -> object:
     """What msgspec does not know by itself: pydantic models, and subclasses of str, int and float."""
-    if tagged_json.is_model(type(value)):
+    if tags.is_model(type(value)):
         text = value.model_dump_json(by_alias=True, round_trip=True).encode()
         if type(value).model_validate_json(text) != value:  # bytes, NaN, one-way aliases: let the tagged form try
             raise ValueError("does not survive its own JSON")
@@ -47,7 +47,7 @@ def enc_hook(value: Any) -> object:
 
 
 def dec_hook(kind: Any, raw: object) -> object:
-    if tagged_json.is_model(kind):
+    if tags.is_model(kind):
         return raw if type(raw) is kind else kind.model_validate_json(msgspec.json.encode(raw))
     raise NotImplementedError
 
@@ -228,6 +228,6 @@ def is_usable(wire: Any) -> bool:
 def reason(error: Exception) -> tuple[str, str]:
     """What msgspec complains about, in our words, and the path to it."""
     if not isinstance(error, msgspec.MsgspecError):
-        return f"{type(error).__name__}: {tagged_json.short(str(error), 200)}", ""
+        return f"{type(error).__name__}: {tags.short(str(error), 200)}", ""
     text, _, path = str(error).partition(" - at `$")
     return (text[:1].lower() + text[1:]).replace("`", ""), path.rstrip("`")

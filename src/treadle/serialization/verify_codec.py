@@ -12,7 +12,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from treadle.errors import BadCodec
-from treadle.serialization.tagged_json import Codec, RemoteError, found, message_of, short
+from treadle.serialization.tagged_json import Codec
+from treadle.serialization.tags import RemoteError, found, message_of, short
 
 PROBES: Final[tuple[object, ...]] = (
     None,

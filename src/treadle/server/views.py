@@ -23,7 +23,8 @@ from treadle.serialization.tagged_json import has_mark
 from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
 from treadle.storage import messages
-from treadle.tasks.options import Key, When
+from treadle.tasks.options import Key
+from treadle.tasks.when import When
 
 if TYPE_CHECKING:
     from treadle.app import App

@@ -18,8 +18,9 @@ from treadle.errors import BadOption, BadResult, BadTask
 from treadle.policy.judge import OnError
 from treadle.policy.retry import seconds
 from treadle.serialization import call_codec
+from treadle.tasks.job_factory import JobFactory
 from treadle.tasks.options import Options
-from treadle.tasks.task import Computed, JobFactory, Kind, Task
+from treadle.tasks.task import Computed, Kind, Task
 
 X = TypeVar("X")
 R = TypeVar("R")

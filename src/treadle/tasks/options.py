@@ -8,58 +8,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, Protocol, TypedDict, cast
+from typing import Any, Final, Literal, TypedDict, cast
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from treadle.core import defaults, ids
-from treadle.core.argument_names import Spelled, spelled_call
+from treadle.core.argument_names import Spelled
 from treadle.core.ranges import CONTROL, OWN
 from treadle.errors import BadOption, TooLarge
 from treadle.policy.retry import Policy, Retry, seconds, until
+from treadle.tasks.when import HasId, When
 
 Seconds = float | timedelta
-
-
-class HasId(Protocol):
-    """A job or a spec: whatever has an id."""
-
-    @property
-    def id(self) -> str: ...
-
-
-class When(Spelled, frozen=True):
-    """How many of the jobs waited for must have ended, and whether failures count. See `all_succeeded` and friends."""
-
-    need: int | None = None
-    of: Literal["succeeded", "done"] = "succeeded"
-
-    def threshold(self, upstreams: int) -> tuple[int, int | None]:
-        """(need, slack) for this many upstreams; raises BadOption if they can never be enough."""
-        need = upstreams if self.need is None else self.need
-        if need > upstreams:
-            raise BadOption("when", f"at_least({need}) of {upstreams} jobs can never be")
-        return need, (None if self.of == "done" else upstreams - need)
-
-
-def all_succeeded() -> When:
-    """Every one of them succeeded (the default); when one did not, the waiting job is cancelled."""
-    return When()
-
-
-def all_done() -> When:
-    """Every one of them has ended, however."""
-    return When(of="done")
-
-
-@spelled_call
-def at_least(n: int, of: Literal["succeeded", "done"] = "succeeded") -> When:
-    """`n` of them succeeded, or ended in any way with `of="done"`."""
-    number: object = n
-    if isinstance(number, bool) or not isinstance(number, int) or n < 1 or of not in ("succeeded", "done"):
-        raise BadOption("when", f'expected at_least(1 or more, of="succeeded" or "done"), found ({n!r}, of={of!r})')
-    return When(n, of)
 
 
 class Key(Spelled, frozen=True):

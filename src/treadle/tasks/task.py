@@ -10,23 +10,21 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, Unpack
 
-from msgspec import Struct, UnsetType
+from msgspec import UnsetType
 from msgspec.structs import replace
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults, ids
-from treadle.core.ids import IdFactory
-from treadle.core.job import Decode, Job, JobSpec, Sender
+from treadle.core.job import Job, JobSpec
 from treadle.core.model import NewJob
 from treadle.core.must_await import check_awaited
-from treadle.core.ranges import OWN
-from treadle.errors import BadArgument, BadOption, BadTask, TooLarge
+from treadle.errors import BadArgument, BadOption, BadTask
 from treadle.policy.judge import OnError
-from treadle.policy.retry import Policy, Retry
+from treadle.policy.retry import Policy
 from treadle.serialization import call_codec
+from treadle.tasks.job_factory import JobFactory, _Template, own_limit
 from treadle.tasks.options import (
     Options,
-    Sizes,
     check_names,
     columns,
     completed,
@@ -37,7 +35,7 @@ from treadle.tasks.options import (
     refuse_within,
     split_within,
 )
-from treadle.tasks.reducers import BUILT_IN, Reducer, folded_type, reducer_of
+from treadle.tasks.reducers import folded_type, reducer_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
@@ -57,67 +55,6 @@ Computed = Callable[..., Options]
 _NO_OPTIONS = Options()
 FOREIGN = {"delay": "use .enqueue(...)", "apply_async": "use .options(...).enqueue(...)"}  # as other libraries say it
 _OF_ONE_JOB = frozenset({"id", "key", "run_at", "deadline", "after", "when", "within"})
-
-
-class _Template(Struct, frozen=True):
-    """All that jobs of a task with the same options have in common, worked out once.
-
-    row     one of them, without its id and its payload
-    fields  of the row, as far as they were given
-    later   whether the first argument is handed in when the job runs
-    """
-
-    row: NewJob
-    fields: dict[str, Any]
-    later: bool
-    inline: bool
-
-
-class JobFactory:
-    """What every task of an app shares: where jobs go, where ids come from, what is too large."""
-
-    def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
-        self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
-        self.reducers: dict[str, Reducer] = dict(BUILT_IN)
-        self.limited: set[str] = set()  # tasks with a limit of their own
-        self.given: Callable[[str | None, Mapping[str, Any]], None] | None = None  # for names that may be mistyped
-
-    def fresh_id(self) -> str:
-        """Inside a job its next child's, derived from the run: a repeated settle finds the same children (law 6)."""
-        here = ids.running.get(None)
-        return self.new_id() if here is None else str(here.new_id())
-
-    def spec(
-        self,
-        task: str,
-        payload: str,
-        constants: dict[str, Any],
-        options: Options,
-        policy: Policy,
-        decode: Decode,
-        inline: bool = False,
-        signature: call_codec.CallCodec | None = None,
-    ) -> JobSpec[Any, Any]:
-        """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
-        self.check_size(task, payload)
-        fields = constants | (columns(options, policy, task, self.now(), self.sizes) if options else {})
-        if task in self.limited:
-            fields["limits"] = (*fields.get("limits", ()), (own_limit(task), 1))
-        if "id" in fields:
-            fields["nonce"] = ids.nonce()
-        else:
-            fields["id"] = self.fresh_id()
-        new = NewJob(task=task, payload=payload, **fields)
-        return JobSpec(new, decode, inline, self, signature)
-
-    def check_size(self, task: str, payload: str) -> None:
-        if len(payload) * 4 > self.sizes.payload and (size := len(payload.encode())) > self.sizes.payload:
-            raise TooLarge(f"the payload of {task}", size, self.sizes.payload)
-
-
-def own_limit(task: str) -> str:
-    """The limit that bounds how many jobs of a task run at once."""
-    return f"task:{task}"
 
 
 class Task(Generic[P, R, C, W]):
@@ -342,51 +279,6 @@ class Bound(Generic[P, R, W]):
 
     async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R, W]:
         [job] = await self._task._maker.sender.send([self._spec(args, kwargs)], self._within)
-        return job
-
-
-class Stub:
-    """A task known by name only: its code is not installed here. Arguments cannot be checked before it runs."""
-
-    def __init__(self, maker: JobFactory, name: str, options: Options | None = None) -> None:
-        if name_of(name, "name").startswith(OWN):
-            raise BadOption("name", f"{name!r}: names beginning with {OWN!r} are Treadle's own")
-        self.name = name
-        self._maker, self._options, self._within = maker, options or Options(), None
-        if "within" in self._options:
-            self._options, self._within = split_within(self._options)
-        if maker.given is not None:
-            maker.given(name, self._options)
-
-    def options(self, **options: Unpack[Options]) -> Stub:
-        """The same task with more options."""
-        check_names(options)
-        kept = self._options if self._within is None else Options(**self._options, within=self._within)
-        return Stub(self._maker, self.name, merge(kept, options))
-
-    def job(self, /, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
-        """A job that is not sent yet."""
-        refuse_within(self._within)
-        return self._spec(args, kwargs)
-
-    def _spec(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JobSpec[Any]:
-        payload = call_codec.encode_foreign_call(args, kwargs)
-        options = self._options
-        inline = flag(options, "inline")
-        return self._maker.spec(self.name, payload, {}, options, policy_of(options), call_codec.decode_any, inline)
-
-    def late(self, /, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
-        """As `task.late`; nothing is checked here."""
-        return self.options(pass_result=True).job(*args, **kwargs)
-
-    @answers_coroutine
-    def enqueue(self, /, *args: object, **kwargs: object) -> Coroutine[Any, Any, Job[Any, Any]]:
-        """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
-        check_awaited("stub.enqueue()", f"app.sync.enqueue(app.stub({self.name!r}).job(...))")
-        return self._enqueue(args, kwargs)
-
-    async def _enqueue(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Job[Any, Any]:
-        [job] = await self._maker.sender.send([self._spec(args, kwargs)], self._within)
         return job
 
 

@@ -23,7 +23,7 @@ from treadle.errors import BadArgument, BadOption
 from treadle.policy.retry import seconds as in_seconds
 from treadle.serialization.call_codec import CallCodec
 from treadle.storage.memory import MemoryStorage
-from treadle.tasks.task import Stub
+from treadle.tasks.stub import Stub
 from treadle.testing.assertions import Expected, What, missing, unexpected
 from treadle.testing.clock import HandClock
 from treadle.testing.codec_check import Checked

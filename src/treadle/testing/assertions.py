@@ -11,7 +11,8 @@ from msgspec.structs import asdict
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
 from treadle.errors import BadOption
-from treadle.tasks.task import Stub, Task
+from treadle.tasks.stub import Stub
+from treadle.tasks.task import Task
 from treadle.testing.codec_check import same, short
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from treadle.worker.executors.threads import Answer, Item, answer
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.execution.runner import AnyTask
-    from treadle.tasks.task import Stub
+    from treadle.tasks.stub import Stub
     from treadle.testing.given_storage import Given
     from treadle.testing.transactions import When
 

@@ -16,7 +16,7 @@ from treadle.durable.steps import DurableRun
 from treadle.errors import StorageError
 from treadle.execution.context import NotRunning
 from treadle.execution.runner import Threads, in_thread
-from treadle.producer.client import Batcher
+from treadle.producer.batching import Batcher
 from treadle.serialization.call_codec import Codec
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.parts import WorkerParts

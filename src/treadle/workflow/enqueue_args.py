@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from treadle.core.job import Continuation, JobSpec, Source
 from treadle.errors import BadOption
 from treadle.policy.retry import Policy
-from treadle.tasks.options import HasId, Options, Seconds, Sizes, When, columns
+from treadle.tasks.options import Options, Seconds, Sizes, columns
+from treadle.tasks.when import HasId, When
 from treadle.workflow.flow import WHERE_TO, Flow, Gather, behind
 from treadle.workflow.plan import FLOW
 

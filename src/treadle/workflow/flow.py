@@ -20,8 +20,8 @@ from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption
 from treadle.policy.retry import read_policy
 from treadle.serialization.call_codec import MISSING
-from treadle.tasks.options import When, all_succeeded
 from treadle.tasks.reducers import reducer_of
+from treadle.tasks.when import When, all_succeeded
 from treadle.workflow.checks import acyclic, usable
 from treadle.workflow.plan import FLOW, Plan, either_id, mark_id, plan_for, root_of
 

@@ -17,7 +17,7 @@ from treadle.core import ids
 from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.errors import UNREADABLE
 from treadle.policy.judge import kept_upstreams, succeeded
-from treadle.tasks.options import When
+from treadle.tasks.when import When
 
 FLOW: Final = "treadle.flow"  # the task of what has no function: the root of a composition sent from outside
 PLAN: Final = "treadle:plan"  # memo entries of ours; a step's name has no colon in front

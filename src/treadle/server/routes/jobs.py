@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 from starlette.responses import StreamingResponse
 
@@ -24,20 +23,18 @@ from treadle.server.incoming_rows import users_row
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import allowed
 from treadle.server.operation import Call, Operation
+from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, Signal
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
 from treadle.server.time_slices import in_turns
 from treadle.server.views import (
     CallAsked,
-    Id,
     JobAsked,
     JobsAsked,
     JobView,
     JobViews,
-    Name,
     PageView,
     check_call,
-    moment_of,
     spec_of,
     view,
 )
@@ -51,66 +48,6 @@ if TYPE_CHECKING:
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request that brings the arguments of one job
 BEAT: Final = 15.0  # s between signs of life on a silent stream: below what proxies cut
 LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
-
-
-class Listing(Struct, frozen=True, kw_only=True):
-    """Which jobs. `state` may name several, with commas; `before` is seconds since 1970."""
-
-    state: str | None = None
-    task: Name | None = None
-    queue: Name | None = None
-    workflow: Id | None = None
-    parent: Id | None = None
-    label: Name | None = None
-    before: Annotated[float, Meta(ge=0)] | None = None
-    order: Literal["newest", "oldest", "ended", "line"] = "newest"
-    cursor: str | None = None
-    limit: Annotated[int, Meta(ge=0, le=1_000)] = 50
-    count: bool = False
-
-    def filters(self) -> dict[str, Any]:
-        """As `app.jobs.list` takes them."""
-        found: dict[str, Any] = {
-            "task": self.task,
-            "queue": self.queue,
-            "workflow": self.workflow,
-            "parent": self.parent,
-            "label": self.label,
-        }
-        if self.state is not None:
-            found["state"] = tuple(each.strip() for each in self.state.split(","))
-        if self.before is not None:
-            found["before"] = moment_of(self.before)
-        return {name: value for name, value in found.items() if value is not None}
-
-
-class Patience(Struct, frozen=True):
-    timeout: Annotated[float, Meta(ge=0, description="Seconds.")] = 20.0
-
-
-class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
-    tree: bool = True
-
-
-class Signal(Struct, frozen=True, forbid_unknown_fields=True):
-    """The name of a signal, and any JSON as its value."""
-
-    name: Name
-    value: Any = None
-
-
-class Acted(Struct, frozen=True):
-    """How many jobs it acted on. warning: what seems wrong with the name that was given."""
-
-    jobs: int
-    warning: str | UnsetType = UNSET
-
-
-class Explained(Struct, frozen=True):
-    """In one sentence: why it is not running, or what became of it."""
-
-    text: str
-    position: int | None
 
 
 class JobRoutes:

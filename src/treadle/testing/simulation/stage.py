@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.admin.known_names import Names
 from treadle.core.events import Event
 from treadle.errors import BadOption, UnknownName
-from treadle.producer.client import Batcher
+from treadle.producer.batching import Batcher
 from treadle.testing.history import Recorder
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 from treadle.worker.executors.threads import Answer, outcome

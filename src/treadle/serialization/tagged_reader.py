@@ -1,0 +1,119 @@
+"""Reading tagged JSON: every tag is checked, and no text can name code to import."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from treadle.serialization.tags import (
+    MAX_DEPTH,
+    TAG,
+    RemoteError,
+    Unstorable,
+    found,
+    is_model,
+    short,
+)
+
+
+def untag(raw: object, classes: Mapping[str, type] | None = None) -> object:
+    """The value of a parsed tagged text. Raises Unstorable for a tag that is not one of ours or is malformed."""
+    return _untag(raw, classes or {}, 0)
+
+
+def _untag(raw: Any, classes: Mapping[str, type], depth: int) -> Any:
+    kind = type(raw)
+    if kind is not list and kind is not dict:
+        return raw
+    if depth >= MAX_DEPTH + 2:
+        raise Unstorable(f"is nested more than {MAX_DEPTH} deep")
+    if kind is list:
+        return [_untag(item, classes, depth + 1) for item in raw]
+    if TAG not in raw:
+        return {key: _untag(item, classes, depth + 1) for key, item in raw.items()}
+    try:
+        return _read(raw[TAG], raw["v"], raw, lambda part: _untag(part, classes, depth + 1), classes)
+    except Unstorable:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise Unstorable(f"holds a malformed tag {short(raw)}: {type(error).__name__} {error}") from None
+
+
+def _read(kind: str, v: Any, raw: dict[str, Any], read: Callable[[object], Any], classes: Mapping[str, type]) -> Any:
+    match kind:
+        case "tuple" | "set" | "frozenset":
+            return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](map(read, _list(v)))
+        case "dict":
+            return {read(key): read(item) for key, item in map(_list, _list(v))}
+        case "object":
+            made = read(v) if TAG in v else {key: read(item) for key, item in v.items()}
+            return build(classes[raw["of"]], made) if raw.get("of") in classes else made
+        case "enum":
+            return member(classes[raw["of"]], v) if raw.get("of") in classes else v
+        case "error":
+            stack = _text(read(v["stack"])) if "stack" in v else ""
+            return RemoteError(_text(read(v["type"])), _text(read(v["message"])), stack)
+        case "str":
+            return "".join(map(chr, _list(v)))
+        case _:
+            return _read_scalar(kind, _text(v))
+
+
+def _read_scalar(kind: str, v: str) -> object:
+    match kind:
+        case "bytes":
+            return base64.b64decode(v, validate=True)
+        case "datetime":
+            return datetime.fromisoformat(v)
+        case "date":
+            return date.fromisoformat(v)
+        case "time":
+            return time.fromisoformat(v)
+        case "timedelta":
+            return msgspec.convert(v, timedelta)
+        case "decimal":
+            return Decimal(v)
+        case "uuid":
+            return UUID(v)
+        case "int":
+            return int(v, 16)
+        case "float" if v in ("nan", "inf", "-inf"):
+            return float(v)
+    raise ValueError("no such tag")
+
+
+def _list(v: object) -> list[Any]:
+    if type(v) is not list:
+        raise TypeError(f"expected an array, got {found(v)}")
+    return v
+
+
+def _text(v: object) -> str:
+    if type(v) is not str:
+        raise TypeError(f"expected text, got {found(v)}")
+    return v
+
+
+def member(kind: Any, v: object) -> object:
+    """A member of an Enum by its name; a combination of flags by its value."""
+    return kind[v] if isinstance(v, str) else kind(v)
+
+
+def build(kind: Any, values: dict[str, Any]) -> object:
+    """An instance from its fields, through its own constructor. Any error of that is Unstorable."""
+    try:
+        if is_model(kind):
+            return kind.model_validate(values)
+        late = {field.name for field in getattr(kind, "__dataclass_fields__", {}).values() if not field.init}
+        made = kind(**{name: value for name, value in values.items() if name not in late})
+        for name in late & values.keys():
+            object.__setattr__(made, name, values[name])
+        return made
+    except Exception as error:  # the class is the user's, and so is what its constructor raises
+        raise Unstorable(f"does not make a {kind.__name__}: {type(error).__name__} {error}") from None

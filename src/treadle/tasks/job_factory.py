@@ -1,0 +1,91 @@
+"""Makes the specs of jobs: fresh ids, and a template for tasks whose options are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+from treadle.core import ids
+from treadle.core.ids import IdFactory
+from treadle.core.job import Decode, JobSpec, Sender
+from treadle.core.model import NewJob
+from treadle.errors import TooLarge
+from treadle.policy.retry import Policy, Retry
+from treadle.serialization import call_codec
+from treadle.tasks.options import (
+    Options,
+    Sizes,
+    columns,
+)
+from treadle.tasks.reducers import BUILT_IN, Reducer
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    R = TypeVar("R")
+    W = DefaultTypeVar("W", default=R)
+else:
+    R, W = TypeVar("R"), TypeVar("W")
+
+
+class _Template(Struct, frozen=True):
+    """All that jobs of a task with the same options have in common, worked out once.
+
+    row     one of them, without its id and its payload
+    fields  of the row, as far as they were given
+    later   whether the first argument is handed in when the job runs
+    """
+
+    row: NewJob
+    fields: dict[str, Any]
+    later: bool
+    inline: bool
+
+
+class JobFactory:
+    """What every task of an app shares: where jobs go, where ids come from, what is too large."""
+
+    def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
+        self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
+        self.reducers: dict[str, Reducer] = dict(BUILT_IN)
+        self.limited: set[str] = set()  # tasks with a limit of their own
+        self.given: Callable[[str | None, Mapping[str, Any]], None] | None = None  # for names that may be mistyped
+
+    def fresh_id(self) -> str:
+        """Inside a job its next child's, derived from the run: a repeated settle finds the same children (law 6)."""
+        here = ids.running.get(None)
+        return self.new_id() if here is None else str(here.new_id())
+
+    def spec(
+        self,
+        task: str,
+        payload: str,
+        constants: dict[str, Any],
+        options: Options,
+        policy: Policy,
+        decode: Decode,
+        inline: bool = False,
+        signature: call_codec.CallCodec | None = None,
+    ) -> JobSpec[Any, Any]:
+        """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
+        self.check_size(task, payload)
+        fields = constants | (columns(options, policy, task, self.now(), self.sizes) if options else {})
+        if task in self.limited:
+            fields["limits"] = (*fields.get("limits", ()), (own_limit(task), 1))
+        if "id" in fields:
+            fields["nonce"] = ids.nonce()
+        else:
+            fields["id"] = self.fresh_id()
+        new = NewJob(task=task, payload=payload, **fields)
+        return JobSpec(new, decode, inline, self, signature)
+
+    def check_size(self, task: str, payload: str) -> None:
+        if len(payload) * 4 > self.sizes.payload and (size := len(payload.encode())) > self.sizes.payload:
+            raise TooLarge(f"the payload of {task}", size, self.sizes.payload)
+
+
+def own_limit(task: str) -> str:
+    """The limit that bounds how many jobs of a task run at once."""
+    return f"task:{task}"

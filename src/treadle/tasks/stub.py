@@ -1,0 +1,77 @@
+"""A task by its name, for processes where its code is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from treadle.concurrency.spawn import answers_coroutine
+from treadle.core.job import Job, JobSpec
+from treadle.core.must_await import check_awaited
+from treadle.core.ranges import OWN
+from treadle.errors import BadOption
+from treadle.serialization import call_codec
+from treadle.tasks.job_factory import JobFactory
+from treadle.tasks.options import (
+    Options,
+    check_names,
+    flag,
+    merge,
+    name_of,
+    policy_of,
+    refuse_within,
+    split_within,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    R = TypeVar("R")
+    W = DefaultTypeVar("W", default=R)
+else:
+    R, W = TypeVar("R"), TypeVar("W")
+
+
+class Stub:
+    """A task known by name only: its code is not installed here. Arguments cannot be checked before it runs."""
+
+    def __init__(self, maker: JobFactory, name: str, options: Options | None = None) -> None:
+        if name_of(name, "name").startswith(OWN):
+            raise BadOption("name", f"{name!r}: names beginning with {OWN!r} are Treadle's own")
+        self.name = name
+        self._maker, self._options, self._within = maker, options or Options(), None
+        if "within" in self._options:
+            self._options, self._within = split_within(self._options)
+        if maker.given is not None:
+            maker.given(name, self._options)
+
+    def options(self, **options: Unpack[Options]) -> Stub:
+        """The same task with more options."""
+        check_names(options)
+        kept = self._options if self._within is None else Options(**self._options, within=self._within)
+        return Stub(self._maker, self.name, merge(kept, options))
+
+    def job(self, /, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
+        """A job that is not sent yet."""
+        refuse_within(self._within)
+        return self._spec(args, kwargs)
+
+    def _spec(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JobSpec[Any]:
+        payload = call_codec.encode_foreign_call(args, kwargs)
+        options = self._options
+        inline = flag(options, "inline")
+        return self._maker.spec(self.name, payload, {}, options, policy_of(options), call_codec.decode_any, inline)
+
+    def late(self, /, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
+        """As `task.late`; nothing is checked here."""
+        return self.options(pass_result=True).job(*args, **kwargs)
+
+    @answers_coroutine
+    def enqueue(self, /, *args: object, **kwargs: object) -> Coroutine[Any, Any, Job[Any, Any]]:
+        """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
+        check_awaited("stub.enqueue()", f"app.sync.enqueue(app.stub({self.name!r}).job(...))")
+        return self._enqueue(args, kwargs)
+
+    async def _enqueue(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Job[Any, Any]:
+        [job] = await self._maker.sender.send([self._spec(args, kwargs)], self._within)
+        return job
