@@ -64,7 +64,8 @@ from treadle.tasks.options import Key, Sizes
 from treadle.tasks.task import Task
 from treadle.tasks.when import all_done, all_succeeded, at_least
 from treadle.worker import Backlog, Redrive, Worker
-from treadle.workflow.flow import Conclude, Flow, chain, flow, gather
+from treadle.workflow.chain import chain
+from treadle.workflow.flow import Conclude, Flow, flow, gather
 
 __version__ = "0.1.0"
 

@@ -23,7 +23,7 @@ from treadle.concurrency import cross_loop
 from treadle.core.model import Stats
 from treadle.errors import EventLoopError
 from treadle.ports.memory import memory_backend
-from treadle.storage import loop_owner
+from treadle.storage import loop_ownership
 from treadle.storage.composed import ComposedStorage
 from treadle.storage.memory import MemoryStorage
 
@@ -453,7 +453,7 @@ def test_a_call_of_another_loop_does_not_open_the_app_where_it_was_closed(
     stored: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That loop may be ending, and would leave the opening in the middle."""
-    monkeypatch.setattr(loop_owner, "PATIENCE", 0.05)
+    monkeypatch.setattr(loop_ownership, "PATIENCE", 0.05)
 
     async def slow() -> None:
         begun.set()

@@ -49,9 +49,9 @@ from treadle.serialization.call_codec import (
     Unstorable,
     decode_any,
     encode_any,
-    encode_foreign_call,
     probe,
 )
+from treadle.serialization.call_text import encode_foreign_call
 from treadle.serialization.tags import MARK, short
 from treadle.serialization.verify_codec import same
 

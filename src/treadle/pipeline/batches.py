@@ -19,7 +19,8 @@ from treadle.execution.context import Context, current_batch, enter_batch
 from treadle.pipeline.handlers import Handler, arrived_after, goes_on
 from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel
-from treadle.serialization.call_codec import CallCodec, encode_foreign_call
+from treadle.serialization.call_codec import CallCodec
+from treadle.serialization.call_text import encode_foreign_call
 from treadle.tasks.batch import answers, item_function
 
 

@@ -20,7 +20,8 @@ from treadle.execution.context import current
 from treadle.pipeline.jobs import PipelineJobs
 from treadle.pipeline.steps import Step, Travel, child_result, following, priority_of, results_name
 from treadle.policy.retry import Abort
-from treadle.serialization.call_codec import CallCodec, encode_foreign_call
+from treadle.serialization.call_codec import CallCodec
+from treadle.serialization.call_text import encode_foreign_call
 from treadle.tasks.when import all_done
 from treadle.workflow.finisher import rows_of
 from treadle.workflow.flow import Flow, flow

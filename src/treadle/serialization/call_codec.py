@@ -34,10 +34,20 @@ from treadle.core.job import returned
 from treadle.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.serialization import tagged_json, tagged_reader, tags
 from treadle.serialization.annotations import AnnotationCompiler
+from treadle.serialization.call_text import (
+    _envelope,
+    _read_array,
+    _read_object,
+    decode_foreign_call,
+    encode_foreign_call,
+    encoded_by,
+    plain_json,
+    write_call,
+)
 from treadle.serialization.parameters import Envelope, Param, Parameters, param_of
 from treadle.serialization.tagged_json import Codec, TaggedCodec, decode_any, encode_any, has_mark
 from treadle.serialization.tags import RemoteError, Unstorable, found
-from treadle.serialization.type_check import MISSING, TypeCheck, encode_plain, reason
+from treadle.serialization.type_check import MISSING, TypeCheck, reason
 from treadle.serialization.verify_codec import probe
 
 __all__ = [
@@ -124,12 +134,12 @@ class CallCodec:
         if self._codec is not None:
             return self._by_codec({"args": list(args), "kwargs": dict(kwargs)})
         if plain:
-            text = _plain({"args": args, "kwargs": kwargs} if kwargs else args)
+            text = plain_json({"args": args, "kwargs": kwargs} if kwargs else args)
             if text is not None:
                 return text
         trees = [self._tag(param, value) for param, value in zip(by_place, args, strict=False)]
         named = {name: self._tag(plan.by(name), value, name) for name, value in kwargs.items()}
-        return _write(self.name, trees, named)
+        return write_call(self.name, trees, named)
 
     def decode_call(self, text: str, *, first: object = MISSING) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments of a payload, whoever wrote it, as values of their annotated types. `first` is the value
@@ -156,7 +166,7 @@ class CallCodec:
         """The text of what the function returned. Raises BadResult if it does not match the return annotation, or,
         without one, cannot be stored."""
         if type(value) in self._exact:  # 0.5 us less than the long way
-            text = _plain(value)
+            text = plain_json(value)
             if text is not None:
                 return text
         return self._encode(self._returns().shape, value)
@@ -188,10 +198,10 @@ class CallCodec:
             if self._codec is not None:
                 if not shape.untyped:
                     shape.check(value, 0)
-                return _text_of(self._codec, value)
+                return encoded_by(self._codec, value)
             untyped = shape.untyped
             plain = type(value) in shape.exact or (tagged_json.is_plain(value) if untyped else shape.check(value, 0))
-            text = _plain(value) if plain else None
+            text = plain_json(value) if plain else None
             if text is not None:
                 return text
             return tagged_json.write_tagged(tagged_json.tag(value, self._names, flatten=not untyped))
@@ -296,7 +306,7 @@ class CallCodec:
     def _by_codec(self, call: object) -> str:
         codec = typing.cast("Codec", self._codec)
         try:
-            return _text_of(codec, call)
+            return encoded_by(codec, call)
         except Exception as error:  # whatever a user's codec raises
             raise BadArgument(self.name, None, f"was refused by {codec!r}: {type(error).__name__}: {error}") from error
 
@@ -371,64 +381,6 @@ class CallCodec:
         except Exception as error:  # whatever a user's codec raises
             why = f"cannot be read by {codec!r}: {type(error).__name__}: {error}"
             raise BadArgument(self.name, None, why) from error
-
-
-_read_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_read_object = msgspec.json.Decoder(Envelope).decode
-
-
-def encode_foreign_call(args: Sequence[object], kwargs: Mapping[str, object], name: str = "stub") -> str:
-    """The payload of a call whose signature is not known here: values in tagged JSON, which every task reads, also
-    for annotated parameters. `name` is the task's, for messages. Raises BadArgument."""
-    if tagged_json.is_plain([*args, *kwargs.values()]):
-        text = _plain({"args": args, "kwargs": dict(kwargs)} if kwargs else args)
-        if text is not None:
-            return text
-    try:
-        return _write(
-            name, [tagged_json.tag(value) for value in args], {k: tagged_json.tag(v) for k, v in kwargs.items()}
-        )
-    except Unstorable as error:
-        raise BadArgument(name, None, str(error)) from None
-
-
-def decode_foreign_call(text: str) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The arguments of a payload as plain values, where the task's code is not installed. Raises Unstorable."""
-    tree = decode_any(text)
-    args, kwargs = (tree, {}) if isinstance(tree, list) else _envelope(tree)
-    if not isinstance(args, list) or not isinstance(kwargs, dict) or not all(type(name) is str for name in kwargs):
-        raise Unstorable(f"expected a payload of args and kwargs, got {found(tree)}")
-    return tuple(args), kwargs
-
-
-def _write(task: str, args: list[object], kwargs: dict[str, object]) -> str:
-    try:
-        return tagged_json.write_tagged({"args": args, "kwargs": kwargs} if kwargs else args)
-    except ValueError as error:  # a keyword that is no text UTF-8 can carry
-        raise BadArgument(task, None, f"cannot be stored: {error}") from None
-
-
-def _plain(value: object) -> str | None:
-    """The plain JSON of a checked value, or None where only the tagged form has words: lone surrogates, integers
-    beyond 4,300 digits, models that lose something, texts that would be taken for tagged."""
-    try:
-        text = encode_plain(value).decode()
-    except Exception:  # also what a user's model raises; the tagged form then says what is wrong
-        return None
-    return None if has_mark(text) else text
-
-
-def _text_of(codec: Codec, value: object) -> str:
-    text = codec.encode(value)
-    if not isinstance(text, str):
-        raise ValueError(f"{codec!r} must encode to str, got {found(text)}")
-    return text
-
-
-def _envelope(tree: Any) -> tuple[Any, Any]:
-    if not isinstance(tree, dict) or tree.keys() - {"args", "kwargs"}:
-        return None, None
-    return tree.get("args", []), tree.get("kwargs", {})
 
 
 def _hints(function: Any, final: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Pure, all of it: without it a workflow would need code in every storage, or somebody who watches over it.
 """
 
-from treadle.workflow.flow import Conclude, Flow, Gather, chain, flow, gather
+from treadle.workflow.chain import chain
+from treadle.workflow.flow import Conclude, Flow, Gather, flow, gather
 
 __all__ = ["Conclude", "Flow", "Gather", "chain", "flow", "gather"]

@@ -99,7 +99,7 @@ class Flow(Continuation[T_co, W_co]):
         """
         if self._own is not MISSING:
             raise BadOption("then", "comes before value(): flow(...).then(...).value(...)")
-        more = _specs(specs, "then", self._source)
+        more = specs_of(specs, "then", self._source)
         ups, marks = self._front, list[JobSpec[Any, Any]]()
         if not more:
             raise BadOption("then", "needs at least one job to go on with")
@@ -107,10 +107,10 @@ class Flow(Continuation[T_co, W_co]):
             raise BadOption("scope", f'expected "tree" or "job", found {scope!r}')
         if scope == "job":
             ups, marks = _marked(ups)
-        later = _waiting(more, tuple(spec.id for spec in marks or ups), when)
+        later = made_to_wait(more, tuple(spec.id for spec in marks or ups), when)
         known = {spec.id: spec for spec in ups}
         before = [known.get(spec.id, spec) for spec in self._specs]
-        return _made((*before, *marks, *later), tuple(later), self._plan, "then")
+        return composed((*before, *marks, *later), tuple(later), self._plan, "then")
 
     def value(self, value: V | Conclude[V]) -> Flow[V, W_co]:
         """Give the job that returns this flow a result of its own, readable as soon as its run has ended. With
@@ -178,7 +178,7 @@ class Chain(Flow[T_co, W_co]):
         return Job(last.id, last.new.task, spec.source.sender, last.decode, job.created)
 
 
-def _made(
+def composed(
     specs: tuple[JobSpec[Any, Any], ...],
     front: tuple[JobSpec[Any, Any], ...],
     plan: Plan,
@@ -195,7 +195,7 @@ def _made(
     return kind(specs, front, plan, source)
 
 
-def _specs(items: Iterable[Items], where: str, source: Source | None = None) -> list[JobSpec[Any, Any]]:
+def specs_of(items: Iterable[Items], where: str, source: Source | None = None) -> list[JobSpec[Any, Any]]:
     """The specs among these, flows inside as the jobs they are."""
     found: list[JobSpec[Any, Any]] = []
     for item in items:
@@ -204,7 +204,7 @@ def _specs(items: Iterable[Items], where: str, source: Source | None = None) -> 
         elif isinstance(item, Flow):
             found.append(item.job(source=source or (found[-1].source if found else None)))
         elif isinstance(item, Iterable) and not isinstance(item, str):
-            found += _specs(item, where, source)
+            found += specs_of(item, where, source)
         elif isinstance(item, Gather):
             raise BadOption("gather", WHERE_TO)
         else:
@@ -212,7 +212,7 @@ def _specs(items: Iterable[Items], where: str, source: Source | None = None) -> 
     return found
 
 
-def _waiting(specs: list[JobSpec[Any, Any]], ups: tuple[str, ...], when: When | None) -> list[JobSpec[Any, Any]]:
+def made_to_wait(specs: list[JobSpec[Any, Any]], ups: tuple[str, ...], when: When | None) -> list[JobSpec[Any, Any]]:
     """The same, waiting for these; of a flow its first jobs wait."""
     when = all_succeeded() if when is None else when
     found: object = when
@@ -301,12 +301,12 @@ def flow(*specs: Items, when: When | None = None, reduce: str | None = None) -> 
             else "last"
     No jobs at all is a flow that has succeeded. Raises BadOption for what is no spec, or stands there twice.
     """
-    found = _specs(specs, "flow")
+    found = specs_of(specs, "flow")
     if when is not None:
         if not isinstance(when, When):
             raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
         when.threshold(len(found))
-    return _made(tuple(found), tuple(found), plan_for(reduce, when), "flow")
+    return composed(tuple(found), tuple(found), plan_for(reduce, when), "flow")
 
 
 class Makes(Protocol[Q, T_co, W_co]):
@@ -324,7 +324,7 @@ WHERE_TO = (
 class Gather(Generic[T]):
     """Jobs whose results go to one job: `gather(...).into(task)`."""
 
-    __slots__ = ("_specs", "_when")
+    __slots__ = ("_when", "_specs")
 
     def __init__(self, specs: list[JobSpec[Any, Any]], when: When | None) -> None:
         self._specs, self._when = specs, when
@@ -345,8 +345,8 @@ class Gather(Generic[T]):
         fit."""
         spec = late(task, args, kwargs)
         policy = replace(read_policy(spec.new.retry), pass_result="list")
-        last = _waiting([spec.changed(retry=policy.text())], tuple(each.id for each in self._specs), self._when)
-        return _made((*self._specs, *last), tuple(last), plan_for(None, None), "gather")
+        last = made_to_wait([spec.changed(retry=policy.text())], tuple(each.id for each in self._specs), self._when)
+        return composed((*self._specs, *last), tuple(last), plan_for(None, None), "gather")
 
 
 @overload
@@ -366,7 +366,7 @@ def gather(*specs: Items, when: When | None = None) -> Any:
     when  how many must have succeeded or ended; default: all succeeded
     Of no jobs at all the list of results is empty.
     """
-    return Gather(_specs(specs, "gather"), when)
+    return Gather(specs_of(specs, "gather"), when)
 
 
 def late(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[Any, Any]:
@@ -375,66 +375,3 @@ def late(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec[An
     if make is None:
         raise BadOption("into", f"expected a task, found {task!r}")
     return make(*args, **kwargs)
-
-
-@overload
-def chain(a: Continuation[Any, A], /, *, pass_result: bool = True) -> Chain[A, A]: ...
-@overload
-def chain(a: Continuation[A, Any], b: Makes[[A], Any, B], /, *, pass_result: Literal[True] = True) -> Chain[B, B]: ...
-@overload
-def chain(
-    a: Continuation[A, Any], b: Makes[[A], B, Any], c: Makes[[B], Any, V], /, *, pass_result: Literal[True] = True
-) -> Chain[V, V]: ...
-@overload
-def chain(a: Continuation[Any, Any], b: Continuation[Any, B], /, *, pass_result: bool = True) -> Chain[B, B]: ...
-@overload
-def chain(
-    a: Continuation[Any, Any], b: Continuation[Any, Any], c: Continuation[Any, V], /, *, pass_result: bool = True
-) -> Chain[V, V]: ...
-@overload
-def chain(a: Any, b: Any, c: Any, d: Any, /, *more: Any, pass_result: bool = True) -> Chain[Any, Any]: ...
-@spelled_call
-def chain(*steps: Any, pass_result: bool = True) -> Any:
-    """One after the other, each with the result before it as its first argument (pass_result=False: without).
-
-    A step is a spec, `task.job(more="...")` with the first argument left out, a flow (in which those jobs take the
-    result that say pass_result=True), or the task itself.
-    Raises BadArgument where the arguments given leave no room for the result, BadOption for no steps.
-    """
-    if not steps:
-        raise BadOption("chain", "needs at least one step")
-    specs: list[JobSpec[Any, Any]] = []
-    for number, step in enumerate(steps):
-        takes = pass_result and number > 0
-        spec = _step(step, takes, specs[-1].source if specs else None)
-        if specs:
-            if takes:
-                spec = _taking(spec)
-            [spec] = _waiting([spec], (specs[-1].id,), None)
-        specs.append(spec)
-    return _made(tuple(specs), (specs[-1],), plan_for(None, None), "chain", kind=Chain)
-
-
-def _step(step: Any, takes: bool, source: Source | None) -> JobSpec[Any, Any]:
-    if isinstance(step, JobSpec | Flow):
-        [spec] = _specs([step], "chain", source)
-        return spec
-    if isinstance(step, Gather):
-        raise BadOption("gather", WHERE_TO)
-    if not hasattr(step, "late"):
-        raise BadOption("chain", f"expected specs (task.job(...)), flows or tasks, found {step!r}")
-    spec = step.late() if takes else step.job()
-    assert isinstance(spec, JobSpec)
-    return spec
-
-
-def _taking(spec: JobSpec[Any, Any]) -> JobSpec[Any, Any]:
-    """The same, taking the result before it as its first argument. Of a flow only those do that say pass_result."""
-    if spec.new.task == FLOW:
-        return spec
-    policy = read_policy(spec.new.retry)
-    if spec.lacks is None and not policy.pass_result and spec.signature is not None:
-        spec.signature.check_late(spec.new.payload)
-    changed = spec.changed(retry=replace(policy, pass_result=True).text())
-    changed.lacks = None
-    return changed
