@@ -21,7 +21,7 @@ SEED = 3
 async def test_a_fleet_under_faults_keeps_its_promises(name: str) -> None:
     async with staged(STAGES[name]) as stage:
         verdict = await trial(stage, random.randrange(1_000_000), SHORT, print)
-        assert verdict.ok, verdict
+        assert verdict.ok, str(verdict)
         assert verdict.counts["acknowledged"] > 20
 
 
@@ -52,4 +52,4 @@ def test_each_planted_fault_has_its_rules() -> None:
 async def test_a_planted_fault_is_found(fault: str) -> None:
     async with staged(SqliteStage) as stage:
         verdict = await trial(stage, SEED, SHORT, print, plant=fault, drain=GIVE_UP)
-    assert {found.rule for found in verdict.violations} & PLANTED[fault], verdict
+    assert {found.rule for found in verdict.violations} & PLANTED[fault], str(verdict)
