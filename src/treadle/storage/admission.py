@@ -123,6 +123,13 @@ def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
     return None
 
 
+def opens_behind(rule: Limit, usage: Usage, first: Asker, back: Iterable[Asker], now: float) -> float | None:
+    """When the rate will let in the first blocked job of a queue, beside the jobs of this queue that are back in line
+    before it and not claimed yet: a job that comes later must not take its start."""
+    ahead = sum(min(each.cost, capacity(rule)) for each in back if each.turn < first.turn)
+    return opens_at(rule, usage, ahead + first.cost, now)
+
+
 def rate_use(rule: Limit, usage: Usage, now: float) -> tuple[int, float | None]:
     """How many starts a rate counts now, and when it lets the next one through; None if it does now."""
     if not rule.rate:

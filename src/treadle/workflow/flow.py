@@ -324,7 +324,7 @@ WHERE_TO = (
 class Gather(Generic[T]):
     """Jobs whose results go to one job: `gather(...).into(task)`."""
 
-    __slots__ = ("_when", "_specs")
+    __slots__ = ("_specs", "_when")
 
     def __init__(self, specs: list[JobSpec[Any, Any]], when: When | None) -> None:
         self._specs, self._when = specs, when

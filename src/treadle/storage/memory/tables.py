@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Limit, LimitFacts, NewJob, Record, State
-from treadle.storage.admission import Admission, Asker, Usage, is_over, opens_at, rule_for
+from treadle.storage.admission import Admission, Asker, Usage, is_over, opens_behind, rule_for
 from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.memory.ordered import Ordered, Spot
 from treadle.storage.row_rules import costs, named_costs, rank, turn
@@ -191,7 +191,7 @@ class Tables:
         keepers = self._keepers(key)
         if kept and not keepers:
             return iter(())
-        back = [spot_of(self.jobs[id]) for id in self.returned[key, queue]] if (key, queue) in self.returned else []
+        back = self._back(key, queue)
         return heapq.merge(
             (self._asker(spot, key, kept, aside=False) for spot in sorted(back) if (spot[2] in keepers) is kept),
             (
@@ -201,6 +201,10 @@ class Tables:
             ),
         )
 
+    def _back(self, key: str, queue: str) -> list[Spot]:
+        """The jobs of a queue that came back in line for a limit and are not claimed yet, in no order."""
+        return [spot_of(self.jobs[id]) for id in self.returned[key, queue]] if (key, queue) in self.returned else []
+
     def _asker(self, spot: Spot, key: str, kept: bool, aside: bool) -> Asker:
         return Asker(spot, dict(named_costs(self.jobs[spot[2]].job))[key], kept, aside)
 
@@ -208,14 +212,16 @@ class Tables:
         """Note when the rate will let in the first of some queue who stands aside."""
         self.opens.pop(key, None)
         rule = rule_for(self.rules, key)
-        if rule is None:
+        if rule is None or rule.rate is None:
             return
         for queue in self.aside.get(key, ()):
+            back = [self._asker(spot, key, kept=False, aside=False) for spot in self._back(key, queue)]
             for kept in (True, False):
                 first = next((each for each in self._askers(key, queue, kept) if each.aside), None)
-                moment = opens_at(rule, gate.of(key), first.cost, gate.now) if first is not None else None
-                if moment is not None:
-                    self.opens[key] = min(moment, self.opens.get(key, moment))
+                if first is not None:
+                    moment = opens_behind(rule, gate.of(key), first, back, gate.now)
+                    if moment is not None:
+                        self.opens[key] = min(moment, self.opens.get(key, moment))
 
 
 def _drop(ordered: list[Any], entry: Any) -> None:

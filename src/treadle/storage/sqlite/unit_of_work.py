@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core.model import Limit, NewJob, Record, State
-from treadle.storage.admission import Admission, Asker, Usage, opens_at, rule_for
+from treadle.storage.admission import Admission, Asker, Usage, opens_behind, rule_for
 from treadle.storage.row_rules import costs, first_moment, named_costs, rank, turn
 from treadle.storage.sqlite import rows as columns
 from treadle.storage.sqlite.bulk_read import BulkRead
@@ -368,9 +368,10 @@ class UnitOfWork:
         """Note when the rate will let in the first of some queue who stands aside."""
         self.sync()
         rule, moments = rule_for(self.rules, key), list[float | None]()
-        for queue in self._aside_queues(key) if rule is not None else ():
+        for queue in self._aside_queues(key) if rule is not None and rule.rate is not None else ():
+            back = self._returned(key, queue)
             firsts = (next(self._aside(key, queue, kept), None) for kept in (True, False))
-            moments += [opens_at(rule, gate.of(key), each.cost, gate.now) for each in firsts if rule and each]
+            moments += [opens_behind(rule, gate.of(key), each, back, gate.now) for each in firsts if rule and each]
         moment = first_moment(*moments)
         if moment is None:
             self.ex(SQL["drop_opening"], (key,))

@@ -617,6 +617,21 @@ async def test_law08_as_many_come_back_as_the_rate_lets_in(storage: Storage, clo
     assert await claim_ids(storage, 9) == ["j02", "j03"]
 
 
+async def test_law08_a_rate_that_opens_again_lets_in_who_was_blocked_first(storage: Storage, clock: HandClock) -> None:
+    """Also while whoever it let in before is not claimed yet: a job that comes then waits behind those it blocked."""
+    await storage.set_limits([Limit("api", rate=2, per=10)])
+    await storage.enqueue(jobs("a b c d", limits=(("api", 1),)))
+    await claim_one(storage)
+    clock.advance(1)
+    await claim_one(storage)
+    assert await claim(storage, 4) == []  # c and d step aside
+    clock.advance(9)
+    await tend(storage)  # the first start is ten seconds ago: c is back in line
+    clock.advance(1)
+    await storage.enqueue(jobs("later", limits=(("api", 1),)))
+    assert await claim_ids(storage, 2) == ["c", "d"]
+
+
 async def test_law08_a_cost_beyond_the_rate_takes_all_of_it(storage: Storage, clock: HandClock) -> None:
     """It starts when a whole window is free, and fills it."""
     await storage.set_limits([Limit("api", rate=2, per=10)])

@@ -20,6 +20,7 @@ DECLARE
     moment float8;
     line text;
     first job;
+    ahead int;
 BEGIN
     IF r.rate IS NOT NULL THEN
         LOOP
@@ -36,7 +37,11 @@ BEGIN
                     AND j.started_at IS NULL AND r.hold = 'ended'
                     ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1)
             LOOP
-                moment := least(moment, opens_at(limited, r, price(first, limited), t));
+                -- who is back already and not claimed yet starts before it
+                SELECT coalesce(sum(least(price(b, limited), capacity(r))), 0) INTO ahead FROM job b
+                WHERE b.parked = limited AND b.queue = line AND b.place IS NOT NULL
+                    AND (-b.rank, b.joined_at, b.id) < (-first.rank, first.joined_at, first.id);
+                moment := least(moment, opens_at(limited, r, price(first, limited) + ahead, t));
             END LOOP;
         END LOOP;
     END IF;

@@ -292,14 +292,27 @@ function A.call_in(r)
   for _, limit in ipairs(r.j.limits) do A.call_in_for(limit[1]) end
 end
 
+-- what the jobs that are back in line in front of this one, and not claimed yet, take of a rate
+local function ahead_of(id, rule, back)
+  local r, sum = B.get(id), 0
+  local first = { id = id, rank = r.j.rank, place = r.joined_at or 0 }
+  for _, each in ipairs(back) do
+    if comes_first(each, first) then sum = sum + math.min(each.cost, A.capacity(rule)) end
+  end
+  return sum
+end
+
 -- note when the rate will let in the first of some queue who stands aside
 function A.set_opening(key)
   local rule, moment = A.rule(key), nil
-  for _, queue in ipairs(rule and A.queues(key) or {}) do
+  for _, queue in ipairs(rule and rule.rate and A.queues(key) or {}) do
+    local keepers, others = came_back(key, queue)
     for _, kind in ipairs({ 'kept', 'aside' }) do
       local id = A.aside(key, queue, kind)()
-      local opens = id and A.opens_at(rule, key, (A.price(id, key)))
-      if opens and (not moment or opens < moment) then moment = opens end
+      if id then
+        local opens = A.opens_at(rule, key, A.price(id, key) + ahead_of(id, rule, keepers) + ahead_of(id, rule, others))
+        if opens and (not moment or opens < moment) then moment = opens end
+      end
     end
   end
   if moment then call('ZADD', OPENS, num(moment), key) else call('ZREM', OPENS, key) end
