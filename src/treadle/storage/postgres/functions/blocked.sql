@@ -14,7 +14,8 @@ CREATE FUNCTION price(j job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS
 $$;
 
 -- Note when the rate will let in the first blocked job of some queue: of those that keep their slot, or of the others.
-CREATE FUNCTION set_opening(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- starting: jobs that were charged already, and whose rows are not written yet
+CREATE FUNCTION set_opening(limited text, t float8, starting text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r rule := rule_of(limited);
     moment float8;
@@ -39,7 +40,7 @@ BEGIN
             LOOP
                 -- who is back already and not claimed yet starts before it
                 SELECT coalesce(sum(least(price(b, limited), capacity(r))), 0) INTO ahead FROM job b
-                WHERE b.parked = limited AND b.queue = line AND b.place IS NOT NULL
+                WHERE b.parked = limited AND b.queue = line AND b.place IS NOT NULL AND NOT b.id = ANY (starting)
                     AND (-b.rank, b.joined_at, b.id) < (-first.rank, first.joined_at, first.id);
                 moment := least(moment, opens_at(limited, r, price(first, limited) + ahead, t));
             END LOOP;
@@ -136,7 +137,7 @@ BEGIN
             PERFORM call_in_line(limited, r, line, t);
         END IF;
     END LOOP;
-    PERFORM set_opening(limited, t);
+    PERFORM set_opening(limited, t, '{}');
 END $$;
 
 -- The jobs of one line. Behind the first that finds no free slot only those that keep theirs come in, or costly jobs would

@@ -202,7 +202,7 @@ BEGIN
     END IF;
     aside := cardinality(aside_spots);
     IF cardinality(rated) > 0 THEN
-        PERFORM set_opening(k, t) FROM unnest(looked_for(rated)) AS k;
+        PERFORM set_opening(k, t, taken) FROM unnest(looked_for(rated)) AS k;
     END IF;
 END $$;
 
