@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import time
@@ -21,14 +22,17 @@ class Fleet:
     """Workers and producers by role, such as "worker1".
 
     url, database, plant  as tests.soak.process takes them
+    skewed                about half of the processes have a clock that is wrong (tests.soak.skew)
     died                  processes that ended without having been killed, with the end of what they said
     """
 
     def __init__(
-        self, folder: Path, url: str, database: str | None, seed: int, patience: float, plant: str = ""
-    ) -> None:
+        self, folder: Path, url: str, database: str | None, seed: int, patience: float, plant: str = "", *,
+        skewed: bool = False,
+    ) -> None:  # fmt: skip
         self.folder, self.url, self.database = folder, url, database
         self.seed, self.patience, self.plant = seed, patience, plant
+        self._skewed, self._chance = skewed, random.Random(f"{seed} clocks")
         self.done: Counter[str] = Counter()
         self.died: list[str] = []
         self.history = History("nemesis", clock=wall, path=folder / "nemesis.jsonl")
@@ -56,7 +60,7 @@ class Fleet:
             self._processes[role] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "tests.soak.process",
+                *self._program(),
                 *words,
                 str(self.patience),
                 self.database or "",
@@ -71,6 +75,13 @@ class Fleet:
                 self._note_death(role)
                 return
             await asyncio.sleep(0.02)
+
+    def _program(self) -> tuple[str, ...]:
+        """The module, and what it takes before the arguments of a process."""
+        if not self._skewed or self._chance.random() < 0.5:
+            return ("tests.soak.process",)
+        self.done["wrong clock"] += 1
+        return "tests.soak.skewed", f"{self.seed} {self._serial}"
 
     async def kill(self, role: str) -> None:
         """kill -9, and start another in its place."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 
+from tests.soak.skew import true
 from treadle import App, JobSpec, Key, StorageError, TreadleError, at_least
-from treadle.core.clock import wall
 from treadle.errors import Signalled, Stale
 from treadle.testing.history import History, facts_of
 
@@ -210,4 +210,4 @@ async def give(app: App, history: History, id: str, value: int) -> None:
     history.add("signal", id, name="go", text=json.dumps(value))
     with contextlib.suppress(Signalled, Stale):
         await app.jobs.signal(id, "go", value)
-        history.add("signalled", id, name="go", at=wall())
+        history.add("signalled", id, name="go", at=true())

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.soak.skew import true
 from treadle import App, Flow, Limit, Retry, chain, current, flow, gather
-from treadle.core.clock import wall
 from treadle.core.model import Record
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run
@@ -51,7 +51,7 @@ class Claims(Middleware):
 
 def make(storage: Any, actor: str, path: str) -> tuple[App, History]:
     """An app with all tasks, and the history it writes."""
-    history = History(actor, clock=wall, path=path)
+    history = History(actor, clock=true, path=path)
     app = App(storage, retry=SOON) if isinstance(storage, str) else App(storage=storage, retry=SOON)
     app.middleware(Claims(history))
     Recorder(history).attach(app)

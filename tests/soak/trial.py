@@ -29,6 +29,7 @@ PATIENCE = 3.0  # s a call of the fleet waits for an answer
 DRAIN = 90.0  # s without an ending after which what is left counts as stuck
 SAID = 5.0  # s between two lines of progress
 ROLES = ("worker1", "worker2", "producer1", "producer2")
+CLOCKS = "clocks"  # the fault that is chosen when a process starts
 UNFINISHED = ("waiting", "ready", "running")
 
 
@@ -67,17 +68,23 @@ async def trial(
     say: Callable[[str], None],
     *,
     only: tuple[str, ...] = (),
+    clocks: bool = True,
     plant: str = "",
     drain: float = DRAIN,
 ) -> Verdict:
-    """Torment a fleet on this open stage for so long, let it drain, and judge. The stage must be empty."""
+    """Torment a fleet on this open stage for so long, let it drain, and judge. The stage must be empty.
+
+    clocks  about half of the processes have a wrong clock
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"treadle-soak-{seed}-"))
     url, direct = _shared(stage, stage.url), _shared(stage, stage.direct)
     database = _database(stage)
     app, history = make(direct, "judge", str(folder / "judge.jsonl"))
     await app.open()
     _make_tables(stage)
-    fleet = Fleet(folder, url, database, seed, PATIENCE, plant)
+    # a file has no clock but that of its processes
+    skewed = clocks and not isinstance(stage, SqliteStage) and (not only or CLOCKS in only)
+    fleet = Fleet(folder, url, database, seed, PATIENCE, plant, skewed=skewed)
     nemesis = Nemesis(fleet, stage, seed, only)
     try:
         await asyncio.gather(*(fleet.start(role) for role in ROLES))
