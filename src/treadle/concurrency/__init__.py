@@ -1,1 +1,1 @@
-"""Event loops, threads and forks: what every part that awaits, locks or forks needs."""
+"""Helpers for event loops, threads and forks."""

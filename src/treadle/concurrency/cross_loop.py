@@ -1,6 +1,6 @@
-"""A call on the event loop of another thread, awaited on this thread's loop or waited for without one.
+"""A call on the event loop of another thread. The caller awaits it on its own loop, or waits without one.
 
-An answer may never come: the other loop may end first, or be blocked. So the caller looks at that loop while it waits.
+The other loop may end first or be blocked, and then never respond. So the caller checks that loop while it waits.
 """
 
 from __future__ import annotations
@@ -19,26 +19,24 @@ from treadle.errors import EventLoopError, StorageUnavailable
 
 T = TypeVar("T")
 
-LOOK: Final = 0.1  # seconds between two looks at the other loop
-STOPPED: Final = 1.0  # seconds a loop may stand still between two `run_until_complete`
-BLOCKED: Final = (
-    10.0  # seconds until a loop that does not begin a call counts as blocked; as long as a SQLite writer waits
-)
+LOOK: Final = 0.1  # s between two checks of the other loop
+STOPPED: Final = 1.0  # s for which a loop may pause between two `run_until_complete`
+BLOCKED: Final = 10.0  # s until a loop that does not begin a call counts as blocked; as long as a SQLite writer waits
 
 
 class LoopEnded(Exception):
-    """The other event loop ended, or cancelled the call, before there was an answer."""
+    """The other event loop ended, or cancelled the call, before there was a result."""
 
     def __init__(self, begun: bool) -> None:
         super().__init__("the event loop ended")
-        self.begun = begun  # whether it had begun the call
+        self.begun = begun  # whether the call was begun
 
 
 class LoopCall(Generic[T]):
-    """One call, made on the loop `loop`. `wait` and `result` raise what the call raises, and LoopEnded,
-    StorageUnavailable for a blocked loop, EventLoopError for one that nobody runs.
+    """One call on the loop `loop`. `wait` and `result` raise the call's own errors, LoopEnded, StorageUnavailable for a
+    blocked loop, and EventLoopError for a loop that does not run.
 
-    wanted  asked on that loop; false: the call is not begun, as what it needs there has ended
+    wanted  called on that loop; if False, the call is not begun, and LoopEnded is raised
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class LoopCall(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._begun = self._cancelled = False
         self._asked = clock.monotonic()
-        self._stopped: float | None = None  # since when nobody runs the loop
+        self._stopped: float | None = None  # since when the loop does not run
         try:
             loop.call_soon_threadsafe(self._begin)  # in a copy of the caller's context
         except RuntimeError:  # it is closed
@@ -91,13 +89,13 @@ class LoopCall(Generic[T]):
     # --- for the caller
 
     def cancel(self) -> None:
-        """The caller does not want the answer any more. May be called in any thread."""
+        """Cancel the call; its result is ignored. Can be called in any thread."""
         self._cancelled = True
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._cut)
 
     async def wait(self) -> T:
-        """The answer, for a caller on an event loop of its own."""
+        """The result, for a caller on another event loop."""
         answer = asyncio.wrap_future(self._answer)
         try:
             while not answer.done():
@@ -110,12 +108,12 @@ class LoopCall(Generic[T]):
         return answer.result()
 
     def result(self) -> T:
-        """The answer, for a thread without an event loop, which is blocked meanwhile."""
+        """The result, for a thread without an event loop; blocks the thread."""
         try:
             while True:
                 with suppress(NotYet):
                     return self._answer.result(LOOK)
-                if self._answer.done():  # with a TimeoutError of its own
+                if self._answer.done():  # with the call's own TimeoutError
                     return self._answer.result()
                 self._look()
         except BaseException:
@@ -123,7 +121,7 @@ class LoopCall(Generic[T]):
             raise
 
     def _look(self) -> None:
-        """Raise an error if there will be no answer."""
+        """Raise an error if there will be no result."""
         if self._answer.done():
             return
         now = clock.monotonic()
@@ -137,19 +135,19 @@ class LoopCall(Generic[T]):
             raise stopped()
         if not self._begun and now - self._asked > BLOCKED:
             raise StorageUnavailable(
-                f"the event loop this app is open on has begun nothing new for {BLOCKED:.0f} s: code on it blocks, or "
-                "waits for this very call; await there, or call blocking code with asyncio.to_thread"
+                f"the event loop on which this app is open has started no call for {BLOCKED:.0f} s: code on it blocks, "
+                "or waits for this very call; await there, or call blocking code with asyncio.to_thread"
             )
 
 
 def stopped() -> EventLoopError:
-    """The error for an app that is open on a loop that nobody runs."""
+    """The error for an app that is open on a loop that does not run."""
     return EventLoopError(
-        "this app is open on an event loop that was stopped and not closed: `await app.close()` there, or close that "
-        "loop, before the app is used elsewhere"
+        "this app is open on an event loop that was stopped but not closed: `await app.close()` there, or close that "
+        "loop, before another loop uses the app"
     )
 
 
 def is_own(thread: int) -> bool:
-    """Whether that is the thread that runs here: it can run one event loop at a time, so a wait would be for itself."""
+    """Whether this is the current thread. It runs one event loop at a time, so it would wait for itself."""
     return thread == threading.get_ident()

@@ -1,8 +1,9 @@
-"""What a forked child must not share with its parent: locks, sockets, connections, ids, and the parent's own code.
+"""Separates a forked child from its parent: locks, sockets, connections, ids, and the parent's code.
 
-A forked child has the open files of its parent. A lock or a socket that the child keeps outlives a killed parent: the
-file stays locked, and messages for the parent are queued for nobody. Whatever must be unique compares `tag`. A child
-that returned from a task's function into the worker's code would settle its parent's jobs: it ends with the function.
+A forked child inherits the open files of its parent. If it kept a lock or a socket and the parent was killed, the file
+would stay locked, and the socket would still receive messages that no process reads. Code that needs unique values
+compares `tag`. A child forked inside a task's function must not return to the worker's code, where it would settle its
+parent's jobs: it ends with the function.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ class Forked(Protocol):
     """An object with a descriptor that belongs to one process."""
 
     def forked(self) -> None:
-        """Close our copy of the descriptor. Runs in the child, before anything else runs there."""
+        """Close this process's copy of the descriptor. Runs in the child before any other code."""
         ...
 
 
 opening: Final = threading.RLock()
-"""Held from before a descriptor is opened until its owner is registered: no process is forked in between."""
+"""Locked while a descriptor is opened and its owner registered, so that no process is forked in between."""
 
 _owners: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 _left: Final[list[object]] = []
 
 
 def register(owner: Forked) -> None:
-    """In each forked child, call `owner.forked()`."""
+    """Call `owner.forked()` in each forked child."""
     _owners.add(owner)
 
 
 def leave(thing: object) -> None:
-    """Never destroy this object, not even when the interpreter ends."""
+    """Never destroy this object, not even at interpreter exit."""
     if not _left:
         atexit.register(_leave_for_ever)
     _left.append(thing)
 
 
 def _leave_for_ever() -> None:
-    """The end of the interpreter destroys what its modules hold; an object with one reference too many stays."""
+    """Interpreter exit destroys the objects of all modules, except those with an extra reference."""
     import ctypes
 
     for thing in _left:
@@ -68,14 +69,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=opening.acquire, after_in_parent=opening.release, after_in_child=_in_child)
 
 
-# --- which process this is, and where a forked one ends
+# --- the identity of this process, and the end of a forked child
 
 tag = ""
-"""12 hex digits that no other process has; empty in a process that was not forked by Python. Compare by `is`."""
+"""12 hex digits, unique to this process; empty in a process that Python has not forked. Compare with `is`."""
 
 
 def renew() -> None:
-    """From here on this is a process of its own: a forked child, or one that runs functions for a worker."""
+    """Set a new `tag`: in a forked child, and in a process that runs functions for a worker."""
     global tag  # noqa: PLW0603 - a fork changes it
     tag = os.urandom(6).hex()
 
@@ -85,7 +86,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def contained(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call it. A child that the function forked ends here, whether it returns or raises."""
+    """Call the function. A child that it forks ends here, whether the function returns or raises."""
     before = tag
     try:
         value = function(*args, **kwargs)
@@ -99,7 +100,7 @@ def contained(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) ->
 
 
 def end(error: BaseException | None = None) -> NoReturn:
-    """End this forked child at once, with the exit code that the error means, and run nothing of its parent's."""
+    """End this forked child at once, with the exit code of the error, without running any code of its parent."""
     code = 0 if error is None else 1
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
@@ -109,7 +110,7 @@ def end(error: BaseException | None = None) -> NoReturn:
     elif error is not None:
         _print("".join(traceback.format_exception(error)).rstrip())
     for stream in (sys.stdout, sys.stderr):
-        with suppress(BaseException):  # closed, or held by a thread that the fork did not copy
+        with suppress(BaseException):  # closed, or locked by a thread that does not exist in the child
             stream.flush()
     os._exit(code & 0xFF)
 

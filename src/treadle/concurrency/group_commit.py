@@ -1,7 +1,7 @@
-"""Requests that are carried out in groups: those that come while one group is under way make up the next.
+"""Carries out requests in groups: requests that arrive during one group form the next group.
 
-One task carries the groups out. Whatever ends it, every caller gets an answer or an error, and the next request works:
-asyncio cancels the task, its event loop is closed in the middle of a step, the process forks.
+One task carries out the groups. Every caller gets a result or an error, and the next request works, even if the task is
+cancelled, its event loop is closed during a step, or the process forks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Request:
-    """What one caller asks for, and the future of its answer."""
+    """The request of one caller, and the future of its result."""
 
     __slots__ = ("answer",)
 
@@ -28,12 +28,12 @@ class Request:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def reply(self, found: Any) -> None:
-        """Give the caller its answer; an Exception is raised there. A caller that has gone gets none."""
+        """Set the caller's result, or raise an Exception there. Does nothing if the caller is gone."""
         if self.answer.done() or self.answer.get_loop().is_closed():
             return
         if isinstance(found, Exception):
             self.answer.set_exception(found)
-            self.answer.exception()  # seen, even if the caller is cancelled before it looks
+            self.answer.exception()  # marked as retrieved, in case the caller is cancelled first
         else:
             self.answer.set_result(found)
 
@@ -42,13 +42,12 @@ R = TypeVar("R", bound=Request)
 
 
 class GroupCommit(Generic[R]):
-    """The requests of one file, or of one storage.
+    """The requests to one file, or to one storage.
 
-    name       what is asked, for errors
-    carry_out  does what a group asks for and replies to each request; an Exception goes to those without a reply
-    pick       takes the next group from those that wait; default: all of them
-    left       called on the next event loop where one was closed in the middle of a step
-    """
+    name       the target, for errors
+    carry_out  carries out a group and replies to each request; if it raises an Exception, requests without a reply get
+    it pick       takes the next group from the waiting requests; default: all of them left       called on the next
+    event loop if one was closed during a step"""
 
     def __init__(
         self,
@@ -61,15 +60,15 @@ class GroupCommit(Generic[R]):
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, as in a forked child, which has none of its parent's tasks and threads."""
-        self._lock = threading.Lock()  # one call at a time, also over event loops
+        """Start without tasks and threads, as a forked child does."""
+        self._lock = threading.Lock()  # one call at a time, also across event loops
         self._drop()
 
     def _drop(self) -> None:
         self._waiting: deque[R] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    # --- asking
+    # --- requests
 
     async def ask(self, request: R) -> Any:
         """The reply to this request."""
@@ -80,7 +79,7 @@ class GroupCommit(Generic[R]):
         return await request.answer
 
     async def idle(self) -> None:
-        """Wait until no request is under way, and no thread of `in_thread`."""
+        """Wait until no request and no thread of `in_thread` is running."""
         while True:
             self._check_loop()
             if self._task is not None:
@@ -91,28 +90,28 @@ class GroupCommit(Generic[R]):
                 return
 
     async def stop(self) -> None:
-        """End what is under way in the middle. Those who wait for a reply get an error."""
+        """Cancel the current group. Callers that wait for a reply get an error."""
         waiting, task = self._waiting, self._task
         self._drop()
-        self._refuse(waiting, "it was abandoned")
+        self._refuse(waiting, "it was closed")
         if task is not None and task.get_loop() is asyncio.get_running_loop():
             task.cancel()
             await asyncio.wait([task])
 
     def _check_loop(self) -> None:
-        """Drop what an event loop left that was closed in the middle of a step."""
+        """Drop the state of an event loop that was closed during a step."""
         there = None if self._task is None else self._task.get_loop()
         if there is None or there is asyncio.get_running_loop():
             return
         if not there.is_closed():
             raise EventLoopError(
-                f"{self._name} is in the middle of a call of another event loop: await that call first, or use one "
+                f"{self._name} is carrying out a call from another event loop: await that call first, or use one "
                 "event loop for all calls"
             )
         self._drop()
         self._left()
 
-    # --- one group after the other
+    # --- one group at a time
 
     async def _work(self, waiting: deque[R]) -> None:
         try:
@@ -124,7 +123,7 @@ class GroupCommit(Generic[R]):
                 self._go_on([request for request in waiting if not request.answer.done()])
 
     def _go_on(self, requests: list[R]) -> None:
-        """The task was cancelled. Its group has an error; those behind it that anybody still waits for go on."""
+        """The task was cancelled, and its group got an error. Continue with requests behind it that have a caller."""
         if requests and not requests[0].answer.get_loop().is_closed():
             self._waiting.extend(requests)
             self._task = started(self._work(self._waiting), loop=requests[0].answer.get_loop())
@@ -142,16 +141,14 @@ class GroupCommit(Generic[R]):
     def _refuse(self, requests: list[R] | deque[R], why: str) -> None:
         for request in requests:
             request.reply(
-                StorageUnavailable(
-                    f"{self._name}: {why} in the middle of this call, which may have been carried out; repeat it"
-                )
+                StorageUnavailable(f"{self._name}: {why} during this call, which may have been carried out; repeat it")
             )
 
     # --- threads
 
     async def in_thread(self, call: Callable[[], T]) -> T:
-        """Do it in a thread, and to its end: a cancelled task waits for it all the same and goes on with the answer.
-        One call at a time, also where an event loop was closed while its call was under way."""
+        """Call in a thread, to its end: a task that is cancelled meanwhile still waits, and continues with the result.
+        One call at a time, even if an event loop was closed during its call."""
         lock = self._lock
 
         def alone() -> T:

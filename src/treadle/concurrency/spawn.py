@@ -1,7 +1,7 @@
-"""Asyncio tasks that always begin; and plain functions that answer coroutines.
+"""Asyncio tasks that always begin, and plain functions that return coroutines.
 
-Of a task that is cancelled before its first step asyncio runs no line, not even a `finally`. Whatever such a task was
-to put in order stays as it is: a queue is "being written" for ever, a storage "being closed".
+If a task is cancelled before its first step, asyncio runs none of its code, not even a `finally`. State that the task
+should reset, such as "being written" or "being closed", would then stay for ever.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def started(
 ) -> asyncio.Task[T]:
     """A task that runs at least to its first wait. If it is cancelled before it began, CancelledError is raised there.
 
-    Not made by the loop's task factory: no line of it runs before it is answered, so the caller can keep it first.
+    It bypasses the loop's task factory, so none of it runs before this returns, and the caller can store it first.
     """
     return asyncio.Task(_Started(work), loop=loop or asyncio.get_running_loop(), context=context)
 
 
 def begin(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
-    """Do this here and now, until its first wait -> the task that does the rest; None: it is done.
+    """Run the coroutine now, until its first wait -> the task that continues it; None: it is done.
 
-    Its first step belongs to the caller's turn, so it must not ask which task it is.
+    Its first step runs in the caller's task, so it must not use the current task.
     """
     try:
         awaited = work.send(None)
@@ -46,7 +46,7 @@ _NOTHING: Final = object()
 
 
 class _Started(Coroutine[Any, Any, T]):
-    """A coroutine, and the future it waits for already, which its task has not been given yet."""
+    """A coroutine together with the future that it already waits for, which its new task has not received yet."""
 
     __slots__ = ("_awaited", "_begun", "_work")
 
@@ -63,10 +63,10 @@ class _Started(Coroutine[Any, Any, T]):
         if not self._begun:
             awaited = self.send(None)
             if awaited is not None and awaited.cancel():
-                return awaited  # its task waits for it, and so is cancelled there
+                return awaited  # its task waits for this future, and so is cancelled there
         return self._work.throw(*error)
 
-    def __getattr__(self, name: str) -> Any:  # its name and its frame, which a task shows
+    def __getattr__(self, name: str) -> Any:  # a task shows its name and frame
         return getattr(self._work, name)
 
     def close(self) -> None:
@@ -77,8 +77,8 @@ class _Started(Coroutine[Any, Any, T]):
 
 
 def answers_coroutine(function: F) -> F:
-    """Mark a plain function that answers a coroutine, so that programs await what it answers. Before Python 3.12 only
-    `asyncio.iscoroutinefunction` sees the mark."""
+    """Mark a plain function that returns a coroutine, so that programs await its result. Before Python 3.12 only
+    `asyncio.iscoroutinefunction` recognises the mark."""
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     marked: Any = function

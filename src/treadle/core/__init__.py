@@ -1,1 +1,1 @@
-"""The words of the library: plain values, errors, ids, clocks, defaults. Imports nothing else of Treadle."""
+"""Plain values, errors, ids, clocks and defaults, which every other module uses. Imports nothing else of Treadle."""

@@ -1,7 +1,7 @@
-"""Wrong argument names of what users write: `Retry(max_retries=3)` or `App(broker=...)` raises BadOption with the name
-that is meant.
+"""Checks the argument names that users write: `Retry(max_retries=3)` or `App(broker=...)` raises BadOption with the
+right name.
 
-Python's own TypeError names neither the right word nor those there are. Users bring the words of other job queues.
+Users bring the argument names of other job queues, and Python's own TypeError does not suggest the right one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
-FIRST_TOO: Final = "attempts=, which counts the first try too"
+FIRST_TOO: Final = "attempts=, which also counts the first attempt"
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "Retry": {
         "max_retries": FIRST_TOO,
@@ -91,7 +91,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "eta": "until=",
         "run_at": "until=",
         "key": "limit=",
-        "max_retries": "Retry(attempts=...): a deferral counts no attempt",
+        "max_retries": "Retry(attempts=...): a deferral does not count as an attempt",
         "queue": 'limit="queue:<name>"',
     },
     "Abort": {"reason": "message=", "error": "message=", "text": "message="},
@@ -143,20 +143,20 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "retry": "recovery=",
     },
     "cron": {"timezone": "tz=", "zone": "tz=", "cron": "line=", "expression": "line=", "schedule": "line="},
-    "When": {"n": "need=", "count": "need=", "status": "of="},
-    "at_least": {"need": "its first argument, as in at_least(2)", "count": "its first argument, as in at_least(2)"},
+    "When": {"n": "required=", "need": "required=", "needs": "required=", "count": "required=", "status": "of="},
+    "at_least": {"required": "its first argument, as in at_least(2)", "count": "its first argument, as in at_least(2)"},
     "Sizes": {"args": "payload=", "arguments": "payload=", "results": "result=", "meta": "headers="},
 }
 
 
 def refuse_unknown(what: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise BadOption for the first name that `what`, a class or a function, does not take."""
+    """Raise BadOption for the first name in `given` that `what`, a class or a function, does not take."""
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             meant = ELSEWHERE.get(what, {}).get(name) or (f"{close[0]}=" if close else "")
             hint = f"; did you mean {meant}?" if meant else ""
-            raise BadOption(what, f"there is no {name}={hint}; there are {', '.join(f'{each}=' for each in known)}")
+            raise BadOption(what, f"unknown argument {name}={hint}; expected {', '.join(f'{each}=' for each in known)}")
 
 
 class _Meta(StructMeta):
@@ -182,13 +182,13 @@ else:
 
 
 def spelled(kind: type[T]) -> type[T]:
-    """The same for a class with an `__init__` of its own."""
+    """The class, with an `__init__` of its own, whose wrong argument names raise BadOption."""
     kind.__init__ = _checked(kind.__init__, kind.__name__)  # type: ignore[method-assign]
     return kind
 
 
 def spelled_call(function: F) -> F:
-    """The same for a function or a method."""
+    """The function or method, whose wrong argument names raise BadOption."""
     found: Any = _checked(function, function.__name__)
     return cast("F", found)
 
@@ -206,7 +206,7 @@ def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def check_spelling(function: Callable[..., Any], given: Collection[str], what: str | None = None) -> None:
-    """Raise BadOption for the first name that a function does not take. `what`: how errors call it."""
+    """Raise BadOption for the first name that a function does not take. `what`: its name in the error."""
     known = inspect.signature(function).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in known):
         names = [

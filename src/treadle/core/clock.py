@@ -1,6 +1,6 @@
-"""The only place beside the storages that reads the time; everything else is told.
+"""The clocks, as functions that a caller can replace.
 
-Without it a test could not stop time, and a worker whose clock is wrong would decide something.
+Only storages decide by the wall clock: a worker whose clock is wrong must not change what happens to a job.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 Clock = Callable[[], float]
-"""Seconds since 1970, UTC. The storage's own decides; a test hands in one that it moves by hand."""
+"""Returns seconds since 1970, UTC. The storage's clock decides; a test can pass one that it moves itself."""
 
 wall: Clock = time.time
 monotonic: Clock = time.monotonic
 
 
 def moment(seconds: float) -> datetime:
-    """Seconds since 1970 as an aware datetime in UTC. Raises ValueError, OverflowError or OSError beyond its years."""
+    """Seconds since 1970 as an aware datetime in UTC. Raises ValueError, OverflowError or OSError outside its years."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def moment_text(seconds: float) -> str:
-    """A moment for people. Of one that no calendar has, which a row may hold all the same, the seconds."""
+    """An instant as text. If no datetime can hold it, which is possible for a stored row, the number of seconds."""
     try:
         return f"{moment(seconds):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):

@@ -1,6 +1,6 @@
-"""Something happened: told to whoever listens in this process, and never a danger to what happened.
+"""Events of this process, and the listeners that are called for each.
 
-Without it nobody could count failures or page somebody; with an observer that raises, nothing else would notice.
+A listener that raises is logged. The job and the other listeners are not affected.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ NAMES: Final = (
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """What happened, to which job or worker. `record` is the row as the teller knew it; `error` a text or exception.
-    `worker` is the worker that emits the event; of "lease.expired" the one that held the lease."""
+    """An event of a job or a worker. `record` is the row as the emitting process knew it; `error` a text or an
+    exception. `worker` is the worker that emits the event; for "lease.expired", the worker that held the lease."""
 
     name: str
     id: str = ""
@@ -53,16 +53,16 @@ class Event(Struct, frozen=True, kw_only=True):
     error: str | BaseException | None = None
     delay: float | None = None  # s until the next try: retrying, deferred
     record: Record | None = None
-    states: dict[str, int] | None = None  # workflow.orphaned: how many of its jobs ended how
+    states: dict[str, int] | None = None  # workflow.orphaned: number of its jobs by final state
 
 
 def was_lost(record: Record) -> bool:
-    """Whether the last lease of this job ran out. Since then nothing was settled."""
+    """Whether the job's last lease expired and nothing was settled since."""
     return record.reason is not None and record.reason.startswith(LOST_BY)
 
 
 def lease_expired(record: Record) -> Event:
-    """The event of a job whose lease ran out; without the worker's name if the job was settled since."""
+    """The event of a job whose lease expired; `worker` is empty if the job was settled since."""
     job, worker = record.job, (record.reason or "").removeprefix(LOST_BY) if was_lost(record) else ""
     return Event(
         name="lease.expired",
@@ -79,22 +79,22 @@ Listener = Callable[[Event], Awaitable[None] | None]
 
 
 class Emitter:
-    """Who listens to what. `wants(name)` is one look-up, so an event nobody asked for costs nothing."""
+    """The listeners by event name. `wants(name)` is one look-up, so an event without listeners costs nothing."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
-        self.silent = True  # nobody listens to anything; a fact, as it is asked for several times a job
+        self.silent = True  # no listener at all; an attribute, because it is read several times per job
         self._tasks: set[asyncio.Future[None]] = set()
 
     def on(self, name: str, listener: Listener) -> None:
         """Call `listener` at each event of that name, "*" for all of them. Raises BadOption for an unknown name."""
         if name not in NAMES and name != "*":
-            raise BadOption("on", f"there is no event {name!r}; there are {', '.join(NAMES)}")
+            raise BadOption("on", f"unknown event {name!r}; expected one of {', '.join(NAMES)}")
         self._listeners.setdefault(name, []).append(listener)
         self.silent = False
 
     def off(self, name: str, listener: Listener) -> None:
-        """Do not call it any more. Nothing happens if it was not called at all."""
+        """Remove the listener. Does nothing if it was not registered."""
         found = self._listeners.get(name, [])
         if listener in found:
             found.remove(listener)
@@ -106,7 +106,8 @@ class Emitter:
         return name in self._listeners or "*" in self._listeners
 
     def emit(self, event: Event) -> None:
-        """Tell everybody. A listener that raises is logged; an async one runs on its own."""
+        """Call every listener of the event. A listener that raises is logged; an async one runs as a task of its
+        own."""
         for listener in (*self._listeners.get(event.name, ()), *self._listeners.get("*", ())):
             try:
                 answer = listener(event)
@@ -115,7 +116,7 @@ class Emitter:
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
             except Exception:
-                log.exception("a listener of %r failed; the event went on to the others", event.name)
+                log.exception("a listener of %r failed; the other listeners received the event", event.name)
 
     @staticmethod
     async def _finish(answer: Awaitable[Any], name: str) -> None:
@@ -125,7 +126,7 @@ class Emitter:
             log.exception("a listener of %r failed", name)
 
     def stream(self) -> AsyncIterator[Event]:
-        """Every event of this process from this call on; a reader more than 10,000 behind misses the oldest."""
+        """Every event of this process from this call on. A reader more than 10,000 events behind loses the oldest."""
         queue: asyncio.Queue[Event] = asyncio.Queue(10_000)
 
         def take(event: Event) -> None:
@@ -144,7 +145,7 @@ class Emitter:
         return read()
 
     async def settle(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for the async listeners under way; one that never ends must not hold us up."""
+        """Wait up to `timeout` seconds for the async listeners that still run."""
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         until = loop.time() + timeout
         while (others := self._tasks - {me}) and (left := until - loop.time()) > 0:

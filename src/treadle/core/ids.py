@@ -1,7 +1,7 @@
-"""Job ids: random ones that sort by time, and derived ones that a repeated call finds again.
+"""Job ids: random ids that sort by time, and derived ids that are the same each time they are computed.
 
-Without time order the line would not keep the order of calls; without derived ids a repeated
-settle would store its children twice.
+Jobs of equal queue position are taken in the order of their ids, so time order keeps the order of calls. Derived ids
+let a repeated settle find the follow-up jobs that it has already stored.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ IdFactory = Callable[[], str]
 VALID = re.compile(r"[A-Za-z0-9._:@-]{1,255}")
 RESERVED = ("cron:", "treadle:")
 _STEM = re.compile(r"treadle:[0-9a-f]{32}")
-_DERIVED = re.compile(_STEM.pattern + r"(-[0-9a-f]{12})?(-[0-9]{6,})?")  # the process that made it, the number
+_DERIVED = re.compile(_STEM.pattern + r"(-[0-9a-f]{12})?(-[0-9]{6,})?")  # then the process that made it, and the number
 
 _BLOCK = 64
 _LAST = tuple(f"-{0x80 | low:02x}" for low in range(_BLOCK))  # the variant, and 6 bits of the counter
 
 
 class UuidV7:
-    """A UUID version 7 (RFC 9562) at each call: 48 bits of milliseconds, then a counter that rises
-    within the millisecond, then random bits. Ids of one instance only rise, also when the clock steps back."""
+    """Returns a UUID version 7 (RFC 9562) at each call: 48 bits of milliseconds, a counter that rises within the
+    millisecond, and random bits. The ids of one instance only rise, even if the clock is set back."""
 
     def __init__(self, clock: Callable[[], float] = wall) -> None:
         self._clock = clock
@@ -39,14 +39,14 @@ class UuidV7:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._block = 0  # one integer carries milliseconds and the counter's 12 bits of rand_a
-        self._at = _BLOCK  # the counter's last 6 bits: how many ids of this block were given
-        self._until = 0.0  # when its millisecond is over
-        self._head = self._tail = ""  # what all ids of one block share
+        self._block = 0  # milliseconds, and the counter's 12 bits of rand_a
+        self._at = _BLOCK  # the counter's last 6 bits: ids of this block that were returned
+        self._until = 0.0  # when its millisecond ends
+        self._head = self._tail = ""  # shared by all ids of a block
 
     def __call__(self) -> str:
-        # 0.38 us an id against 0.95 with the arithmetic for each: that is done for a block of 64 or a new millisecond,
-        # and noise (2.3 us) is asked for at a new millisecond only.
+        # 0.38 us an id. Computing each one alone would take 0.95 us: the text is built once per block of 64 or
+        # millisecond, and random bytes (2.3 us) are read once per millisecond.
         with self._lock:
             now = self._clock()
             if now >= self._until or self._at == _BLOCK:
@@ -71,7 +71,7 @@ _makers: WeakSet[UuidV7] = WeakSet()
 
 
 def _forked() -> None:
-    """What parent and child both remember would make the same ids in both, for as long as the clock stands still."""
+    """Reset all makers in a forked child, which would otherwise return the ids of its parent."""
     for maker in _makers:
         maker._begin()
 
@@ -81,25 +81,28 @@ if hasattr(os, "register_at_fork"):
 
 
 def digest(*parts: str | int) -> str:
-    """The same 32 hex digits for the same parts."""
+    """32 hex digits, the same for the same parts."""
     text = "\x1f".join(map(str, parts))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def derived(*parts: str | int) -> str:
-    """The same id for the same parts: how a repeated settle recognises its children. No user may choose such an id."""
+    """An id that is the same for the same parts, so a repeated settle finds its follow-up jobs. Users cannot choose
+    such an id."""
     return f"treadle:{digest(*parts)}"
 
 
 def stem(id: str) -> str | None:
-    """The part of an id that `derived` made, where the id has that form; None of any other."""
+    """The part of an id that `derived` returned, if the id has that form; None for any other id."""
     return id[:40] if _DERIVED.fullmatch(id) else None
 
 
 def is_derived(id: str) -> bool:
-    """Whether the id was made from others, by `derived`, by a run that numbers its jobs, or by a name of ours.
+    """Whether the id was derived: by `derived`, by a run that numbers its jobs, or from a name that begins with
+    "treadle:".
 
-    An id that goes on after a derived one (`f"{current().id}:mail"`) was chosen. `lua/endings.lua` says the same.
+    An id that a user built from a derived one (`f"{current().id}:mail"`) does not count. `lua/endings.lua` has the same
+    rule.
     """
     if not id.startswith("treadle:"):
         return False
@@ -107,19 +110,19 @@ def is_derived(id: str) -> bool:
 
 
 def nonce() -> str:
-    """16 random hex digits: they tell a call that is repeated from another call."""
+    """16 random hex digits, which distinguish the repetition of a call from another call."""
     return os.urandom(8).hex()
 
 
 running: ContextVar[Any] = ContextVar("treadle_job")
-"""The job that runs here, if any: what `context.current()` answers. It numbers the jobs that are made inside it."""
+"""The context of the job that runs here, as `context.current()` returns it. It numbers the jobs made in the run."""
 
 
 def problem(id: object) -> str | None:
-    """What is wrong with an id a user chose, or None."""
+    """The problem of an id that a user chose, or None."""
     if not isinstance(id, str) or not VALID.fullmatch(id):
-        return f"expected 1-255 of A-Z a-z 0-9 . _ : @ -, found {id!r}"
+        return f"expected 1-255 characters A-Z a-z 0-9 . _ : @ -, found {id!r}"
     for prefix in RESERVED:
         if id.startswith(prefix) and (is_derived(id) or prefix != "treadle:"):
-            return f"ids of the form {prefix}... are Treadle's own, found {id!r}; begin with a word of your own"
+            return f"ids of the form {prefix}... are Treadle's own, found {id!r}; choose another id"
     return None

@@ -1,9 +1,9 @@
-"""The words of the library: the plain frozen data that crosses the seam between engine and storage.
+"""The data model: frozen structs of strings, numbers and tuples, which the engine exchanges with storages.
 
-Durations go in, instants come out; only the storage reads a clock. All of it is strings, numbers and
-tuples, so every storage, the HTTP face and a runner in another language can say the same things.
+The engine passes durations and storages return instants, because only the storage reads a clock. Every storage, the
+HTTP interface and runners in other languages use the same fields.
 
-Structs, not dataclasses: a frozen dataclass of this width costs 2.9 us to build, a Struct 0.12.
+They are Structs because a frozen dataclass of this width takes 2.9 us to build, a Struct 0.12 us.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from treadle.core.argument_names import Spelled
 
 
 class State(StrEnum):
-    """The six stored states. Scheduled, retrying, blocked and dead are views of them, not states."""
+    """The six stored states. Scheduled, retrying, blocked and dead are derived from them and not stored."""
 
-    WAITING = "waiting"  # for other jobs, or (a promise) for somebody to settle it
-    READY = "ready"  # in line, or to join it when due_at comes
+    WAITING = "waiting"  # for other jobs, or (a promise) to be settled from outside
+    READY = "ready"  # queued, blocked by a limit, or queued once due_at is reached
     RUNNING = "running"  # leased to a worker until due_at
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -32,95 +32,96 @@ class State(StrEnum):
 
 FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 for _state in State:
-    _state.final = _state in FINAL  # a fact, not a property: it is asked for several times a job
-    # On CPython 3.11 a member is found by a property in Python: 0.2 us each time. This is what 3.12 does by itself.
+    _state.final = _state in FINAL  # set once, not a property: the engine reads it several times per job
+    # On CPython 3.11, State.NAME goes through a property written in Python, 0.2 us each time; on 3.12 it is an
+    # attribute.
     type.__setattr__(State, _state.name, _state)
 
 Pairs = tuple[tuple[str, str], ...]
 
-# The memo entry with the nonce of the last act: an outcome that is settled from outside, by a person.
+# Name of the checkpoint with the nonce of the last act: an outcome that an operator settles from outside.
 ACT: Final = "treadle:act"
 
-# Why a job failed ...
+# Reasons why a job failed.
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"
 ARGUMENTS: Final = "arguments"
-# ... and why it was cancelled.
+# Reasons why a job was cancelled.
 ASKED, UPSTREAM, SUPERSEDED = "asked", "upstream", "superseded"
-# ... and the first words of why a worker that had claimed it gave it back; then the worker's name.
+# Reason of a job that its worker released without running it; the worker's name follows.
 DECLINED: Final = "declined by "
-# ... and of why a job is back in line whose lease ran out; then the name of the worker that held it. It stays until the
-# job is settled, so the worker that claims it next knows.
+# Reason of a job whose lease expired; the name of the worker that held it follows. It stays until the job is settled,
+# so that the next worker can read it.
 LOST_BY: Final = "lost by "
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A job as it is asked for. Stored once and never changed; what changes is in `Record`.
+    """A job as it is requested. Stored once and never changed; the fields that change are in `Record`.
 
-    Everything is in seconds from the enqueue, by the storage's clock.
+    Durations are in seconds, counted from the enqueue by the storage's clock.
     """
 
     id: str
-    task: str = ""  # "" is a promise: nobody runs it, somebody settles it
-    payload: str = "[]"  # the codec's text; storages never look inside
+    task: str = ""  # "" is a promise: no worker runs it, it is settled from outside
+    payload: str = "[]"  # text written by the codec; storages never parse it
     queue: str = defaults.QUEUE
     priority: int = 0  # higher first
     delay: float = 0.0  # s until it may be claimed
-    key: str | None = None  # one unfinished job per key (already qualified by the engine)
+    key: str | None = None  # one unfinished job per key; the engine has added the task or scope already
     key_conflict: Literal["keep", "raise", "replace"] = "keep"
-    key_window: float | None = None  # s after creation during which an ended job holds its key too
+    key_window: float | None = None  # s after creation during which the key stays taken, also once the job has ended
     key_until: Literal["ended", "started"] = "ended"
-    after: tuple[str, ...] = ()  # jobs it waits for
-    need: int | None = None  # endings needed of those; None: all of them
-    slack: int | None = 0  # failures tolerated; None: any number, and a failure counts as an ending
-    wait_timeout: float | None = None  # s it waits at most; given, `after` may name ids nobody knows yet
+    after: tuple[str, ...] = ()  # ids of the jobs it waits for
+    required: int | None = None  # how many of their endings it needs; None: all
+    failures_allowed: int | None = 0  # failures tolerated; None: any number, and a failure counts as an ending
+    wait_timeout: float | None = None  # s it waits at most; if set, `after` may name ids that are not stored yet
     limits: tuple[tuple[str, int], ...] = ()  # (name or name:partition, cost)
     lane: str | None = None  # jobs of different lanes take turns
-    stride: float = 1.0  # how far apart the jobs of its lane stand: 1 / the lane's weight
-    aging: float = 0.0  # s of waiting that are worth one step of priority; 0: priority is absolute
-    keep: float = defaults.KEEP  # s the row stays once ended
+    stride: float = 1.0  # distance between the queue positions of its lane: 1 / the lane's weight
+    aging: float = 0.0  # s of waiting that count as one step of priority; 0: priority is absolute
+    keep: float = defaults.KEEP  # s the row is kept after the ending
     keep_failed: float = defaults.KEEP_FAILED
-    deadline: float | None = None  # s by which it must have ended
-    retry: str | None = None  # policy of this one job as JSON text; the engine's to read
+    deadline: float | None = None  # s within which it must end
+    retry: str | None = None  # retry policy of this job as JSON text; only the engine reads it
     lease: float | None = None  # s; overrides the worker's
     labels: tuple[str, ...] = ()
     headers: Pairs = ()
-    root: str | None = None  # the workflow's first job; None: it is its own
+    root: str | None = None  # the workflow's first job; None: this job
     parent: str | None = None
-    ran: bool = False  # the function has run (or there is none): only the ending is left
-    reach: tuple[str, ...] = ()  # the queues of the rows it may concern, see `treadle.storage.contract`; (): any
-    nonce: str | None = None  # of the call that chose the id: a row of this id must have the same task and payload
+    function_done: bool = False  # the function has run (or there is none), and only the ending is left
+    reach: tuple[str, ...] = ()  # queues whose rows it may concern, see `treadle.storage.contract`; (): any
+    nonce: str | None = None  # of the call that chose the id: a row of another call must have the same task and payload
 
 
 class Record(Struct, frozen=True, gc=False, kw_only=True):
-    """A job as it is stored: what was asked, and what has become of it. Instants are seconds since 1970."""
+    """A stored job: the request and its current state. Instants are seconds since 1970."""
 
     job: NewJob
-    version: int  # rises at every claim and settle; (id, version) is the lease and the fence
+    version: int  # rises at every claim and settle; (id, version) is the lease and the fencing token
     state: State
-    after: tuple[str, ...] = ()  # as asked, each id that another row answered replaced by the id of that row
-    pending: int = 0  # endings still needed
-    slack: int | None = 0  # failures still tolerated
-    ran: bool = False
-    place: float | None = None  # its number in line; None: not in line
-    joined_at: float | None = None  # the turn it keeps when it leaves the line and comes back
-    due_at: float | None = None  # when the storage must act next: run time, lease end, wait or deadline over
+    after: tuple[str, ...] = ()  # as requested; an id for which another row was returned is replaced by that row's id
+    pending: int = 0  # endings it still needs
+    failures_allowed: int | None = 0  # failures it still tolerates
+    function_done: bool = False
+    queue_position: float | None = None  # its position in the queue, an instant; None: not queued
+    return_position: float | None = None  # the position at which it is queued again after it left the queue
+    due_at: float | None = None  # when the storage must act next: run time, end of the lease, wait_timeout or deadline
     deadline_at: float | None = None
-    attempt: int = 0  # judged tries
-    lost: int = 0  # leases that ran out
-    worker: str | None = None  # the ticket of its holder, or of its last one
-    parked: str | None = None  # the limit it stepped aside for; while place is None it stands aside
-    result: str | None = None  # its own value
-    value: str | None = None  # its workflow's value, once folded
+    attempt: int = 0  # runs that returned or failed
+    lost: int = 0  # leases that expired
+    worker: str | None = None  # claim id of the current worker, or of the last one
+    blocked_on: str | None = None  # the limit that blocks it, or that blocked it until it was queued again
+    result: str | None = None  # the job's own result
+    value: str | None = None  # the value of its workflow, once all children have ended
     error: str | None = None
     reason: str | None = None
-    memo: Pairs = ()  # steps remembered, by name
-    note: str | None = None  # progress, as the engine writes it
-    round: int = 0  # how often it was reopened
+    checkpoints: Pairs = ()  # stored step results, by name
+    note: str | None = None  # progress, as text that the engine writes
+    reopenings: int = 0  # how often it was reopened
     created_at: float = 0.0
-    started_at: float | None = None  # its last claim of this round
+    started_at: float | None = None  # last claim since it was stored or reopened
     updated_at: float = 0.0
     ended_at: float | None = None
-    expires_at: float | None = None  # when its row may be pruned; never within its key_window
+    expires_at: float | None = None  # when its row may be pruned; never before its key_window is over
 
     @property
     def id(self) -> str:
@@ -128,15 +129,16 @@ class Record(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, gc=False, kw_only=True):
-    """What became of a job: an assignment, not a procedure. The engine has decided all of it.
+    """The new values of a job, all decided by the engine. The storage assigns them and runs no procedure.
 
-    READY        come back after `delay`; with 0 it keeps its turn. On an ended job: reopen it.
-    WAITING      for `after` (need, slack as in NewJob), then `ran` says whether to call the function again.
-                 With a `delay` it comes back in line after that long all the same.
-    final states the ending; on a job that has ended in that state already, only `keep` is assigned.
+    READY        run again after `delay` s; with 0 it returns to its queue position. On an ended job: reopen it.
+    WAITING      wait for `after` (`required` and `failures_allowed` as in NewJob); `function_done` says whether the
+                 function has run or is called again afterwards. With a `delay` the job is queued after that time in
+                 any case.
+    final states the ending; on a job that has already ended in that state, only `keep` is assigned.
 
-    An outcome whose memo has an `ACT` entry is an act: it raises the version also where it assigns only `keep`, and is
-    repeated by an outcome with the same entry alone, so that two people who act at once are told apart.
+    An outcome with an `ACT` checkpoint is an act: it raises the version even if it assigns only `keep`, and only an
+    outcome with the same `ACT` counts as its repetition. This distinguishes two operators who act at the same time.
     """
 
     id: str
@@ -148,21 +150,21 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
     value: str | None = None
     error: str | None = None
     reason: str | None = None
-    memo: Pairs = ()  # merged by name; names not given stay
-    note: str | None = None  # None: stays
-    then: tuple[NewJob, ...] = ()  # stored if and only if this outcome is applied
+    checkpoints: Pairs = ()  # merged by name; other checkpoints stay
+    note: str | None = None  # None: unchanged
+    followups: tuple[NewJob, ...] = ()  # follow-up jobs, stored if and only if this outcome is applied
     after: tuple[str, ...] = ()
-    need: int | None = None
-    slack: int | None = None
-    ran: bool = False
-    keep: float | None = None  # s after the ending; None: as the job asked
+    required: int | None = None
+    failures_allowed: int | None = None
+    function_done: bool = False
+    keep: float | None = None  # s the row is kept after the ending; None: as the job says
     reach: tuple[str, ...] = ()  # the queues its job and the jobs of `after` must be in; (): any
 
 
 class Settled(Struct, frozen=True, gc=False):
-    """What became of an outcome: "applied"; "stale", the job has moved on; "refused", with the reason.
+    """The result of settling an outcome: "applied"; "stale" if the version has changed; "refused", with the reason.
 
-    again  refused for the moment only, by a row that somebody else holds: the same outcome is to be settled once more
+    again  refused only because another transaction locks the row: settle the same outcome once more
     """
 
     status: Literal["applied", "stale", "refused"]
@@ -174,17 +176,22 @@ APPLIED: Final = Settled("applied")
 
 
 class Claim(Struct, frozen=True, gc=False, kw_only=True):
-    """What a worker asks for.
+    """The request of a worker for jobs.
 
-    worker  a ticket "name#n": asked again under the same ticket, the same jobs are answered
-    queues  (name, share): each queue's share first, in this order, then what is left to take, as asked
-    tasks   {name: (room, lease)}: only these, at most `room` of each (None: no bound); lease None: `lease`.
-            None: any task.
-    ids     not empty: these jobs and no others
-    holds   ids the worker still runs; never handed out again to it
-    reach   with `ids`: the queues these must be in; (): any
-    hand    (address, s): where nothing is found, a job that comes within so many seconds may be handed to this address,
-            see `treadle.storage.contract.Handing`; other storages do not look at it
+    worker    a claim id "name#n"; a repeated claim with the same claim id returns the same jobs
+    queues    (name, share): takes up to `share` jobs of each queue, in this order; then, in this order again, up to
+    `limit`
+              jobs in all
+    tasks     {name: (room, lease)}: only these tasks, at most `room` jobs of each (None: no bound); lease None:
+    `lease`.
+              None: any task.
+    limit     jobs at most, in all
+    lease     seconds
+    ids       if not empty: only these jobs, whatever `queues` says
+    running   ids of the jobs that the worker still runs; they are not claimed for it again
+    hand_off  (mailbox address, seconds): if no job is found, an enqueue within this time may claim its job for the
+              worker and notify this mailbox, see `treadle.storage.contract.HandOffs`; other storages ignore it
+    reach     with `ids`: the queues these must be in; (): any
     """
 
     worker: str
@@ -193,37 +200,38 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     limit: int = 1
     lease: float = defaults.LEASE
     ids: tuple[str, ...] = ()
-    holds: tuple[str, ...] = ()
-    hand: tuple[str, float] | None = None
+    running: tuple[str, ...] = ()
+    hand_off: tuple[str, float] | None = None
     reach: tuple[str, ...] = ()
 
 
 class Claimed(Struct, frozen=True, gc=False):
-    """The jobs taken, in line order, and in how many seconds the next one may be due (None: none known)."""
+    """The claimed jobs in queue order, and the seconds until the next job may be due (None: none known)."""
 
     records: tuple[Record, ...] = ()
     next_in: float | None = None
 
 
-class Hold(Struct, frozen=True, gc=False):
-    """A job somebody runs: its id, and the version his claim gave it. Memo is merged, note replaced.
+class LeaseRenewal(Struct, frozen=True, gc=False):
+    """A running job whose lease is renewed: its id, and the version that its claim returned. Checkpoints are merged by
+    name; `note` replaces the stored one unless it is None.
 
-    reach  the queues the job must be in, or it counts as lost; (): any
+    reach  the queues the job must be in, otherwise it counts as lost; (): any
     """
 
     id: str
     version: int
-    memo: Pairs = ()
+    checkpoints: Pairs = ()
     note: str | None = None
     reach: tuple[str, ...] = ()
 
 
-class Held(Struct, frozen=True, gc=False):
-    """What became of the holds of a heartbeat, by id; of those it does not name, everything is stored.
+class HeartbeatResult(Struct, frozen=True, gc=False):
+    """The ids of a heartbeat's renewals that were not stored in full. All other renewals were.
 
-    lost     held no longer: another worker claimed the job, or it has ended
-    unsaved  still held, but the storage wrote neither lease, memo nor note, because another transaction has the row;
-             repeat the hold
+    lost     no longer held: another worker claimed the job, or it has ended
+    unsaved  still held, but lease, checkpoints and note were not written, because another transaction locks the row;
+             repeat the renewal
     """
 
     lost: frozenset[str] = frozenset()
@@ -231,31 +239,31 @@ class Held(Struct, frozen=True, gc=False):
 
 
 class Presence(Struct, frozen=True, gc=False, kw_only=True):
-    """A worker as it describes itself at each heartbeat. `gone`: it says good-bye."""
+    """A worker as it describes itself at each heartbeat. `gone`: it has stopped, and is listed no longer."""
 
     worker: str  # the name, without "#n"
     host: str = ""
     pid: int = 0
     queues: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()  # those it runs
+    tasks: tuple[str, ...] = ()  # tasks it runs
     slots: int = 0
     running: int = 0
     uptime: float = 0.0  # s
-    ttl: float = 90.0  # s after which silence means it is gone
+    ttl: float = 90.0  # s without a heartbeat after which it counts as gone
     gone: bool = False
-    paused: float = 0.0  # s for which its throttle claims nothing, from this heartbeat on
-    gathering: tuple[tuple[str, float, float], ...] = ()  # batch task, s since its first item came, s until its call
-    age: float = 0.0  # s since this heartbeat, as the storage answers it; a worker sends 0
+    paused: float = 0.0  # s from this heartbeat on during which its throttle claims nothing
+    gathering: tuple[tuple[str, float, float], ...] = ()  # (batch task, s since its first item, s until its call)
+    age: float = 0.0  # s since this heartbeat, set by the storage; a worker sends 0
 
 
 class Limit(Spelled, frozen=True, gc=False):
-    """A rule for the jobs that name it, or `name:partition` of it. A queue obeys "queue:<its name>" and "queue".
+    """A rule for the jobs that name it, or `name:partition` of it. A queue obeys "queue:<its name>", otherwise "queue".
 
     slots   how many may run at once, per partition; 0 is a pause; None: any number
-    rate    how many may start in any `per` seconds
+    rate    how many may start within `per` seconds; None: any number
     how     "window": exact, over every rolling window; "bucket": `burst` at once, refilled at rate / per
     hold    "running": the slot is free when the run ends; "ended": only when the job has ended
-    With neither slots nor rate the rule is removed.
+    A rule with neither of slots and rate is removed.
     """
 
     name: str
@@ -268,17 +276,18 @@ class Limit(Spelled, frozen=True, gc=False):
 
 
 Why = Literal["paused", "held"]
-"""An operator paused the limit; or a job deferred with it, and it rests for a while."""
+"""An operator paused the limit, or ("held") a job deferred with it, until the deferral is over."""
 
 
 class Declare(Struct, frozen=True, gc=False, tag="declare"):
-    """The rule that code states for a limit. It acts while no operator has set one."""
+    """The rule that code declares for a limit. It applies while no operator has set one."""
 
     rule: Limit
 
 
 class Pause(Struct, frozen=True, gc=False, tag="pause"):
-    """A reason for which a limit lets no job start. It does not end by itself: `until` is when its author means to."""
+    """A reason why a limit starts no job. `until` is when its author intends to resume; the storage does not act on
+    it."""
 
     name: str
     why: Why = "paused"
@@ -286,8 +295,8 @@ class Pause(Struct, frozen=True, gc=False, tag="pause"):
 
 
 class Resume(Struct, frozen=True, gc=False, tag="resume"):
-    """Take one reason away. With `until`, only a pause meant to end by then: a later one stays. "paused" also removes a
-    rule of 0 slots."""
+    """Remove one reason. With `until`, only a pause whose `until` is not later. "paused" also removes a rule of 0
+    slots."""
 
     name: str
     why: Why = "paused"
@@ -295,26 +304,27 @@ class Resume(Struct, frozen=True, gc=False, tag="resume"):
 
 
 LimitChange = Limit | Declare | Pause | Resume
-"""One change of the limits. A `Limit` is the operator's rule; with neither slots nor rate it removes the rule, and the
-declared one with it."""
+"""One change of the limits. A `Limit` is the operator's rule; without slots and rate it removes this rule and the
+declared one."""
 
 
 class LimitFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """All that is stored of one limit. The facts do not depend on each other: each change touches its own."""
+    """Everything that is stored of one limit. The facts are independent: each change writes its own."""
 
     name: str
     set: Limit | None = None  # by an operator
     declared: Limit | None = None  # by code
-    pauses: tuple[Pause, ...] = ()  # at most one for each reason
+    pauses: tuple[Pause, ...] = ()  # at most one per reason
 
 
 class Query(Struct, frozen=True, gc=False, kw_only=True):
-    """Which jobs to look at. Every field given narrows; `cursor` goes on where a page ended.
+    """Which jobs to read. Every field that is set narrows the result; `cursor` continues after a page.
 
-    order     newest | oldest (by creation, id) | ended (latest ending first) | line (queue, then line order)
-    ahead_of  only those in line before this job, in its queue
-    before    created before this moment
-    count     also count all that match
+    order     newest | oldest (by creation, id) | ended (latest ending first) | line (queue, then queue order)
+    ahead_of  only the jobs queued ahead of this job, in its queue
+    before    created before this instant
+    limit     rows per page
+    count     also count all jobs that match
     """
 
     ids: tuple[str, ...] = ()
@@ -326,7 +336,7 @@ class Query(Struct, frozen=True, gc=False, kw_only=True):
     label: str | None = None
     before: float | None = None
     cursor: str | None = None
-    order: Literal["newest", "oldest", "ended", "line"] = "newest"
+    order: Literal["newest", "oldest", "ended", "queue"] = "newest"
     ahead_of: str | None = None
     limit: int = 50
     count: bool = False
@@ -334,34 +344,35 @@ class Query(Struct, frozen=True, gc=False, kw_only=True):
 
 class Page(Struct, frozen=True, gc=False):
     records: tuple[Record, ...] = ()
-    cursor: str | None = None  # None: this was the last page
+    cursor: str | None = None  # None: this is the last page
     total: int | None = None
 
 
 class Count(Struct, frozen=True, gc=False, kw_only=True):
-    """How many jobs of one queue and task are in one state; of the ready ones how many stand in line or aside."""
+    """The number of jobs of one queue and task in one state; of the ready ones, how many are queued and how many
+    blocked."""
 
     queue: str
     task: str
     state: State
     jobs: int
-    in_line: int = 0
-    parked: int = 0
-    oldest: float | None = None  # s the first in line has stood there
+    queued: int = 0
+    blocked: int = 0
+    oldest: float | None = None  # s since the first queued job was queued
 
 
 class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
-    """One limit, or one partition of it that is in use. While it is paused its rule has 0 slots."""
+    """One limit, or one partition of it that is in use. While it is paused, `rule` has 0 slots."""
 
     key: str
     rule: Limit
-    used: int = 0  # slots taken, in cost
-    parked: int = 0  # jobs standing aside for it
-    starts: int = 0  # starts that its rate counts now, in cost
-    next_start: float | None = None  # when a rate that is used up lets the next job start; None: it does now
+    used: int = 0  # slots in use, in cost
+    blocked: int = 0  # jobs blocked by it
+    starts: int = 0  # starts that count towards its rate now, in cost
+    next_start: float | None = None  # when an exhausted rate admits the next job; None: now
     pauses: tuple[Pause, ...] = ()
-    behind: Limit | None = None  # the rule that acts again when nothing pauses it any more
-    declared: bool = False  # code states this rule, and no operator has set another
+    behind: Limit | None = None  # the rule that applies again when nothing pauses the limit any more
+    declared: bool = False  # code declares this rule, and no operator has set another
 
 
 class Stats(Struct, frozen=True, gc=False, kw_only=True):

@@ -1,6 +1,6 @@
-"""Calls that must be awaited, made where nothing can await them: a forgotten await would lose a job without an error.
+"""Detects coroutine calls that nothing can await, and raises NotAwaited.
 
-Only a warning would be left of a coroutine that nothing runs, after a web server has answered that all is well.
+Otherwise a forgotten await would lose a job with only a warning, after the web server has answered with success.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.errors import NotAwaited
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What follows a call whose result is an argument of another call, as in `asyncio.run(task.enqueue())`.
+# The instructions after a call whose result is an argument of another call, as in `asyncio.run(task.enqueue())`.
 HANDED_ON: Final = (
     "CALL",
     "PRECALL",
@@ -35,9 +35,9 @@ HANDED_ON: Final = (
 
 
 def check_awaited(call: str, instead: str, returned: bool = False) -> None:
-    """Raise NotAwaited if the caller's caller cannot await: no event loop runs, and it does not hand the coroutine to a
-    function that could run one. `returned`: it may return the coroutine, as `lambda: app.jobs.get(id)` does. 0.1 us
-    where a loop runs."""
+    """Raise NotAwaited if the caller's caller cannot await: no event loop runs, and it does not pass the coroutine to a
+    function that could run one. `returned`: it may also return the coroutine, as `lambda: app.jobs.get(id)` does. Takes
+    0.1 us if a loop runs."""
     if asyncio._get_running_loop() is None and not _hands_on(sys._getframe(2), returned):
         raise NotAwaited(call, instead)
 
@@ -46,17 +46,17 @@ def _hands_on(frame: FrameType, returned: bool) -> bool:
     following = next((each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti), None)
     if following is None:
         return False
-    # pytest rewrites `assert run(call())` so that each value in it gets a variable, whose name begins with "@py_".
+    # pytest rewrites `assert run(call())`: each value gets a variable whose name begins with "@py_".
     rewritten = following.opname.startswith("STORE_FAST") and "@py_" in str(following.argval)
     return rewritten or following.opname.startswith(HANDED_ON) or (returned and following.opname == "RETURN_VALUE")
 
 
 class Awaited:
-    """A class whose public coroutine methods raise NotAwaited at once where nothing can await them.
+    """A class whose public coroutine methods raise NotAwaited where nothing can await them.
 
-    call  how users write the object in front of the method: "app.jobs"
-    sync  how they write the call without await; `{name}` is the method. Default: `app.sync.call(app.jobs.get(...))`
-    more  the same for methods that differ, by name
+    call  the expression that users write before the method: "app.jobs"
+    sync  the call without await; `{name}` is the method. Default: `app.sync.call(app.jobs.get(...))`
+    more  the same for single methods, by name
     """
 
     __slots__ = ()
@@ -65,10 +65,10 @@ class Awaited:
         cls, call: str | None = None, sync: str | None = None, more: dict[str, str] | None = None
     ) -> None:
         super().__init_subclass__()
-        if call is None:  # a class that a user derived
+        if call is None:  # a subclass that a user defined
             return
         for name, method in list(vars(cls).items()):
-            code = getattr(method, "__code__", None)  # a marked function (`answers_coroutine`) checks by itself
+            code = getattr(method, "__code__", None)  # functions marked by `answers_coroutine` check this themselves
             if not name.startswith("_") and code is not None and code.co_flags & inspect.CO_COROUTINE:
                 through = f"app.sync.call({call}.{name}(...))"
                 instead = (more or {}).get(name, sync or through).format(name=name, through=through)
@@ -76,7 +76,7 @@ class Awaited:
 
 
 class _Checked(functools.partial[Any]):
-    """A coroutine method with the check in front. A partial of the method is a coroutine function to `inspect`."""
+    """A coroutine method that checks before it runs. `inspect` recognises a partial of it as a coroutine function."""
 
     def __new__(cls, method: Callable[..., Any], call: str, instead: str) -> Self:
         made = super().__new__(cls, method)
@@ -101,7 +101,7 @@ class _Checked(functools.partial[Any]):
 
 
 def unchecked(method: Callable[P, T]) -> Callable[P, T]:
-    """The coroutine method of an `Awaited` class for a caller that carries its coroutine out on another thread's
-    loop."""
+    """The coroutine method of an `Awaited` class without the check, for a caller that runs the coroutine on the event
+    loop of another thread."""
     found: Callable[P, T] = getattr(method, "__wrapped__", method)
     return found

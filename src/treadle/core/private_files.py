@@ -1,6 +1,6 @@
-"""Files and folders that are their owner's alone from the moment they are made.
+"""Creates files and folders that only their owner can open.
 
-The umask of a process does not matter here: a mode that is set afterwards leaves a moment in which others can open.
+The mode is set at creation: with a later chmod, others could open the file in between.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ FOLDER: Final = 0o700
 
 
 def make_file(path: str | os.PathLike[str]) -> None:
-    """Make an empty file, unless there is one.
+    """Create an empty file, unless it exists.
 
-    A file that is there is never opened: to close it would drop all locks that this process has on it.
+    An existing file is never opened: closing it would release all locks that this process holds on it.
     """
     if os.path.lexists(path):
         return
@@ -29,12 +29,12 @@ def make_file(path: str | os.PathLike[str]) -> None:
         except (
             AttributeError,
             OSError,
-        ):  # Windows has no such call, macOS leaves it to root, some file systems lack it
+        ):  # missing on Windows, only for root on macOS, not supported by some file systems
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE))
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder, and those above it as the umask says, unless there is one."""
+    """Create a folder, unless it exists. Missing parents get the permissions of the umask."""
     with contextlib.suppress(FileExistsError):
         above = os.path.dirname(os.path.abspath(path))
         os.makedirs(above, exist_ok=True)
@@ -42,11 +42,11 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 
 def share(beside: str, path: str) -> None:
-    """Give what was made beside a file the owner's decision on that file: its permissions and, as far as this process
-    may, its owner and group, as SQLite does for its log."""
+    """Give the file or folder `beside` the permissions of the file `path` and, where this process may, its owner and
+    group, as SQLite does for its log."""
     if os.name != "posix":
         return
-    with contextlib.suppress(OSError):  # it is another user's
+    with contextlib.suppress(OSError):  # the file belongs to another user
         ours = os.stat(path)
         owner = ours.st_uid if os.geteuid() == 0 else -1
         if owner >= 0 or ours.st_mode & 0o060:
@@ -56,6 +56,7 @@ def share(beside: str, path: str) -> None:
 
 
 def beside_mode(mode: int, is_folder: bool) -> int:
-    """The permissions of what stands beside a file of this mode: a folder can be entered by those who may read."""
+    """The permissions of a file or folder next to a file with this mode. Everybody who may read a folder may enter
+    it."""
     mode &= 0o666
     return mode | (mode & 0o444) >> 2 if is_folder else mode

@@ -1,8 +1,8 @@
-"""What rows and calls may hold: names, numbers and sizes. Pure; each check raises BadOption, or TooLarge for a size.
+"""The ranges of names, numbers and sizes in rows and calls. Each check raises BadOption, or TooLarge for a size.
 
-The server checks what arrives by its protocols (`server/row_checks.py`), and every storage what it is given
-(`storage/value_checks.py`).
-Rows that are stored already are never checked: an outcome or a hold may name one with an odd id.
+The server checks what its protocols receive (`server/row_checks.py`), and every storage its arguments
+(`storage/value_checks.py`). Stored rows are not checked: an outcome or a renewal may name a row with an id that is
+invalid today.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from treadle.core import defaults, ids
 from treadle.core.model import (
     Claim,
     Declare,
-    Hold,
+    LeaseRenewal,
     Limit,
     LimitChange,
     NewJob,
@@ -28,36 +28,36 @@ from treadle.core.model import (
 )
 from treadle.errors import BadOption, TooLarge
 
-MOST_AFTER: Final = 100_000  # jobs one job waits for
-MOST_LABELS: Final = defaults.MAX_LABELS + 1  # a tick has one beside those of its job
-MOST_HEADERS: Final = 8 * defaults.MAX_HEADERS  # bytes; a child has those of its ancestors beside its own
+MOST_AFTER: Final = 100_000  # jobs that one job waits for
+MOST_LABELS: Final = defaults.MAX_LABELS + 1  # a tick has one more label than its job
+MOST_HEADERS: Final = 8 * defaults.MAX_HEADERS  # bytes; a child has its ancestors' headers in addition to its own
 MOST_CALL: Final = 10_000  # jobs of a claim, ids of a call, tasks of a worker
-MOST_QUEUES: Final = 1_000  # of one claim or worker
-MOST_KEY: Final = 2 * defaults.MAX_NAME + 1  # a task, a space and a key
-MOST_WORKER: Final = 2 * defaults.MAX_NAME  # a worker's name and what makes a ticket of it
+MOST_QUEUES: Final = 1_000  # queues of a claim or a worker
+MOST_KEY: Final = 2 * defaults.MAX_NAME + 1  # a task name, a space and a key
+MOST_WORKER: Final = 2 * defaults.MAX_NAME  # a worker's name and the suffix of its claim ids
 MOST_TEXT: Final = 2**20  # characters of a note or an error
-MOST_MEMO: Final = 16 * 2**20  # characters of all steps of one outcome
-LONGEST_TTL: Final = 86_400.0  # s a worker that fell silent is still listed
+MOST_CHECKPOINTS: Final = 16 * 2**20  # characters of all checkpoints of one outcome
+LONGEST_TTL: Final = 86_400.0  # s for which a worker without heartbeats is listed
 STRIDES: Final = (0.001, 1000.0)  # 1 / the weight of a lane
-COUNT: Final = 2**31 - 2  # with one more what 32 bits hold
-OWN: Final = "treadle."  # what tasks and limits of our own begin with
-CONTROL: Final = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # a tab may stand in a header
+COUNT: Final = 2**31 - 2  # one less than the largest 32-bit integer
+OWN: Final = "treadle."  # prefix of system tasks and system limits
+CONTROL: Final = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # a header may contain a tab
 FAR: Final = 1e12  # s since 1970: 30,000 years
-LONGEST: Final = 31 * 86_400.0  # s; every start of an exact window is kept as long
+LONGEST: Final = 31 * 86_400.0  # s; an exact window keeps every start for this long
 
 
 # --- the parts
 
 
 def a_name(option: str, value: str, most: int = defaults.MAX_NAME) -> None:
-    """1-255 printable characters."""
+    """Require 1 to `most` printable characters."""
     if not 0 < len(value) <= most or not value.isprintable():
         raise BadOption(option, f"expected 1-{most} printable characters, found {shown(value)}")
 
 
 def an_id(option: str, value: str) -> None:
     if not ids.VALID.fullmatch(value):
-        raise BadOption(option, f"expected 1-255 of A-Z a-z 0-9 . _ : @ -, found {shown(value)}")
+        raise BadOption(option, f"expected 1-255 characters A-Z a-z 0-9 . _ : @ -, found {shown(value)}")
 
 
 def a_span(option: str, value: float | None, least: float = 0.0, most: float = defaults.MAX_DELAY) -> None:
@@ -71,7 +71,7 @@ def a_count(option: str, value: int | None, least: int = 0, most: int = defaults
 
 
 def a_text(option: str, value: str | None, most: int) -> None:
-    """A text of so many characters that UTF-8 can hold."""
+    """Require at most `most` characters, all of which UTF-8 can encode."""
     if value is None:
         return
     if len(value) > most:
@@ -85,7 +85,7 @@ def a_text(option: str, value: str | None, most: int) -> None:
 
 
 def _a_stored_id(value: str) -> None:
-    """An id that a row of an earlier version may have."""
+    """Require an id that a row of an earlier version may have."""
     a_text("id", value, defaults.MAX_NAME)
     if "\0" in value:
         raise BadOption("id", f"expected a text without U+0000, found {shown(value)}")
@@ -103,8 +103,8 @@ def shown(value: str) -> str:
 # --- jobs
 
 
-def check_job(job: NewJob) -> None:  # noqa: C901 - one look at each field, in place: a call for each is twice the time
-    """Raise BadOption or TooLarge for a job that no part of Treadle would store so."""
+def check_job(job: NewJob) -> None:  # noqa: C901 - all fields in one function: a call for each takes twice the time
+    """Raise BadOption or TooLarge for a job with a field out of range."""
     if not _is_id(job.id):
         an_id("id", job.id)
     if not 0 < len(job.queue) <= defaults.MAX_NAME or not job.queue.isprintable():
@@ -122,7 +122,7 @@ def check_job(job: NewJob) -> None:  # noqa: C901 - one look at each field, in p
         a_name("key", job.key, MOST_KEY)
     if job.aging or job.lease is not None or job.deadline is not None or job.key_window is not None:
         _check_spans(job)
-    if job.after or job.need is not None or job.slack or job.wait_timeout is not None:
+    if job.after or job.required is not None or job.failures_allowed or job.wait_timeout is not None:
         _check_waiting(job)
     if job.limits or job.lane is not None or job.stride != 1.0:
         _check_admission(job)
@@ -170,8 +170,8 @@ def _check_waiting(job: NewJob) -> None:
     for up in job.after:
         if not _is_id(up):
             an_id("after", up)
-    a_count("need", job.need)
-    a_count("slack", job.slack)
+    a_count("required", job.required)
+    a_count("failures_allowed", job.failures_allowed)
     a_span("wait_timeout", job.wait_timeout)
 
 
@@ -180,9 +180,11 @@ def _check_admission(job: NewJob) -> None:
     for name, cost in job.limits:
         a_name("limits", name)
         if name.startswith(OWN):
-            raise BadOption("limits", f"{shown(name)}: names beginning with {OWN!r} are Treadle's own")
+            raise BadOption(
+                "limits", f"{shown(name)}: names that begin with {OWN!r} are Treadle's own; choose another name"
+            )
         if name.partition(":")[0] == "queue":
-            words = "a queue's own limit holds for all its jobs and is not named by them"
+            words = "the limit of a queue applies to all its jobs; do not name it in limits="
             raise BadOption("limits", f"{shown(name)}: {words}")
         a_count("cost", cost, 1)
     if job.lane is not None:
@@ -202,54 +204,54 @@ def _check_headers(headers: Pairs) -> None:
         raise TooLarge("headers", size, MOST_HEADERS)
 
 
-# --- what becomes of jobs
+# --- outcomes and lease renewals
 
 
 def check_outcome(out: Outcome) -> None:
-    """Raise BadOption or TooLarge for an outcome that no run has. Its `then` are checked as jobs."""
+    """Raise BadOption or TooLarge for an outcome with a field out of range, or with such a follow-up job."""
     _a_stored_id(out.id)
     a_count("version", out.version, -COUNT, COUNT)
     a_count("attempt", out.attempt, 0, COUNT)
     a_span("delay", out.delay)
     a_span("keep", out.keep)
-    a_count("need", out.need)
-    a_count("slack", out.slack)
+    a_count("required", out.required)
+    a_count("failures_allowed", out.failures_allowed)
     a_text("result", out.result, defaults.MAX_RESULT)
     a_text("value", out.value, defaults.MAX_RESULT)
     a_text("error", out.error, MOST_TEXT)
     a_text("reason", out.reason, MOST_WORKER)
     a_text("note", out.note, MOST_TEXT)
-    check_memo(out.memo)
+    check_checkpoints(out.checkpoints)
     at_most("after", out.after, MOST_AFTER)
     for up in out.after:
         an_id("after", up)
-    at_most("then", out.then, MOST_AFTER)
-    for job in out.then:
+    at_most("followups", out.followups, MOST_AFTER)
+    for job in out.followups:
         check_job(job)
 
 
-def check_memo(memo: Pairs) -> None:
-    at_most("memo", memo, 2 * defaults.MAX_STEPS)
-    if memo:
-        a_text("memo", "".join([each for pair in memo for each in pair]), MOST_MEMO)
-        for name, _ in memo:
+def check_checkpoints(checkpoints: Pairs) -> None:
+    at_most("checkpoints", checkpoints, 2 * defaults.MAX_STEPS)
+    if checkpoints:
+        a_text("checkpoints", "".join([each for pair in checkpoints for each in pair]), MOST_CHECKPOINTS)
+        for name, _ in checkpoints:
             if "\0" in name:
-                raise BadOption("memo", f"expected a name without U+0000, found {shown(name)}")
+                raise BadOption("checkpoints", f"expected a name without U+0000, found {shown(name)}")
 
 
-def check_hold(hold: Hold) -> None:
-    """Raise BadOption or TooLarge for a hold that no worker sends."""
-    _a_stored_id(hold.id)
-    a_count("version", hold.version, -COUNT, COUNT)
-    a_text("note", hold.note, MOST_TEXT)
-    check_memo(hold.memo)
+def check_renewal(renewal: LeaseRenewal) -> None:
+    """Raise BadOption or TooLarge for a renewal with a field out of range."""
+    _a_stored_id(renewal.id)
+    a_count("version", renewal.version, -COUNT, COUNT)
+    a_text("note", renewal.note, MOST_TEXT)
+    check_checkpoints(renewal.checkpoints)
 
 
 # --- calls
 
 
 def check_claim(ask: Claim, most: int = MOST_CALL) -> None:
-    """Raise BadOption for a claim that no worker makes. `most`: the jobs of one claim."""
+    """Raise BadOption for a claim with a field out of range. `most`: jobs of one claim."""
     a_name("worker", ask.worker, MOST_WORKER)
     at_most("queues", ask.queues, MOST_QUEUES)
     for queue, share in ask.queues:
@@ -259,7 +261,7 @@ def check_claim(ask: Claim, most: int = MOST_CALL) -> None:
     tasks = ask.tasks or {}
     at_most("tasks", tasks, MOST_CALL)
     for task, (room, lease) in tasks.items():
-        if len(task) > defaults.MAX_NAME or not task.isprintable():  # "": a promise, which nobody runs
+        if len(task) > defaults.MAX_NAME or not task.isprintable():  # "": a promise, which no worker runs
             a_name("tasks", task)
         if room is not None and not 0 <= room <= COUNT:
             a_count("tasks", room, 0, COUNT)
@@ -267,22 +269,22 @@ def check_claim(ask: Claim, most: int = MOST_CALL) -> None:
             a_span("lease", lease)
     a_count("limit", ask.limit, 0, most)
     a_span("lease", ask.lease)
-    if ask.hand is not None:
-        a_span("hand", ask.hand[1])
+    if ask.hand_off is not None:
+        a_span("hand_off", ask.hand_off[1])
     if ask.ids:
         check_ids("ids", ask.ids, max(most, MOST_CALL))
-    if ask.holds:
-        check_ids("holds", ask.holds, MOST_AFTER)
+    if ask.running:
+        check_ids("running", ask.running, MOST_AFTER)
 
 
 def check_change(change: LimitChange) -> None:
-    """Raise BadOption for a change with a name or a number that not every storage can keep."""
+    """Raise BadOption for a change with a name or a number out of range."""
     rule = change.rule if isinstance(change, Declare) else change
     name = rule.name
     if not 0 < len(name) <= 2 * defaults.MAX_NAME or not name.isprintable():
         raise BadOption("limit name", f"expected 1-{2 * defaults.MAX_NAME} printable characters, found {name!r:.60}")
     if isinstance(rule, Pause | Resume) and rule.until is not None and not abs(rule.until) <= FAR:
-        raise BadOption(f"limit {name!r}", f"until: expected a moment in seconds since 1970, found {rule.until!r:.60}")
+        raise BadOption(f"limit {name!r}", f"until: expected a time in seconds since 1970, found {rule.until!r:.60}")
     if isinstance(rule, Limit):
         if not 0 < rule.per <= LONGEST:
             raise BadOption(f"limit {rule.name!r}", f"per: expected seconds, at most 31 days, found {rule.per!r:.60}")
@@ -294,7 +296,7 @@ def check_change(change: LimitChange) -> None:
 
 
 def check_presence(worker: Presence) -> None:
-    """Raise BadOption for a worker that describes itself in more words than one does, or stays for ever."""
+    """Raise BadOption or TooLarge for a worker with a field out of range."""
     a_name("worker", worker.worker)
     if worker.host:
         a_name("host", worker.host)
@@ -317,7 +319,7 @@ def check_presence(worker: Presence) -> None:
 
 
 def check_query(query: Query) -> None:
-    """Raise BadOption for a look that asks for more than one page, or for names that no row has."""
+    """Raise BadOption or TooLarge for a query with a field out of range."""
     check_ids("ids", query.ids)
     for option, name in (
         ("task", query.task),
@@ -336,7 +338,7 @@ def check_query(query: Query) -> None:
 
 
 def check_ids(option: str, found: Iterable[str], most: int = MOST_CALL) -> None:
-    """Raise BadOption for more ids than one call takes, or longer ones than any job has."""
+    """Raise BadOption or TooLarge for more ids than one call takes, or for an id that is too long."""
     named = list(found)
     at_most(option, named, most)
     joined = "".join(named)

@@ -1,6 +1,6 @@
-"""URLs without their secrets and texts without their control characters: what messages, logs and terminals may show.
+"""Removes secrets from URLs and control characters from texts, for messages, logs and terminals.
 
-Every place that prints a URL or a text of a sender uses these functions. A rule of its own in one place is a leak.
+All code that prints a URL or a text of a sender must use these functions.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit
 
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 NAME: Final = re.compile(r"[A-Za-z_]{1,40}")  # of an option; a password may have an unquoted `&`
-PATH: Final = re.compile(r"[\w./\\ -]{0,255}")  # a file somebody gave instead of a URL
+PATH: Final = re.compile(r"[\w./\\ -]{0,255}")  # a file name given instead of a URL
 HOSTS: Final = re.compile(r"((\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)(,(\[[0-9A-Fa-f:.]*\]|[\w.%~-]*)(:\d*)?)*")
-FILES: Final = ("sqlite", "memory", "file")  # no passwords; any character is part of the file's name
-WEB: Final = ("http", "https")  # the user may be the token
+FILES: Final = ("sqlite", "memory", "file")  # no passwords; the file name may contain any character
+WEB: Final = ("http", "https")  # the user name may be the token
 
-# Options whose values tell one storage from another, or say how it behaves. All other values may be secrets.
+# Options whose values identify a storage or set its behaviour. All other values may be secrets.
 HARMLESS: Final = frozenset(
     {
         "ns",
@@ -40,7 +40,7 @@ HARMLESS: Final = frozenset(
     }
 )
 
-# Control characters, those that turn the direction of the text, and halves of surrogate pairs; not line ends and tabs.
+# Control characters, characters that change the direction of text, and lone surrogates; not line ends and tabs.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _UNSEEN: Final = re.compile(f"[{_CONTROLS}]")
 _UNSEEN_IN_LINE: Final = re.compile(f"[{_CONTROLS}\t\n]")
@@ -52,12 +52,12 @@ def visible(text: str) -> str:
 
 
 def in_line(text: str) -> str:
-    """As `visible`, with line ends and tabs escaped too: one line stays one line."""
+    """As `visible`, with line ends and tabs escaped too, so that the text stays on one line."""
     return _UNSEEN_IN_LINE.sub(_escape, text)
 
 
 def in_json(document: str) -> str:
-    """A JSON document with the control characters escaped that JSON leaves alone; it means the same."""
+    """The JSON document with those control characters escaped that JSON permits in strings; its meaning is the same."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
@@ -66,9 +66,9 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL for messages: without password, fragment and the values of options that may be secrets.
+    """A URL for messages: without the password, the fragment, and the values of options that may be secrets.
 
-    The user stays, except in http and https. Of a text that cannot be read for certain only the scheme stays.
+    The user name stays, except in http and https. If the text cannot be parsed for certain, only the scheme stays.
     """
     scheme, colons, rest = url.partition("://")
     if not colons:
@@ -81,7 +81,7 @@ def shown(url: str) -> str:
     if scheme.lower() in FILES and not authority:
         return in_line(f"{scheme}://{place}{_options(mark, query)}")
     who, at, hosts = authority.rpartition("@")
-    # A raw `/`, `#` or `?` of a password ends the authority early: what looks like a path may belong to the password.
+    # An unquoted `/`, `#` or `?` in a password ends the authority early: the apparent path may be part of the password.
     if "@" in rest[len(authority) :] or not HOSTS.fullmatch(hosts):
         return f"{scheme}://..."
     return in_line(f"{scheme}://{_user(scheme, who)}{at}{hosts}{slash}{path}{_options(mark, query)}")
@@ -111,15 +111,15 @@ def origin(url: str) -> str:
 
 
 def target(base: str, location: str | None) -> str:
-    """Where a redirect points, for messages."""
+    """The target of a redirect, for messages."""
     try:
         return shown(urljoin(base, location)) if location else "nowhere"
     except ValueError:
-        return "an address that cannot be read"
+        return "an unreadable address"
 
 
 def without(text: str, *secrets: str | None) -> str:
-    """The text of another library, without these secrets in plain and percent-coded form."""
+    """The text, for example an error of another library, without these secrets in plain and percent-encoded form."""
     for secret in filter(None, secrets):
         for form in sorted({secret, quote(secret, safe=""), quote(secret), unquote(secret)}, key=len, reverse=True):
             text = text.replace(form, "***")

@@ -1,4 +1,4 @@
-"""Where jobs live. `connect` is the only place that knows which storages there are."""
+"""Makes storages from URLs (`connect`) and from ports (`compose`). Storages are imported here and nowhere else."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+
 
 
 def connect(url: str, *, now: clock.Clock | None = None, token: str | None = None) -> Storage:
-    """The storage a URL names; nothing is opened yet. Raises BadUrl.
+    """Return the storage that a URL names, not opened yet. Raises BadUrl.
 
-    sqlite:///relative.db, sqlite:////absolute.db; ?synchronous=full (default) | normal; ?shared=true: a file with
-    tables of your own, for transactions that span both
+    sqlite:///relative.db, sqlite:////absolute.db; ?synchronous=full (default) | normal; ?shared=true: the file also has
+        tables of your own, for transactions that span both
     postgresql://user@host:5432/database; ?schema=treadle, pool=5, timeout=15, prepare=on | off,
         listen=on | off | host:port
-    redis://host:6379/0, rediss://, unix://; Valkey too; ?ns=name keeps programs on one server apart, ?shards=4
-        spreads one over the nodes of a cluster
+    redis://host:6379/0, rediss://, unix://; also Valkey; ?ns=name separates programs that share a server, ?shards=4
+        spreads one namespace over the nodes of a cluster
     redis+sentinel://host:26379,host:26379/service, redis+cluster://host:6379,host:6379; rediss+... for TLS
-    http://host:7373, https://: a Treadle server; its token as `token`, or ?token=...; ?ca=file.pem, ?max_answer=BYTES
+    http://host:7373, https://: a Treadle server; pass its token as `token` or ?token=...; ?ca=file.pem,
+        ?max_answer=BYTES
     memory://
     """
     try:
         parts = urlsplit(url)
-    except ValueError:  # its words may hold a part of the password
+    except ValueError:  # its text may contain a part of the password
         raise BadUrl(f"expected one of {', '.join(KNOWN)}, found {shown(url)!r}, which is no URL") from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "memory":
@@ -68,9 +69,9 @@ def connect(url: str, *, now: clock.Clock | None = None, token: str | None = Non
 
 
 def compose(ports: Ports, *, now: clock.Clock | None = None, namespace: str | None = None) -> Storage:
-    """The storage made of a queue, a pub/sub and a store; nothing is opened yet. Raises BadOption.
+    """Return the storage made of a queue, a pub/sub and a store, not opened yet. Raises BadOption.
 
-    namespace  in front of all keys and channels; default "treadle"
+    namespace  prefix of all keys and channels; default "treadle"
     """
     from treadle.storage.composed import ComposedStorage
 
@@ -89,7 +90,7 @@ def _redis(url: str, now: clock.Clock | None) -> Storage:
     ns = options.pop("ns", "default")
     shards = options.pop("shards", "1")
     if not shards.isascii() or not shards.isdigit() or not int(shards):
-        raise BadUrl(f"shards: expected a number from 1 on, found {shards!r}")
+        raise BadUrl(f"shards: expected a number of at least 1, found {shards!r}")
     server = f"{place}?{urlencode(options)}" if options else place
     if shards == "1":
         return RedisStorage(server, ns=ns, now=now)
@@ -102,7 +103,7 @@ def _http(url: str, token: str | None) -> Storage:
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "aiohttp":
             raise
-        raise BadUrl(f"a server as the storage needs its client: pip install 'aiohttp>=3.11' ({error})") from error
+        raise BadUrl(f"an HTTP storage needs its client: pip install 'aiohttp>=3.11' ({error})") from error
     return HttpStorage(url, token=token)
 
 
@@ -110,7 +111,7 @@ def _postgres(url: str, now: clock.Clock | None) -> Storage:
     try:
         from treadle.storage.postgres import PostgresStorage
     except ImportError as error:
-        if (error.name or "psycopg").partition(".")[0] != "psycopg":  # without libpq its error names no module
+        if (error.name or "psycopg").partition(".")[0] != "psycopg":  # if libpq is missing, the error names no module
             raise
         raise BadUrl(f"a PostgreSQL storage needs its driver: pip install 'psycopg[binary]>=3.2' ({error})") from error
     return PostgresStorage(url, now=now)

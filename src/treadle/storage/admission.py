@@ -1,6 +1,6 @@
-"""May a job start now? The arithmetic of limits, pure, shared by every storage that can run Python.
+"""Decides whether a job may start now: the arithmetic of limits. Pure; used by every storage that decides in Python.
 
-Without it each storage would have its own idea of a rolling window, and one of them would let a job too many through.
+The SQL and Lua versions follow this module.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final, NamedTuple, Protocol, TypeGuard
 
 from msgspec import Struct, field
 
-from treadle.core.model import Hold, Limit, Record, State
+from treadle.core.model import LeaseRenewal, Limit, Record, State
 from treadle.storage.row_rules import costs, within
 
-GONE: Final = 30 * 86_400.0  # s after the last start, where no rule counts it
+GONE: Final = 30 * 86_400.0  # seconds for which usage is kept after the last start if no rule counts it
 
 Costs = tuple[tuple[str, int], ...]
 
 
 class Usage(Struct):
-    """What one limit key has used: slots taken now, and its starts (window) or tokens left at a moment (bucket)."""
+    """The usage of one limit key: slots in use, and its starts (window) or the tokens left at a moment (bucket)."""
 
     used: int = 0
     starts: list[tuple[float, int]] = field(default_factory=list)  # (moment, cost), oldest first
@@ -30,12 +30,12 @@ class Usage(Struct):
 
 
 class Asker(NamedTuple):
-    """A job that asks for room in a limit: it stands aside, or came back in line and is not claimed yet."""
+    """A job that needs room in a limit: it is blocked, or is queued again after blocking and not claimed yet."""
 
-    turn: tuple[float, float, str]  # (-rank, place, id): who stands before whom
+    turn: tuple[float, float, str]  # (-rank, position, id): queue order
     cost: int
-    kept: bool  # it has kept its slot since an earlier claim
-    aside: bool
+    kept: bool  # it holds a slot since an earlier claim
+    aside: bool  # it is blocked
 
     @property
     def id(self) -> str:
@@ -43,17 +43,17 @@ class Asker(NamedTuple):
 
 
 def rule_for(rules: Mapping[str, Limit], key: str) -> Limit | None:
-    """The rule a key obeys: its own, else that of the name before the colon."""
+    """The rule of a key: its own, otherwise that of the name before the colon."""
     return rules.get(key) or rules.get(key.partition(":")[0])
 
 
 def slots_fit(rule: Limit, usage: Usage, cost: int) -> bool:
-    """A cost beyond the rule counts as all of it: such a job runs alone."""
+    """Whether there are slots for `cost`. A cost above the rule counts as the whole rule: such a job runs alone."""
     return rule.slots is None or (rule.slots > 0 and usage.used + min(cost, rule.slots) <= rule.slots)
 
 
 class Counting(Protocol):
-    """Where a storage has its rules, and counts what they let in."""
+    """The rules of a storage, and the usage it has counted."""
 
     @property
     def rules(self) -> Mapping[str, Limit]: ...
@@ -63,17 +63,18 @@ class Counting(Protocol):
     def used(self, key: str) -> Usage: ...
 
 
-def may_go_on(row: Record | None, hold: Hold, counting: Counting) -> TypeGuard[Record]:
-    """Whether a heartbeat prolongs the lease: no other claim came, and the limits of a job in line have room."""
+def may_go_on(row: Record | None, renewal: LeaseRenewal, counting: Counting) -> TypeGuard[Record]:
+    """Whether a heartbeat may renew the lease: no other claim took the job, and, if its lease expired, its limits still
+    have slots for it."""
     if (
         row is None
-        or not within(hold.reach, row.job.queue)
-        or row.version != hold.version
+        or not within(renewal.reach, row.job.queue)
+        or row.version != renewal.version
         or row.worker is None
         or row.state not in (State.RUNNING, State.READY)
     ):
         return False
-    if row.state is State.READY and not row.ran:  # its lease ran out, and nobody has claimed it since
+    if row.state is State.READY and not row.function_done:  # its lease expired and it was not claimed since
         kept = counting.kept(row)
         for key, cost in costs(row.job):
             rule = rule_for(counting.rules, key)
@@ -83,18 +84,18 @@ def may_go_on(row: Record | None, hold: Hold, counting: Counting) -> TypeGuard[R
 
 
 def capacity(rule: Limit) -> int:
-    """How many may start at once."""
+    """The most that may start at once by the rate."""
     return (rule.burst or rule.rate or 0) if rule.how == "bucket" else rule.rate or 0
 
 
 def level(rule: Limit, usage: Usage, now: float) -> float:
-    """How much may start now by the rate: what is left of the window, or the tokens in the bucket."""
+    """How much may start now by the rate: the rest of the window, or the tokens in the bucket."""
     if rule.how == "bucket":
         full = capacity(rule)
         if usage.tokens is None:
             return full
         return min(float(full), usage.tokens + max(0.0, now - usage.at) * (rule.rate or 0) / rule.per)
-    # `at + per <= now`, and never `at <= now - per`: the same sum as in opens_at, or the last bit would differ.
+    # Compare `at + per` with `now`, as `opens_at` does: `now - per` can differ in the last bit.
     return (rule.rate or 0) - sum(cost for at, cost in usage.starts if at + rule.per > now)
 
 
@@ -103,12 +104,12 @@ def rate_fits(rule: Limit, usage: Usage, cost: int, now: float) -> bool:
 
 
 def lets_start(rule: Limit, left: float, cost: int) -> bool:
-    """Whether a rate of which so much is left lets `cost` through."""
+    """Whether a rate with `left` left admits `cost`."""
     return bool(rule.rate) and left >= min(cost, capacity(rule)) - 1e-9
 
 
 def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
-    """When the rate will let `cost` through; None if it does now, or never will by itself."""
+    """The moment at which the rate admits `cost`; None if it does so now, or never will by itself."""
     if not rule.rate or rate_fits(rule, usage, cost, now):
         return None
     wanted = min(cost, capacity(rule))
@@ -124,30 +125,32 @@ def opens_at(rule: Limit, usage: Usage, cost: int, now: float) -> float | None:
 
 
 def opens_behind(rule: Limit, usage: Usage, first: Asker, back: Iterable[Asker], now: float) -> float | None:
-    """When the rate will let in the first blocked job of a queue, beside the jobs of this queue that are back in line
-    before it and not claimed yet: a job that comes later must not take its start."""
+    """The moment at which the rate admits `first`, the first blocked job of a queue. The jobs in `back` that precede it
+    (queued again and not claimed yet, of the same queue) count as started: their starts are not free for it."""
     ahead = sum(min(each.cost, capacity(rule)) for each in back if each.turn < first.turn)
     return opens_at(rule, usage, ahead + first.cost, now)
 
 
 def rate_use(rule: Limit, usage: Usage, now: float) -> tuple[int, float | None]:
-    """How many starts a rate counts now, and when it lets the next one through; None if it does now."""
+    """The number of starts that a rate counts now, and the moment at which it admits the next; None: now."""
     if not rule.rate:
         return 0, None
     return counted(rule, level(rule, usage, now)), opens_at(rule, usage, 1, now)
 
 
 def counted(rule: Limit, left: float) -> int:
-    """The starts that a rate counts of which so much is left. A token that is refilled in part counts as used."""
+    """The number of starts that a rate with `left` left counts. A partly refilled token counts as used."""
     return max(0, math.ceil(capacity(rule) - left - 1e-9))
 
 
 def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
-    """Write a start down."""
+    """Record a start in the usage."""
     if rule.rate is not None:
         if rule.how == "bucket":
             usage.tokens, usage.at = level(rule, usage, now) - min(cost, capacity(rule)), now
-        elif usage.starts and usage.starts[-1][0] == now:  # one entry a moment: a claim of 256 spends 256 times
+        elif (
+            usage.starts and usage.starts[-1][0] == now
+        ):  # one entry per moment, though a claim of 256 jobs spends 256 times
             usage.starts[-1] = now, usage.starts[-1][1] + min(cost, rule.rate)
         else:
             usage.starts = [entry for entry in usage.starts if entry[0] + rule.per > now]
@@ -155,7 +158,7 @@ def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
 
 
 def take_back(usage: Usage, now: float) -> None:
-    """Starts that a clock ahead of `now` wrote down count as now: none too many starts, and a rate opens again."""
+    """Set starts in the future, recorded by a clock ahead of `now`, to `now`: they still count, and expire in time."""
     ahead = sum(cost for at, cost in usage.starts if at >= now)
     if ahead:
         usage.starts = [*(entry for entry in usage.starts if entry[0] < now), (now, ahead)]
@@ -163,7 +166,7 @@ def take_back(usage: Usage, now: float) -> None:
 
 
 def is_over(rule: Limit | None, usage: Usage, now: float) -> bool:
-    """Whether a rate remembers nothing that still counts: its window is over, its bucket is full."""
+    """Whether the recorded starts no longer count: the window has passed, or the bucket is full."""
     counted = rule if rule is not None and rule.rate is not None else None
     window = counted.per if counted is not None and counted.how == "window" else GONE
     if usage.starts and usage.starts[-1][0] + window > now:
@@ -176,14 +179,15 @@ def is_over(rule: Limit | None, usage: Usage, now: float) -> bool:
 
 
 class Admission:
-    """The limits at one moment. `blocked_by` asks, `admit` spends; what was spent on rates is in `spent`."""
+    """The limits at one moment. `blocked_by` checks a job, `admit` records its start; `spent` has the keys whose rates
+    were used."""
 
     def __init__(self, rules: Mapping[str, Limit], usage: Callable[[str], Usage], now: float) -> None:
         self.rules, self.now = rules, now
         self._load = usage
         self.usage: dict[str, Usage] = {}
         self.spent: set[str] = set()
-        self._left: dict[str, float] = {}  # of a rate, for it is a sum over all starts of the window
+        self._left: dict[str, float] = {}  # `level` of each key; cached because it sums all starts of the window
 
     def of(self, key: str) -> Usage:
         known = self.usage.get(key)
@@ -192,7 +196,7 @@ class Admission:
         return known
 
     def open(self, key: str, cost: int, held: bool = False) -> bool:
-        """Does this limit let `cost` through? `held`: the job has kept its slot from an earlier claim."""
+        """Whether this limit admits `cost`. `held`: the job holds a slot from an earlier claim."""
         rule = rule_for(self.rules, key)
         if rule is None:
             return True
@@ -207,7 +211,7 @@ class Admission:
         return lets_start(rule, left, cost)
 
     def blocked_by(self, costs: Costs, held: Container[str] = ()) -> str | None:
-        """The first limit that is shut for a job, checked all before any is spent."""
+        """The first of its limits that does not admit the job; None if all do. Records nothing."""
         for key, cost in costs:
             if not self.open(key, cost, key in held):
                 return key
@@ -226,18 +230,18 @@ class Admission:
                     self._left[key] -= min(cost, capacity(rule))
 
     def let_pass(self, costs: Iterable[tuple[str, int]], held: Container[str] = ()) -> None:
-        """A job that ran asks nobody; of limits that keep slots until the ending it takes its own all the same."""
+        """Record a job whose function is done. No limit is checked; it takes a slot only where hold="ended"."""
         for key, cost in costs:
             rule = rule_for(self.rules, key)
             if rule is not None and rule.hold == "ended" and key not in held:
                 self.of(key).used += cost
 
     def back(self, key: str, keepers: Iterable[Asker], others: Iterable[Asker]) -> list[str]:
-        """Which of those aside may come back in line. `keepers` have kept their slot, `others` need one, each in turn,
-        with those among them that came back already: such a job takes its room from those behind it, and from no other.
+        """The blocked jobs that may be queued again. `keepers` hold a slot, `others` need one. Both are in queue order
+        and include the jobs that are queued again already: such a job takes its room only from jobs behind it.
 
-        The first for whom no slot is free bars the others behind it, or a costly one would never come; the first that
-        the rate does not let through bars all.
+        The first job for which no slot is free holds back the `others` behind it, so that expensive jobs are not
+        starved. The first job that the rate does not admit holds back all behind it.
         """
         rule = rule_for(self.rules, key)
         if rule is None:

@@ -1,4 +1,4 @@
-"""Defaults inside SQL and Lua: `${KEEP}` in a text of ours is the number that `defaults.py` has under that name."""
+"""Fills defaults into SQL and Lua texts: `${KEEP}` stands for the number `KEEP` of `defaults.py`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from treadle.core import defaults
 
 
 def filled(text: str) -> str:
-    """The text with each number in its place. Raises AttributeError for a name that `defaults.py` does not have."""
+    """Return the text with the numbers filled in. Raises AttributeError for a name that `defaults.py` does not have."""
     return re.sub(r"\$\{([A-Z_]+)\}", lambda found: f"{getattr(defaults, found[1]):.17g}", text)

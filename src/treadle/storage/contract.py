@@ -1,92 +1,97 @@
-"""The seam: all that a storage must offer, in thirteen methods of which four carry every job.
+"""The storage contract: thirteen methods, four of which carry every job.
 
-Each call is one atomic step on plain data. The storage keeps, counts and orders; it never judges: retries,
-timeouts and failure policy arrive decided, as values. `treadle.testing.conformance` is this page as tests.
+Each call is one atomic step on plain data. The storage keeps, counts and orders jobs. It decides nothing: retries,
+timeouts and failure policy arrive as values. `treadle.testing.conformance` is this page as tests.
 
-The life of a job:
+The states of a job:
 
-    enqueue --> WAITING --(endings it needs)--> READY --(due)--> in line --claim--> RUNNING --settle--> final
-                   ^                              ^  ^                                 |  |
-                   |                              |  +--- lease ran out, lost + 1 -----+  |
-                   +------------------------------+------------- settle (later, waiting) -+
+    enqueue --> WAITING --(endings it needs)--> READY --(due)--> queued --claim--> RUNNING --settle--> final
+                   ^                              ^  ^                                |  |
+                   |                              |  +--- lease expired, lost + 1 ----+  |
+                   +------------------------------+------------- settle (later, waiting) +
 
-Exactly:
+The rules:
 
-* **Joining the line** fixes the sort key (priority, place, id). place is the moment of joining (the due moment for
-  delayed jobs), kept as `joined_at`. With `aging` the job sorts as priority 0 at place - aging x priority. With a
-  `lane` it stands `stride` behind the last of its lane in line (same queue and priority), or, if there is none, at
-  the place of the first of them. A job that was lost, handed back (READY with delay 0) or has waited in its run
-  returns to its `joined_at`; one that comes back after a delay, or was reopened, joins anew.
-* **Claims** repeated under a ticket answer what still runs under it, and tend nothing; each ticket is remembered, not
-  only the last. With `ids` the queues asked for do not matter. A row with task "" is nobody's to run: when its `after`
-  have ended it waits on, for its settlement. `next_in` looks at what is due in all queues, and, of those asked for, at
-  when a rate of their own lets the next of their line start.
-* **Tending**: claim, heartbeat (after its holds) and prune act on rows whose due_at has come (`due_at <= now`,
-  leases `due_at < now`): scheduled jobs join the line; lost leases return (`lost + 1`, version unchanged, `worker`
-  kept, reason "lost by <name of the worker>"); a job that is not running when its deadline passes fails as expired
-  (unless it `ran`); a waiting job past `wait_timeout` fails as expired if it was never claimed, and joins the line if
-  it `ran` or waits in its run.
-* **Count-down**: an ending lowers `pending` of each job that waits for it, once, and only for the wait that named it.
-  With slack None every ending counts. Otherwise a success counts, a failure lowers `slack` instead, and below zero
-  the endings it needs can no longer come: a job never claimed is *doomed*, cancelled in the same step with reason
-  "upstream", and its own dependents follow; one that was claimed, or `ran`, joins the line.
-* **Ranges**: `enqueue`, `claim`, `heartbeat` and `set_limits` raise BadOption for a name, a number or a text out of
-  range, and TooLarge for one that is too long; nothing is stored. An outcome with such a value is refused alone. See
-  `core/ranges.py` and `storage/value_checks.py`. In payloads, results, errors, notes and memo values U+0000 is a
-  character like others. Rows that earlier versions stored are read and claimed as they are; a cost below 1 counts as 1.
-* **Chosen ids**: a job with a `nonce` whose id is known refuses the whole call with IdTaken if the stored row has
-  another nonce and another task or payload. An earlier job of the same call counts as stored. Keys come after this.
-* **Reach**: a job, outcome, hold or claim with a `reach` concerns rows of these queues only; any other row counts as
-  not there. Where such a row is in the way, the refusal tells nothing of it: a known id in another queue refuses the
-  call with IdTaken, a key held there with KeyHeld (its `id` empty), whatever `key_conflict` says. `after` must name
-  jobs of these queues, stored or of the call, also with `wait_timeout`. So must `parent`, and `root` must be that
-  parent's root; without a parent, `root` must be in reach itself. Else UnknownUpstream. An outcome may also name in
-  `after` what its job waits for already. Endings act on all jobs that wait for them, in any queue.
-* **Own ids**: a job whose id begins with "treadle:" and is known refuses the call with IdTaken if the stored row has
-  another queue, root or parent: somebody else has stored it.
-* **Keys**: a new job whose key is held is answered by the holder ("keep"), refuses the whole call with KeyHeld
-  ("raise"), or takes its place ("replace": a holder never claimed, or ready again, is cancelled as superseded; one that
-  is running, waits in its run, or ran, gives its key away, and the new job waits for its ending, whatever it is, beside
-  its own `after`; who supersedes a job that waits so waits as that did). Stored with an outcome that does not end, a
-  job takes the key of the very job being settled too, and never waits for it: that goes on without the key. A holder
-  that ended within its `key_window` answers "keep" and "replace" alike. `Record.after` names the rows that answered, in
-  the order asked for; a row it names twice ends once, and `slack` is at most what leaves endings enough for `need`.
-  A job that waits in an outcome for a `then` job waits for the row that answered this one; not for a row that waits for
-  the job itself, directly or through others. An outcome is refused if a job born of it, which its job waits for, names
-  such a row in `after`.
-* **Limits**: claims check, in order, the queue's own ("queue:<name>", else "queue"): shut, nobody of that line moves;
-  then each job's: shut, the job steps aside (`parked`, place None) and returns to its turn when there is room.
-  Queue by queue, those aside return in turn while there is room. One that returned and is not claimed yet takes its
-  room from those behind it only: no job waits for a returned one that stands after it. The first for which no slot is
-  free bars those behind it that need one; the first that the rate does not let through bars all.
-  The rule that acts is the operator's, else the declared one; while there is a reason to pause the limit, it has 0
-  slots. It is looked up by the full name, then by the part before ":". A cost beyond the rule counts as all of it.
-  `ran` jobs pass everything and use nothing, but with hold="ended" a slot is kept from the first claim to the
-  ending, by them too, from the call on that claims them.
-* **Reopening** (READY on an ended job) begins a round: attempt and lost 0, its key taken again, the deadline counted
-  from now; memo and note stay. With it what it doomed, and each ancestor that failed because of "children", wait
-  again, for those of their upstreams that have to end again; who waits still gets back what that ending counted.
-  If any of them finds its key held, all is refused.
-* **Versions** rise by claim, settle and every ending, not by a lost lease, nor when only `keep` is assigned. The same
-  outcome again (its version one transition old, state, attempt, result, value, error and reason equal) is "applied".
-* **A clock set back**: a heartbeat that finds its worker's last one more than `CLOCK_BACK` seconds in the future takes
-  what the clock wrote meanwhile back with it. Starts that rates remember count as now, and jobs that are due later
+* **Queue order** is (priority, position, id). The position is the moment at which a job is queued, for a delayed job
+  its due moment. It is kept as `return_position`. With `aging` a job sorts as priority 0 at position - aging x
+  priority. With a `lane` its position is `stride` behind the last queued job of its lane (same queue and priority), or
+  the position of the first queued job if its lane has none. A job returns to its `return_position` when its lease
+  expired, when it is released (READY with delay 0), and when it waited in its run. It gets a new position when it comes
+  back after a delay, and when it is reopened.
+* **Claims**: a claim repeated under its claim id returns the jobs that still run under it, and does no maintenance.
+  Every claim id is remembered, not only the last. With `ids` the queues of the claim are ignored. No claim returns a
+  job whose task is "": when its `after` have ended it waits on, until it is settled. `next_in` considers due jobs of
+  all queues, and for the queues of the claim the moment at which a rate of their own admits the next job.
+* **Maintenance** is done by claim, heartbeat (after its renewals) and prune, on rows whose `due_at` has come
+  (`due_at <= now`, leases `due_at < now`). Scheduled jobs are queued. Jobs whose lease expired are queued again
+  (`lost + 1`, version unchanged, `worker` kept, reason "lost by <name of the worker>"). A job that is not running when
+  its deadline passes fails as expired, unless its function is done. A waiting job past its `wait_timeout` fails as
+  expired if it was never claimed; it is queued if its function is done or it waits in its run.
+* **Counting endings**: an ending lowers `pending` of each job that waits for it, once, and only for the wait that named
+  it. If `failures_allowed` is None every ending counts. Otherwise a success counts and a failure lowers
+  `failures_allowed`. Below zero the required endings can no longer come: a job that was never claimed is *doomed*, that
+  is cancelled in the same step with reason "upstream", and so are its own dependents. A job that was claimed, or whose
+  function is done, is queued.
+* **Ranges**: `enqueue`, `claim`, `heartbeat` and `set_limits` raise BadOption for a name, number or text out of range
+  and TooLarge for one that is too long; then nothing is stored. An outcome with such a value is refused alone. See
+  `core/ranges.py` and `storage/value_checks.py`. In payloads, results, errors, notes and checkpoints U+0000 is a
+  character like any other.
+* **Chosen ids**: a job with a `nonce` and a known id makes the call raise IdTaken if the stored row has another nonce
+  and another task or payload. An earlier job of the same call counts as stored. This comes before keys.
+* **Reach**: a job, outcome, renewal or claim with a `reach` concerns only rows of these queues; other rows count as
+  missing. A refusal reveals nothing about such a row: a known id in another queue raises IdTaken, and a key held in
+  another queue raises KeyHeld with an empty `id`, whatever `key_conflict` says. `after` must name jobs of these queues,
+  stored or of the call, also with `wait_timeout`. So must `parent`, and `root` must be the root of that parent. Without
+  a parent, `root` itself must be in reach. Otherwise UnknownUpstream is raised. An outcome may also name in `after` the
+  jobs that its job waits for already. Endings count for all waiting jobs, in any queue.
+* **Own ids**: an id that begins with "treadle:" and is known makes the call raise IdTaken if the stored row has another
+  queue, root or parent.
+* **Keys**: if the key of a new job is held, "keep" returns the holder's row, and "raise" makes the call raise KeyHeld.
+  "replace" takes the key over: a holder that was never claimed, or is ready again, is cancelled as superseded. A holder
+  that is running, waits in its run, or has its function done gives up its key, and the new job also waits for that
+  holder's ending, whatever it is. A job that supersedes a job with such a wait inherits the wait. A follow-up of an
+  outcome that does not end its job takes over the key of that job too, and does not wait for it: that job goes on
+  without the key. A holder that ended within its `key_window` is returned by "keep" and by "replace". `Record.after`
+  names the rows that were returned, in the order asked for; a row that is named twice ends once, and `failures_allowed`
+  is lowered so that enough endings remain for `required`. A job whose outcome names one of its `followups` in `after`
+  waits for the row that was returned for it, but not for a row that waits for the job itself, directly or through
+  others. An outcome is refused if a follow-up that its job waits for names such a row in `after`.
+* **Limits**: a claim checks the limit of the queue first ("queue:<name>", else "queue"): if it is shut, no job of that
+  queue starts. Then it checks the limits of each job: if one is shut, the job is blocked (`blocked_on`, position None)
+  and returns to its position when there is room. Blocked jobs return queue by queue, in queue order, while there is
+  room. A job that returned and is not claimed yet takes its room only from jobs behind it: no job waits for a returned
+  job that is behind it. The first job for which no slot is free holds back those behind it that need a slot; the first
+  that the rate does not admit holds back all behind it. The operator's rule acts, otherwise the declared one. While
+  there is a reason to pause the limit, it has 0 slots. The rule is found by the full name, otherwise by the part before
+  ":". A cost above the rule counts as the whole rule. A job whose function is done passes all limits and uses nothing.
+  With hold="ended" a slot is held from the first claim to the ending, also by such a job, from the call that claims it.
+* **Reopening** (READY on an ended job) sets attempt and lost to 0, takes the key again and counts the deadline from
+  now; checkpoints and note are kept. The jobs that its ending doomed, and each ancestor that failed because of
+  "children", wait again, for those of their upstreams that have to end again. A waiting job gets back what that ending
+  counted. If any of them finds its key held, the whole outcome is refused.
+* **Versions** rise with each claim, settle and ending. They do not rise when a lease expires, or when only `keep` is
+  assigned. The same outcome again (its version one transition old; state, attempt, result, value, error and reason
+  equal) is "applied".
+* **A clock set back**: if a worker's last heartbeat is more than `CLOCK_BACK` seconds in the future, its next heartbeat
+  corrects the moments that the clock wrote meanwhile. Starts that rates remember count as now. Jobs that are due later
   (after a delay, or at the end of a lease) keep the time they had left when they were written.
-* **Topics** of watch: "queue:<name>" when its line may have grown, "job:<id>" when that job ended, was settled with a
-  result of its own before that, or its note changed, "worker:<name>" when a job it runs was settled with the reason
-  "asked" or "superseded".
+* **Topics** of watch: "queue:<name>" when a job may have been queued there; "job:<id>" when that job ended, was settled
+  with a result of its own before that, or its note changed; "worker:<name>" when a job that it runs was settled with
+  the reason "asked" or "superseded".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol
+
+from msgspec import Struct
 
 from treadle.core.model import (
     Claim,
     Claimed,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     LimitChange,
     LimitUse,
     NewJob,
@@ -101,61 +106,97 @@ from treadle.core.model import (
 from treadle.storage.transfer import Chunk, MoveState
 
 
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """The optional parts of a storage. Without arguments: none of them.
+
+    settle_claim    has `settle_claim`: one round trip for both verbs, see `Fused`
+    hand_off        has `post`: a stored job can be claimed for an idle worker in the same step, see `HandOffs`
+    transactions    has `within` and `begin`, see `Transactional`
+    movable         has the methods of `Movable`: `treadle move` can move jobs from and to it
+    marks           has `read_mark`, as every movable storage does: it knows the move that it takes part in
+    single_caller   serves one call of this process at a time, so of two concurrent calls one would only wait. A worker
+                    then makes one call at a time, of twice the size: a tenth less CPU per job on SQLite.
+    one_trip_up_to  its round trips are expensive even for few jobs: while there is work, a worker whose concurrency is
+                    at most this number makes one trip at a time, of twice the size. On PostgreSQL two trips of eight
+                    jobs each cost the server half as much again per job. 0: two trips at a time.
+    queues          the queues to which this process is restricted, because its token is bound to them; (): all queues.
+                    Known once the storage is open. A worker with such a storage does no maintenance, claims no system
+                    jobs and stores no schedules: the server does that.
+    """
+
+    settle_claim: bool = False
+    hand_off: bool = False
+    transactions: bool = False
+    movable: bool = False
+    marks: bool = False
+    single_caller: bool = False
+    one_trip_up_to: int = 0
+    queues: tuple[str, ...] = ()
+
+
 class Storage(Protocol):
-    """Where jobs live. Methods raise StorageError (StorageUnavailable: not known whether applied; repeat it)."""
+    """Stores jobs. Methods raise StorageError. After StorageUnavailable it is unknown whether the call was applied:
+    repeat it."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The optional parts. A storage that wraps another one passes them on, changed where it changes them."""
+        ...
 
     async def open(self) -> None:
-        """Connect and migrate. Twice is once. Raises BadUrl, SchemaTooNew, NotADatabase, StorageUnavailable."""
+        """Connect and migrate. A second call does nothing. Raises BadUrl, SchemaTooNew, NotADatabase,
+        StorageUnavailable."""
 
     async def close(self) -> None:
-        """Let go of everything. Twice is once; a closed storage may be opened again."""
+        """Release all connections. A second call does nothing; a closed storage can be opened again."""
 
     # the life of a job
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        """Store the jobs that are not there yet; answer, in order, the row each is or was answered by.
+        """Store the jobs that are not stored yet; return, in order, the row of each: its own, or the holder of its key.
 
-        A new row's `job` is the very NewJob given, unless `after` named a job of this call that another row answered.
-        All or nothing: raises UnknownUpstream (an id in `after` nobody knows, without wait_timeout), KeyHeld,
+        A new row's `job` is the NewJob given, unless `after` named a job of this call for which another row was
+        returned. All or nothing: raises UnknownUpstream (an unknown id in `after`, without wait_timeout), KeyHeld and
         IdTaken.
         """
         ...
 
     async def claim(self, ask: Claim) -> Claimed:
-        """Lease the first jobs in line that are asked for and that every limit lets through.
+        """Lease the first queued jobs that match the claim and that every limit admits.
 
-        Past very many who are blocked it goes in steps, each of them atomic, with others let in between. It answers
-        none only when none can start, but may answer fewer than could.
+        If very many jobs are blocked it works in steps, each of them atomic, between which other calls get through. It
+        returns no job only if none can start, but it may return fewer than could start.
         """
         ...
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        """Lengthen the leases still held, saving memo and note; answer the ids held no longer, and those not written.
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        """Renew the leases that are still held, and store checkpoints and note; return which are lost or were not
+        written.
 
-        A memo is stored unless the answer names its job: the caller may then never run that step again. A storage
-        waits a second at most for a row that another transaction has, and only for a hold with a memo.
+        A checkpoint is stored unless the answer names its job, so the caller need never run that step again. A storage
+        waits at most a second for a row that another transaction has locked, and only if the renewal has a checkpoint.
 
-        A lease that ran out is taken up again (out of line) unless the job was claimed, or its slot given away.
+        An expired lease is renewed, and the job leaves the queue, unless the job was claimed or its slot is taken.
         """
         ...
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        """Apply each outcome whose version is current; say of each what became of it.
+        """Apply each outcome whose version is current; return the result of each.
 
         An outcome that cannot be stored ("refused": unknown job in `after`, an id taken, a key held when reopening)
-        fails alone.
-        One that had to wait too long for a row somebody else holds is refused with `again`: settle it once more.
+        fails alone. An outcome that waited too long for a row locked by another transaction is refused with `again`:
+        settle it once more.
         """
         ...
 
-    # looking
+    # reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        """The rows, in order; None where there is none. Reads what is stored; tends nothing."""
+        """The rows, in order; None for an unknown id. Does no maintenance."""
         ...
 
     async def find(self, query: Query) -> Page:
-        """One page. Pages are cut by a unique order, so walking them shows each row once."""
+        """One page. The order is unique, so walking all pages shows each row once."""
         ...
 
     async def stats(self) -> Stats:
@@ -163,104 +204,71 @@ class Storage(Protocol):
         `age`; limits and their use."""
         ...
 
-    # tending
+    # operating
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        """The limits as `stats` shows them, without a look at the jobs that neither run nor stand aside. Without `use`
-        only the rules are read: `used`, `parked` and `starts` are 0, `next_start` is None, and partitions without a
-        rule of their own are not named."""
+        """The limits as `stats` shows them; of the jobs only the running and the blocked ones are read. Without `use`
+        only the rules are read: `used`, `blocked` and `starts` are 0, `next_start` is None, and partitions without a
+        rule of their own are left out."""
         ...
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
-        """Apply these changes in their order, in one step; acts on the next claim. Each changes its own fact, so two
-        callers never undo each other's. Changes that are true already cost a look and wake nobody."""
+        """Apply these changes in order, in one step, from the next claim on. Each changes its own fact, so two callers
+        never undo each other's changes. A change that changes nothing costs one read and wakes no worker."""
         ...
 
     async def prune(self, limit: int) -> int:
-        """Tend; then delete up to `limit` ended rows past `expires_at` that no unfinished job needs:
-        none it waits for, none of its workflow (same root). Answers how many went."""
+        """Do maintenance, then delete up to `limit` ended rows past `expires_at`, except those that an unfinished job
+        waits for or that belong to its workflow (same root). Returns how many were deleted."""
         ...
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        """Wait until one of the topics speaks, or `timeout` seconds; answer which. A hint: it may just sleep.
+        """Wait until a topic is published, or for `timeout` seconds; return the topics. A storage may just sleep.
 
-        What is spoken after the call has first been stepped into is not missed.
+        Topics published after the coroutine first ran are not missed.
         """
         ...
 
 
-@runtime_checkable
 class Fused(Protocol):
-    """A storage that can settle and claim in one trip; worth 60 % on a hot loop. The answers are those of the two."""
+    """A storage that settles and claims in one round trip; worth 60 % on a hot loop. Returns what both calls return."""
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]: ...
 
 
-@runtime_checkable
-class OneByOne(Protocol):
-    """A storage that answers this process one call at a time: two trips under way would be two halves, one waiting for
-    the other. A worker makes one trip at a time then, of twice the size; a tenth of the CPU of a job less on SQLite."""
-
-    one_by_one: ClassVar[Literal[True]]
-
-
-@runtime_checkable
-class DearTrips(Protocol):
-    """A storage whose trips cost much however little they carry. While there is work, a worker with a concurrency up to
-    this makes one trip at a time, of twice the size: two that carry eight jobs each take half as much again of its
-    server for a job."""
-
-    one_trip_up_to: ClassVar[int]
-
-
-@runtime_checkable
-class Confined(Protocol):
-    """A storage that gives this process jobs of some queues only, because its token is bound to them. A worker on it
-    neither tends nor claims Treadle's own queue, and stores no schedules: whatever is beyond the token does that.
-
-    queues  these queues, known once it is open; (): every queue
-    """
-
-    queues: tuple[str, ...]
-
-
-def confined(storage: object) -> tuple[str, ...]:
-    """The queues of which alone this process is given jobs; (): every queue."""
-    return storage.queues if isinstance(storage, Confined) else ()
-
-
 class Post(Protocol):
-    """Where a worker of this process is handed jobs."""
+    """A mailbox of a worker of this process, for direct hand-off."""
 
     address: str
 
     def close(self) -> None:
-        """Nothing is handed to it any more. Twice is once."""
+        """Accept no more jobs. A second call does nothing."""
         ...
 
 
-@runtime_checkable
-class Handing(Protocol):
-    """A storage that can hand a job to a worker that waits, in the step that stores it: a trip less on its way.
+class HandOffs(Protocol):
+    """A storage with direct hand-off: the step that stores a job also claims it for an idle worker, saving a round
+    trip.
 
-    A claim with `hand` that finds nothing stays as an ask for one job, under its ticket. Who stores a job may then make
-    that claim for the worker, in the same step, and say so at the address; the line is not said to have grown. It is a
-    claim like any other: in its turn, past every limit, with a lease. The ask is over then, and also at its end, or by
-    the next claim with its address. What is said may be lost, for a claim can be repeated: made again under its ticket
-    it answers the job that was handed over. No job is handed to an address that is known to hear nothing.
+    A claim with `hand_off` that finds nothing remains as a request for one job, under its claim id. An enqueue may then
+    make that claim for the worker, in the same step, and notify the mailbox; the queue's topic is not published. It is
+    a claim like any other: in queue order, subject to every limit, with a lease. The request ends with it, when its
+    time is over, and with the next claim for the same mailbox. The notification may be lost: the claim repeated under
+    its claim id returns the job. No job is claimed for a mailbox whose listener is known to be gone.
     """
 
     def post(self, take: Callable[[str, Record], None]) -> Post | None:
-        """A new address; `take` is called with ticket and job in the loop of this process. None: not on this server."""
+        """A new mailbox; `take` is called with claim id and job, in the event loop of this process. None: this server
+        does not support hand-off."""
         ...
 
 
 class Bound(Protocol):
-    """The verbs that make sense inside a transaction: what they do commits or vanishes with it.
+    """The verbs that can be used inside a transaction. Their effects are committed or rolled back with it.
 
-    They answer as those of the storage do, and see what the transaction has done already. A refusal (KeyHeld,
-    UnknownUpstream, IdTaken, "refused", "stale") leaves nothing behind and the transaction as usable as before. Hints
-    are spoken after the commit, as soon as the storage can know of it.
+    They return what the storage's own verbs return, and see what the transaction has done already. A refusal (KeyHeld,
+    UnknownUpstream, IdTaken, "refused", "stale") leaves nothing behind, and the transaction can still be used. Topics
+    are published after the commit, as soon as the storage can know of it.
     """
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]: ...
@@ -269,12 +277,12 @@ class Bound(Protocol):
 
 
 class Transaction(Protocol):
-    """A transaction on the storage's own database, begun for one run: the function's writes, then its settling.
+    """A transaction on the storage's own database for one run: the writes of the function, then its outcome.
 
-    raw    what the function writes with: a connection of the storage's driver, made for nothing else
-    bound  the verbs inside it; made before the function is let at `raw`, so that nothing the user does to the
-           connection changes how they work
-    alone  while it is open no other write to the storage gets through (SQLite): nothing may wait for one meanwhile
+    raw    the connection that the function writes with: of the storage's driver, used for nothing else
+    bound  the verbs inside the transaction; created before the function gets `raw`, so nothing that the user does to
+           the connection changes how they work
+    alone  no other write to the storage can happen while it is open (SQLite), so nothing may wait for one
     """
 
     raw: Any
@@ -282,61 +290,60 @@ class Transaction(Protocol):
     alone: bool
 
     async def commit(self) -> None:
-        """Make it durable. StorageUnavailable: it is not known whether it is; anything else: it is not, nor will be."""
+        """Commit. After StorageUnavailable it is unknown whether it was committed; after any other error it was not."""
         ...
 
     async def roll_back(self) -> None:
-        """Undo it; from now on `raw` refuses every statement. After `commit`, or twice, it does nothing."""
+        """Roll back; `raw` then refuses every statement. Does nothing after `commit` or a second time."""
         ...
 
     async def close(self) -> None:
-        """Let go of the connection, once nobody uses `raw` any more; undoes what is open. Never raises."""
+        """Release the connection, once `raw` is no longer in use; rolls back what is open. Never raises."""
         ...
 
 
-@runtime_checkable
 class Transactional(Protocol):
-    """A storage that can act inside a transaction on its database: the user's own, or one made for a run."""
+    """A storage whose verbs work inside a transaction on its database: the user's own, or one begun for a run."""
 
     def within(self, session: Any) -> Bound:
-        """The verbs inside a transaction of the user's (`storage.sessions` says what that may be). The storage need not
-        be open; where it never was, the verbs raise StorageError unless its schema is there. Nothing is asked of the
-        session yet; each verb raises BadSession for one that is closed, commits by itself, or belongs to
-        another database than this storage. A session that is not of asyncio is never waited on: `at_once` may drive
-        the verbs in a plain thread, also in one that is not the storage's."""
+        """The verbs inside a transaction of the user; `storage.user_session` lists the kinds of session. The storage
+        need not be open. If it never was, the verbs raise StorageError unless its schema exists. The session is not
+        used yet; each verb raises BadSession for a session that is closed, is in autocommit mode, or belongs to another
+        database. The verbs never await a session that is not an asyncio one, so `at_once` can drive them in any plain
+        thread."""
         ...
 
     async def begin(self, sync: bool) -> Transaction:
-        """Begin a transaction for one run. `sync`: its connection is used in a thread, so it must not be of asyncio."""
+        """Begin a transaction for one run. `sync`: its connection is used in a thread, so it is not an asyncio one."""
         ...
 
 
-@runtime_checkable
 class Movable(Protocol):
-    """A storage whose jobs can be carried to another one, or that can take those of another one in.
+    """A storage that `treadle move` can move jobs from or to.
 
-    `unload` says everything that is stored, `load` stores exactly that: `load(unload())` into an empty storage makes
-    one that answers every call as the first would have. Marks (`storage.carrying`) say who may do what meanwhile.
+    `unload` exports every row and `load` imports it unchanged: an empty storage that loads everything another one
+    unloads then returns the same from every call. Marks (`storage.transfer`) control what is allowed during the move.
     """
 
     async def read_mark(self) -> MoveState | None:
-        """The move this storage is part of, if any."""
+        """The move that this storage takes part in, or None."""
         ...
 
     async def set_mark(self, mark: MoveState) -> None:
-        """Put a mark in place of the stored one, if `carrying.replaces` allows it; else raise MoveFailed and change
-        nothing; raise `carrying.InTheWay` and change nothing while a transaction that may have stored jobs is open: to
-        be called again. The next call of any process obeys it. Where it opens the storage, workers are woken and jobs
-        blocked by a limit that has room return to the line."""
+        """Replace the stored mark if `transfer.replaces` allows it; every later call of any process obeys the new one.
+
+        Raises MoveFailed if it is not allowed, and `transfer.InTheWay` while a transaction is open that may have stored
+        jobs: call again later. Nothing is changed then. A mark that opens the storage wakes the workers, and blocked
+        jobs whose limit has room are queued again."""
         ...
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
-        """The next `limit` jobs behind the cursor, in an order that does not change while nothing is written. The first
-        load has the rules and what rates remember. Reads only, under any mark."""
+        """The next `limit` jobs after the cursor, in an order that is stable while nothing is written. The first chunk
+        has the limits and the starts that rates remember. Only reads, under any mark."""
         ...
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
-        """Store these rows as they are, and the mark, in one step; raise MoveFailed and store nothing if the mark is
-        refused (see `set_mark`). An id that is known is left as it is, so a load may be repeated. Nothing is tended,
-        counted down or woken."""
+        """Store these rows unchanged, and the mark, in one step. Raises MoveFailed and stores nothing if the mark is
+        refused (see `set_mark`). Known ids are left as they are, so a load can be repeated. Does no maintenance, counts
+        no endings and wakes no worker."""
         ...

@@ -1,6 +1,6 @@
-"""What a change makes of the facts of a limit, and which rule acts then. Pure, shared by storages that run Python.
+"""Applies changes to the facts of a limit, and derives the acting rule from them. Pure; for storages that run Python.
 
-The facts are independent: a change never depends on what its caller has read. The rule that acts is derived from them.
+The facts are independent of each other, so a change never depends on what its caller has read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WHYS: Final[tuple[Why, ...]] = ("paused", "held")
 
 
 def named(change: LimitChange) -> str:
-    """The limit that a change is about."""
+    """The name of the limit that a change applies to."""
     return change.rule.name if isinstance(change, Declare) else change.name
 
 
@@ -37,7 +37,8 @@ def changed(facts: LimitFacts, change: LimitChange) -> LimitFacts:
 
 
 def acting(facts: LimitFacts) -> Limit | None:
-    """The rule that jobs obey. Paused, it keeps its rate: what it let through before counts afterwards."""
+    """The rule that jobs obey. While paused it has 0 slots and keeps its rate, so earlier starts still count after the
+    pause."""
     rule = facts.set or facts.declared
     if facts.pauses:
         return replace(rule, slots=0) if rule is not None else Limit(facts.name, slots=0)
@@ -64,7 +65,7 @@ def _with_slots(rule: Limit | None) -> Limit | None:
     return None if rule is None or rule.slots == 0 else rule
 
 
-# --- as rows: one fact each
+# --- facts as rows, one each
 
 Fact = tuple[str, str, Limit | None, float | None]
 """The limit's name, the kind ("set", "declared" or the reason of a pause), its rule or until when it lasts."""
@@ -80,7 +81,7 @@ def rows(facts: LimitFacts) -> list[Fact]:
 
 
 def gathered(found: Iterable[Fact]) -> dict[str, LimitFacts]:
-    """The facts of each limit, from their rows in any order."""
+    """The facts of each limit, built from their rows in any order."""
     facts: dict[str, LimitFacts] = {}
     for name, kind, rule, until in found:
         old = facts.get(name, LimitFacts(name=name))

@@ -1,7 +1,7 @@
-"""Which event loop has an app's storage open: one at a time, decided under a lock before anything is awaited.
+"""Decides which event loop has an app's storage open: one at a time, chosen under a lock before anything is awaited.
 
 A storage belongs to the loop that opened it. Other loops reach it through `SharedStorage`. An ownership ends when the
-app is closed, when nobody uses the app any more, and when its loop ends; a forked child has none.
+app is closed, when the last user leaves it, or when its loop ends. A forked child has none.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from treadle.concurrency.spawn import started
 from treadle.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.storage.loop_ownership import GuestEnded, Loop, Ownership, Why, _guest
+from treadle.storage.move_marks import warn_of_move
 from treadle.storage.other_loops import SharedStorage
-from treadle.storage.transfer import warn_of_move
 
 T = TypeVar("T")
 
 
-AGAIN: Final = 0.02  # seconds before a call is repeated that another loop cancelled as it ended
-ENDING: Final = 500  # such repetitions: 10 s
+AGAIN: Final = 0.02  # seconds before a call is repeated that the owning loop cancelled when it ended
+ENDING: Final = 500  # attempts of one call, 10 s in all
 
 _all: WeakSet[Lifecycle] = WeakSet()
 
@@ -35,11 +35,11 @@ _all: WeakSet[Lifecycle] = WeakSet()
 class Lifecycle:
     """The storage of one app, and which loop has it open.
 
-    make          a new storage of the same address; None: there is only this one
-    by_url        a forked child can make one of its own, which shares nothing with its parent's
+    make          makes a new storage with the same address; None: the app has only this one
+    by_url        a forked child can make its own storage, which shares nothing with that of its parent
     before_close  awaited before the storage is closed
-    when_open     called each time it was opened
-    when_forked   called in a forked child, before anything else of the app
+    when_open     called each time after the storage was opened
+    when_forked   called in a forked child, before any other method
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class Lifecycle:
     ) -> None:
         self.storage, self._make, self._by_url, self._before_close = storage, make, by_url, before_close
         self._when_open, self._when_forked = when_open, when_forked
-        self.own_loop: Loop | None = None  # the portal's, which gives the storage to any other loop that opens the app
-        self._parent: int | None = None  # the process that has the only storage there is
+        self.own_loop: Loop | None = (
+            None  # the portal's loop; it gives the storage up to any other loop that opens the app
+        )
+        self._parent: int | None = None  # in a child that cannot make its own storage: the parent process
         self._begin()
         self.shared = SharedStorage(self)
         _all.add(self)
@@ -63,34 +65,34 @@ class Lifecycle:
         self._lock = threading.Lock()
         self.ownership: Ownership | None = None
         self._users: dict[Loop, int] = {}
-        self._taking = 0  # loops that are about to take it from the portal's
+        self._taking = 0  # number of loops that are taking the storage over from the portal's loop
         self.lazily = False  # a call opened it, so it stays open until `close`
-        self.moves = 0  # times it was open and left its loop, other than by `close`
-        # The hot path reads these two: where the storage is open, and what callers there use.
+        self.moves = 0  # how often the storage left its loop other than by `close`
+        # The hot path reads these two: the loop where the storage is open, and the storage that callers there use.
         self._loop: Loop | None = None
         self._at_hand: Storage | None = None
 
     def after_fork(self) -> None:
-        """This is a child process: it uses nothing that its parent has open."""
+        """Begin anew in a forked child, which must use nothing that its parent has open."""
         before = self.ownership
         self._begin()
         self.own_loop = None
         self._when_forked()
         if before is not None:
-            forks.leave(before.storage)  # to collect it could write to the parent's sockets
+            forks.leave(before.storage)  # garbage collection could write to the parent's sockets
             if self._make is not None and self._by_url:
                 self.storage = self._make()
             else:
                 self._parent = os.getppid()
 
-    # --- looking
+    # --- lookup
 
     def at_hand(self) -> Storage | None:
-        """The storage, if it is open on the loop that runs here."""
+        """The storage, if it is open on the running loop."""
         return self._at_hand if self._loop is asyncio.get_running_loop() else None
 
     def seen_from_here(self) -> Storage:
-        """The storage as the code that runs here may use it."""
+        """The storage that the running code may use: itself on the owning loop or without a loop, otherwise shared."""
         owner = self.owner
         if owner is None:
             return self.storage
@@ -101,20 +103,20 @@ class Lifecycle:
 
     @property
     def loop(self) -> Loop | None:
-        """The event loop it is open on."""
+        """The event loop on which the storage is open."""
         loop = self._loop
         return None if loop is None or loop.is_closed() else loop
 
     @property
     def owner(self) -> Loop | None:
-        """The event loop it is open on, or being opened or closed on."""
+        """The event loop on which the storage is open, or is being opened or closed."""
         ownership = self.ownership
         return None if ownership is None or ownership.is_over else ownership.loop
 
     # --- opening
 
     async def open(self) -> Storage:
-        """Open it unless it is open; each open wants its own `leave`."""
+        """Open the storage unless it is open. Each call needs its own `leave`."""
         here = asyncio.get_running_loop()
         self._count(here, 1)
         try:
@@ -127,11 +129,11 @@ class Lifecycle:
                     return storage
                 await self._take_over(ownership)
         except BaseException:
-            await self.leave(0)  # where it was open by then, nobody would close it
+            await self.leave(0)  # it may be open by now and have no other user
             raise
 
     async def _take_over(self, ownership: Ownership) -> None:
-        """The portal's loop closes the storage; its calls go on once it is open here."""
+        """Close the storage on the portal's loop. The portal's calls go on once it is open on this loop."""
         self._take(1)
         try:
             await self._shut(ownership, "handed over")
@@ -139,11 +141,11 @@ class Lifecycle:
             self._take(-1)
 
     def _take(self, more: int) -> None:
-        with self._lock:  # loops of several threads count here
+        with self._lock:  # loops of several threads change it
             self._taking += more
 
     async def opened(self) -> Storage:
-        """The storage, opened at its first use; it stays open until `close`."""
+        """The storage; the first call opens it, and it stays open until `close`."""
         storage, here = self.at_hand(), asyncio.get_running_loop()
         while storage is None:
             self.lazily = True
@@ -158,13 +160,13 @@ class Lifecycle:
             return sum(self._users.values())
 
     async def _current(self, here: Loop) -> Ownership:
-        """The ownership there is, or a new one of this loop."""
-        while self._taking and here is self.own_loop and self.owner is None:  # noqa: ASYNC110 (another thread's doing)
+        """The current ownership, or a new one of this loop."""
+        while self._taking and here is self.own_loop and self.owner is None:  # noqa: ASYNC110 (another thread changes it)
             await asyncio.sleep(AGAIN)
         if self._parent is not None:
             raise StorageError(
                 f"this app's storage was opened by process {self._parent}, and this is its child {os.getpid()}: give "
-                "the app the url of a file or a server, or make the app in the child"
+                "the app the URL of a file or a server, or create the app in the child"
             )
         with self._lock:
             found = self.ownership
@@ -173,7 +175,7 @@ class Lifecycle:
                     raise stopped()
                 return found
             self._check_guest(here)
-            left = found is not None  # its loop ended without closing it
+            left = found is not None  # the former loop ended without closing it
             if left and self._make is not None:
                 self.storage, left = self._make(), False
             new = self.ownership = Ownership(self, here, self.storage)
@@ -183,8 +185,8 @@ class Lifecycle:
         return new
 
     def _check_guest(self, here: Loop) -> None:
-        """Raise GuestEnded in another loop's call: it came to this app as it was open here, and must not open it here
-        again, on a loop that may be ending."""
+        """Raise GuestEnded in a call that came from another loop while the storage was open here. It must not open the
+        storage again on this loop, which may be ending."""
         guest = _guest.get()
         host = None if guest is None else guest.host
         if host is not None and host.life is self and host.loop is here:
@@ -193,7 +195,7 @@ class Lifecycle:
     async def _open(self, ownership: Ownership, left: bool) -> None:
         storage, ownership.at_loop_end = ownership.storage, self._at_loop_end(ownership)
         try:
-            await anext(ownership.at_loop_end)  # before anything is open: the loop may be ending already
+            await anext(ownership.at_loop_end)  # register first: the loop may be ending already
             if left:
                 with contextlib.suppress(Exception):
                     await storage.close()
@@ -204,7 +206,7 @@ class Lifecycle:
                 with contextlib.suppress(Exception):
                     await storage.close()
             finally:
-                await self._ended(ownership, "failed")  # other callers may be waiting: they try again
+                await self._ended(ownership, "failed")  # lets waiting callers try again
             raise
         with self._lock:
             ownership.state = "open"
@@ -213,7 +215,7 @@ class Lifecycle:
         self._when_open()
 
     async def _at_loop_end(self, ownership: Ownership) -> AsyncGenerator[None]:
-        """A loop that ends in order (`asyncio.run`) closes its generators: this one closes the storage with it."""
+        """Close the storage when the loop ends: `asyncio.run` closes all asynchronous generators, so also this one."""
         try:
             yield
         finally:
@@ -221,7 +223,8 @@ class Lifecycle:
                 await self._shut_here(ownership, "ended")
 
     async def _ready(self, ownership: Ownership, here: Loop) -> Storage | None:
-        """Wait until it is open, and answer what callers here use; None: it has ended meanwhile."""
+        """Wait until the storage is open; return the storage that callers on this loop use. None: the ownership ended
+        meanwhile."""
         try:
             if ownership.loop is here:
                 await self._settled(ownership)
@@ -234,7 +237,8 @@ class Lifecycle:
         return self._at_hand if ownership.loop is here else self.shared
 
     async def _settled(self, ownership: Ownership) -> None:
-        """On its own loop: until it is open, or has ended. The last caller to give up cancels the opening."""
+        """Wait, on the owning loop, until the storage is open or closed. The last caller to be cancelled also cancels
+        the opening."""
         opening, state = ownership.opening, ownership.state
         if state == "closing" and ownership.closing is not None:
             await asyncio.wait([ownership.closing])
@@ -256,17 +260,18 @@ class Lifecycle:
     # --- closing
 
     async def leave(self, others: int, *, even_if_lazily: bool = False) -> None:
-        """The caller does not use it any more. Close it when nobody does but `others` who keep it open for nobody."""
+        """End one use of the storage. Close it when at most `others` uses remain, which need not keep it open. A
+        storage that a call opened stays open unless `even_if_lazily`."""
         left = self._count(asyncio.get_running_loop(), -1)
         if left <= others and (even_if_lazily or not self.lazily):
             await self.close("unused")
 
     async def close(self, why: Why = "closed") -> None:
-        """Close it, on whatever loop it is open. Where the caller is cancelled, the closing goes on."""
+        """Close the storage on the loop where it is open. If the caller is cancelled, the closing goes on."""
         ownership = self.ownership
         if ownership is None or ownership.state == "ended":
             return
-        if ownership.loop.is_closed():  # nobody closed it there; the next to open it begins anew
+        if ownership.loop.is_closed():  # its loop ended without closing it; the next open makes a new ownership
             self._count(ownership.loop, 0)
             self.lazily = False
         elif ownership.loop is not asyncio.get_running_loop() and is_own(ownership.thread):
@@ -288,25 +293,26 @@ class Lifecycle:
             await asyncio.wait([opening])
         task = asyncio.current_task()
         if task is not None:
-            ownership.calls.discard(task)  # this call is not one that closing ends
+            ownership.calls.discard(task)  # closing must not cancel the call that closes
         while ownership.state != "ended":
             if ownership.closing is None:
                 ownership.closing = started(self._close(ownership, why), loop=ownership.loop)
             await asyncio.shield(ownership.closing)
             if why == "unused":
                 return
-            # A closing that had begun before, of an app that nobody used, is given up where somebody uses it again.
+            # An earlier closing for lack of users is given up if the app is in use again; then close once more.
 
     async def _close(self, ownership: Ownership, why: Why) -> None:
         try:
             if why != "handed over":
                 await self._before_close()
-        finally:  # also where this is cancelled: nobody else closes it
+        finally:  # also if this task is cancelled: nothing else closes the storage
             if not self._stays(ownership, why):
                 await self._let_go(ownership, why)
 
     def _stays(self, ownership: Ownership, why: Why) -> bool:
-        """Whether somebody opened it meanwhile; if not, no new call finds it."""
+        """Whether the closing is given up because the app is in use again. If not, new calls no longer find the
+        storage."""
         with self._lock:
             if why == "unused" and self._users:
                 ownership.closing = None
@@ -327,7 +333,7 @@ class Lifecycle:
     async def _ended(self, ownership: Ownership, why: Why) -> None:
         self._end(ownership, why)
         if ownership.at_loop_end is not None:
-            with contextlib.suppress(RuntimeError):  # it is what closes here
+            with contextlib.suppress(RuntimeError):  # the generator itself may be what closes the storage here
                 await ownership.at_loop_end.aclose()
 
     def _end(self, ownership: Ownership, why: Why) -> None:
@@ -343,11 +349,11 @@ class Lifecycle:
             if why in ("closed", "unused"):
                 self.lazily = False
 
-    # --- calls of any loop
+    # --- calls from any loop
 
     async def call(self, verb: Callable[[Storage], Awaitable[T]]) -> T:
-        """One verb, on the loop that has the storage open. It is repeated where that loop ended or gave the storage
-        away in the middle: every verb may be repeated (law 10)."""
+        """Run one verb on the loop that has the storage open. The call is repeated if that loop ends or gives the
+        storage up during it: every verb may be repeated (law 10)."""
         here = asyncio.get_running_loop()
         for _ in range(ENDING):
             ownership = await self._current(here)
@@ -364,11 +370,11 @@ class Lifecycle:
                     raise
                 ownership.check()
             await asyncio.sleep(AGAIN)
-        raise StorageUnavailable("the event loop this app is open on cancels what it is asked to do")
+        raise StorageUnavailable("the event loop on which this app is open cancels every call")
 
 
 def _seen(opening: asyncio.Task[None]) -> None:
-    """Take its error, which its callers raise, so that asyncio does not log it where they were cancelled."""
+    """Retrieve the error, so that asyncio does not log it if all callers were cancelled."""
     if not opening.cancelled():
         opening.exception()
 

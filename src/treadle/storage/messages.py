@@ -1,13 +1,14 @@
-"""What the contract looks like as JSON: one message per verb, and errors that keep their class across the wire.
+"""The HTTP messages of the worker protocol: a request and an answer for each method of the contract, and errors.
 
-Without it the server and the storage that speaks to it would each have an idea of their own of the same message.
-The data of `treadle.core.model` travel as they are: objects with the names of their fields, tuples as arrays.
+`HttpStorage` and the server use the same definitions. Values of `treadle.core.model` are sent unchanged: objects with
+the names of their fields, tuples as arrays. A request from outside is not trusted, so its lists have bounds. The log of
+the composed storage has its own definitions, for which docs/internals/decisions/log-entries.md gives the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -17,7 +18,7 @@ from treadle.core.model import (
     Claim,
     Claimed,
     Declare,
-    Hold,
+    LeaseRenewal,
     Limit,
     LimitChange,
     LimitUse,
@@ -32,10 +33,10 @@ from treadle.core.model import (
     State,
 )
 
-LONG: Final = 100_000  # entries of any list that is asked with
+LONG: Final = 100_000  # entries of any list of a request
 FEW: Final = 10_000  # queues or tasks of one claim
 
-# --- one message per verb: what is asked, and what is answered
+# --- requests and answers
 
 A = TypeVar("A")
 Many = Annotated[tuple[A, ...], Meta(max_length=LONG)]
@@ -53,11 +54,12 @@ class Ids(Struct, frozen=True):
     ids: Many[str]
 
 
-class Held(Struct, frozen=True, omit_defaults=True):
+class HeartbeatResult(Struct, frozen=True, omit_defaults=True):
     """The answer to a heartbeat.
 
-    ids      held no longer: stop running them
-    unsaved  still held, but nothing of the hold was stored, as another transaction has the row: send it again
+    ids      jobs that the worker no longer holds: stop running them
+    unsaved  jobs that it still holds, but whose row another transaction has locked: nothing was stored, send the
+             renewal again
     """
 
     ids: tuple[str, ...]
@@ -67,10 +69,11 @@ class Held(Struct, frozen=True, omit_defaults=True):
 class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A `Claim`, and how long to wait for work.
 
-    wait      s to wait while there is none, up to 30; 0: answer at once
-    max_lost  jobs whose leases ran out this often are not handed out: the server ends them as failed. None: the
-              caller judges, as Treadle's own workers do
-    most      bytes of the answer: jobs that do not fit stay in line, and one that alone is larger fails. None: any
+    wait      seconds to wait while no job can start, up to 30; 0: answer at once
+    max_lost  the server fails jobs whose leases expired this often and does not return them. None: the caller
+              decides, as Treadle's own workers do
+    most      bytes of the answer: jobs that do not fit stay queued, and a job that alone is larger fails. None: no
+              bound
     """
 
     worker: str
@@ -79,7 +82,7 @@ class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit: int = 1
     lease: float = defaults.LEASE
     ids: Many[str] = ()
-    holds: Many[str] = ()
+    running: Many[str] = ()
     reach: Many[str] = ()
     wait: float = 0.0
     max_lost: int | None = None
@@ -93,13 +96,13 @@ class ClaimCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
             limit=self.limit,
             lease=self.lease,
             ids=self.ids,
-            holds=self.holds,
+            running=self.running,
             reach=self.reach,
         )
 
 
 def claim_call(ask: Claim, most: int) -> ClaimCall:
-    """The same words, to be sent."""
+    """The request for a claim. `hand_off` is not sent: it names a mailbox on this machine."""
     return ClaimCall(
         worker=ask.worker,
         queues=ask.queues,
@@ -107,7 +110,7 @@ def claim_call(ask: Claim, most: int) -> ClaimCall:
         limit=ask.limit,
         lease=ask.lease,
         ids=ask.ids,
-        holds=ask.holds,
+        running=ask.running,
         reach=ask.reach,
         most=most,
     )
@@ -115,21 +118,22 @@ def claim_call(ask: Claim, most: int) -> ClaimCall:
 
 class Beat(Struct, frozen=True):
     worker: Presence
-    holds: Many[Hold] = ()
+    renewals: Many[LeaseRenewal] = ()
     lease: float = defaults.LEASE
 
 
 class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a run. Either the fields of an `Outcome`, with `state`: assigned as they are. Or one of
+    """The end of a run. With `state`, the fields of an `Outcome`, which are stored unchanged. Otherwise one of
 
     succeed  any JSON: the result
-    fail     a text: the server decides by the policy of the row whether it is tried again
-    abort    a text: failed, not tried again
-    defer    s: again later, uncounted; 0 keeps its turn
-    With `then`, jobs that come of this run: its children, stored with the report or not at all. An empty id is derived.
-    The job waits for them, and the server ends it when the last of them has ended: with the value of `succeed` as its
-    own result, else with that of the last child. `again` beside `then`, instead of any of the above: it is handed out
-    again instead when they have ended, however, and finds their ids in `after`.
+    fail     the error, a text: the server decides by the policy of the row whether the job is retried
+    abort    the error, a text: the job fails and is not retried
+    defer    seconds until the job runs again, without counting an attempt; 0 keeps its queue position
+
+    `followups` are jobs that this run creates: its children, stored with the report or not at all. An empty id is
+    derived. The job waits for them, and the server ends it when the last of them has ended: with the value of `succeed`
+    as its own result, else with the result of the last child. With `again`, which excludes all of the above, the job is
+    claimed again when the children have ended, whatever their state, and their ids are in `after`.
     """
 
     id: str
@@ -141,13 +145,13 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: str | None = None
     error: str | None = None
     reason: str | None = None
-    memo: Annotated[Pairs, Meta(max_length=LONG)] = ()
+    checkpoints: Annotated[Pairs, Meta(max_length=LONG)] = ()
     note: str | None = None
-    then: Many[NewJob] = ()
+    followups: Many[NewJob] = ()
     after: Many[str] = ()
-    need: int | None = None
-    slack: int | None = None
-    ran: bool = False
+    required: int | None = None
+    failures_allowed: int | None = None
+    function_done: bool = False
     keep: float | None = None
     reach: Many[str] = ()
     succeed: Raw | UnsetType = UNSET
@@ -157,7 +161,7 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     again: bool = False
 
     def outcome(self) -> Outcome:
-        """Word for word; only where `state` is given."""
+        """The outcome of a report that has a `state`."""
         assert self.state is not None
         return Outcome(
             id=self.id,
@@ -169,13 +173,13 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
             value=self.value,
             error=self.error,
             reason=self.reason,
-            memo=self.memo,
+            checkpoints=self.checkpoints,
             note=self.note,
-            then=self.then,
+            followups=self.followups,
             after=self.after,
-            need=self.need,
-            slack=self.slack,
-            ran=self.ran,
+            required=self.required,
+            failures_allowed=self.failures_allowed,
+            function_done=self.function_done,
             keep=self.keep,
             reach=self.reach,
         )
@@ -204,18 +208,18 @@ class SettledClaimed(Struct, frozen=True):
 
 
 class SetRule(Struct, frozen=True, tag="set"):
-    """An operator's rule; with neither slots nor rate it is removed, and the declared one with it."""
+    """An operator's rule. Without slots and rate it removes the rule, and the declared one with it."""
 
     rule: Limit
 
 
 class LimitChanges(Struct, frozen=True):
-    """Changes of limits, applied in their order and in one step. `type` says which: set, declare, pause, resume."""
+    """Changes of limits, applied in order and in one step. `type` is set, declare, pause or resume."""
 
     changes: Many[SetRule | Declare | Pause | Resume]
 
     @classmethod
-    def of(cls, changes: Iterable[LimitChange]) -> LimitChanges:
+    def of(cls, changes: Iterable[LimitChange]) -> Self:
         return cls(tuple(SetRule(each) if isinstance(each, Limit) else each for each in changes))
 
     def read(self) -> list[LimitChange]:
@@ -223,7 +227,7 @@ class LimitChanges(Struct, frozen=True):
 
 
 class LimitsCall(Struct, frozen=True):
-    """`use`: also how much of each is taken, and how many jobs stand aside."""
+    """`use`: return also the slots in use of each limit, and how many jobs it blocks."""
 
     use: bool = True
 
@@ -250,18 +254,19 @@ class Topics(Struct, frozen=True):
 
 
 class Moving(Struct, frozen=True):
-    """The role of a storage in a move (see `storage.carrying.Mark`), and the other storage's URL, masked."""
+    """The role of a storage in a move (see `storage.transfer.MoveState`), and the other storage's URL, masked."""
 
     role: str
     other: str
 
 
 class Hello(Struct, frozen=True):
-    """What a server says of itself and of the token.
+    """The limits of a server, and the rights of the token.
 
-    max_body  the most bytes a request may have; None where the server does not say
-    scopes    what the token may do; queues: of which queues it is, (): of all
-    moving    the move its storage is part of; None: no move, or the storage is away
+    max_body  the most bytes a request may have; None if the server does not say
+    scopes    the scopes of the token
+    queues    the queues that the token is bound to; empty: all
+    moving    the move that the server's storage is part of; None: no move, or the storage is unavailable
     """
 
     max_body: int | None = None
@@ -271,14 +276,14 @@ class Hello(Struct, frozen=True):
 
 
 class Nothing(Struct, frozen=True):
-    """An answer that says only that it was done."""
+    """A request without fields, or an answer that only confirms."""
 
 
 # --- errors
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
-    """The one shape of every error: a word for programs, a sentence for people, and the fields of the class."""
+    """Every error: a code for programs, a message for people, and the fields of the error class."""
 
     error: str
     message: str
@@ -288,7 +293,7 @@ class Problem(Struct, frozen=True, omit_defaults=True):
 Fault = type[errors.TreadleError]
 
 WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
-    # word: its class, the HTTP status, the fields that make it again
+    # code: the error class, the HTTP status, the fields from which the client makes the error again
     "unknown_upstream": (errors.UnknownUpstream, 422, ("id", "waiting")),
     "key_held": (errors.KeyHeld, 409, ("key", "id")),
     "id_taken": (errors.IdTaken, 422, ("id", "task", "asked", "other")),
@@ -312,7 +317,7 @@ _words: Final = {kind: word for word, (kind, _, _) in WORDS.items()}
 
 
 def problem_of(error: errors.TreadleError) -> tuple[int, Problem]:
-    """The HTTP status and the words of an error of the library; those of its nearest base where it has none."""
+    """The HTTP status and the body for an error. A class that is not in the table has the code of its nearest base."""
     for base in type(error).__mro__:
         if (word := _words.get(base)) is not None:
             _, status, fields = WORDS[word]
@@ -321,7 +326,7 @@ def problem_of(error: errors.TreadleError) -> tuple[int, Problem]:
 
 
 def error_of(problem: Problem) -> errors.TreadleError:
-    """The error it was on the other side; a StorageError where this side does not know its class."""
+    """The error that the server raised; a StorageError if this version does not know its code."""
     kind, _, fields = WORDS.get(problem.error, (errors.StorageError, 0, ()))
     if not fields:
         return kind(problem.message)

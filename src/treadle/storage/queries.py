@@ -1,6 +1,6 @@
-"""Filtering, ordering and counting of rows in plain Python, and the cursors every storage hands out.
+"""Filters, orders and counts rows in plain Python, and makes and reads the cursors of pages.
 
-Without it a page of one storage could not be told from a page of another.
+The cursors are the same in every storage.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ UNUSED: RateUse = 0, None
 
 
 def sort_key(row: Record, order: str) -> Key:
-    """The unique key rows are paged by, ascending; for "newest" as for "oldest", and the page turns it round."""
+    """The unique key by which rows are paged, ascending. "newest" has the key of "oldest"; its pages are reversed."""
     if order == "ended":
         return -(row.ended_at or 0.0), row.job.id
-    if order == "line":
-        return row.job.queue, -rank(row.job), row.place, row.job.id
+    if order == "queue":
+        return row.job.queue, -rank(row.job), row.queue_position, row.job.id
     return row.created_at, row.job.id
 
 
 def cursor_of(row: Record, order: str) -> str:
-    """Where a page ended, in full precision: rows of one batch share their moment."""
-    if order == "line":
-        parts: Key = (row.job.queue, -rank(row.job), row.place, row.job.id)
+    """The cursor of a page that ends with this row. Moments keep full precision; the id separates rows with the same
+    moment."""
+    if order == "queue":
+        parts: Key = (row.job.queue, -rank(row.job), row.queue_position, row.job.id)
     elif order == "ended":
         parts = (row.ended_at, row.job.id)
     else:
@@ -49,19 +50,19 @@ def cursor_of(row: Record, order: str) -> str:
 
 
 _Name = Annotated[str, Meta(max_length=defaults.MAX_NAME, pattern=r"\A[^\0]*\Z")]
-_Rank = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # what every storage can compare
+_Rank = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # integers that every storage compares exactly
 
 
 def read_cursor(text: str, order: str) -> Key:
-    """The parts of a cursor; raises BadOption if it is none, or one of another order."""
+    """The parts of a cursor. Raises BadOption if the text is no cursor, or the cursor of another order."""
     try:
         found, *parts = msgspec.json.decode(bytes.fromhex(text))
-        wanted = [_Name, _Rank, float, _Name] if order == "line" else [float, _Name]
+        wanted = [_Name, _Rank, float, _Name] if order == "queue" else [float, _Name]
         if found == order and len(parts) == len(wanted):
             return tuple(msgspec.convert(part, kind) for part, kind in zip(parts, wanted, strict=True))
     except (TypeError, *UNREADABLE):
         pass
-    raise BadOption("cursor", f"expected one that a page in order {order!r} answered, found {text!r:.60}")
+    raise BadOption("cursor", f"expected the cursor of a page in order {order!r}, found {text!r:.60}")
 
 
 def _after(row: Record, order: str, cursor: Key) -> bool:
@@ -85,19 +86,22 @@ def matches(row: Record, query: Query) -> bool:
         and (query.before is None or row.created_at < query.before)
         and (not query.ids or job.id in query.ids)
         and (query.order != "ended" or row.ended_at is not None)
-        and (query.order != "line" or row.place is not None)
+        and (query.order != "queue" or row.queue_position is not None)
     )
 
 
 def find(rows: Sequence[Record], query: Query) -> Page:
     found = [row for row in rows if matches(row, query)]
     if query.ahead_of is not None:
-        own = next((row for row in rows if row.job.id == query.ahead_of and row.place is not None), None)
-        mark = sort_key(own, "line") if own else ()
+        own = next((row for row in rows if row.job.id == query.ahead_of and row.queue_position is not None), None)
+        mark = sort_key(own, "queue") if own else ()
         found = [
             row
             for row in found
-            if own and row.place is not None and row.job.queue == own.job.queue and sort_key(row, "line") < mark
+            if own
+            and row.queue_position is not None
+            and row.job.queue == own.job.queue
+            and sort_key(row, "queue") < mark
         ]
     total = len(found) if query.count else None
     if query.cursor is not None:
@@ -115,24 +119,24 @@ def find(rows: Sequence[Record], query: Query) -> Page:
 def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
     jobs: Counter[tuple[str, str, State]] = Counter()
     line: Counter[tuple[str, str, State]] = Counter()
-    parked: Counter[tuple[str, str, State]] = Counter()
+    blocked: Counter[tuple[str, str, State]] = Counter()
     oldest: dict[tuple[str, str, State], float] = {}
     for row in rows:
         key = row.job.queue, row.job.task, row.state
         jobs[key] += 1
-        if row.place is not None:
+        if row.queue_position is not None:
             line[key] += 1
-            oldest[key] = min(oldest.get(key, now), row.place)
-        elif row.parked is not None:
-            parked[key] += 1
+            oldest[key] = min(oldest.get(key, now), row.queue_position)
+        elif row.blocked_on is not None:
+            blocked[key] += 1
     return tuple(
         Count(
             queue=key[0],
             task=key[1],
             state=key[2],
             jobs=number,
-            in_line=line[key],
-            parked=parked[key],
+            queued=line[key],
+            blocked=blocked[key],
             oldest=max(0.0, now - oldest[key]) if key in oldest else None,
         )
         for key, number in sorted(jobs.items())
@@ -142,40 +146,40 @@ def counts(rows: Iterable[Record], now: float) -> tuple[Count, ...]:
 def limit_uses(
     facts: Mapping[str, LimitFacts],
     used: Mapping[str, int] = EMPTY,
-    parked: Mapping[str, int] = EMPTY,
+    blocked: Mapping[str, int] = EMPTY,
     rates: Mapping[str, RateUse] = NO_RATES,
 ) -> tuple[LimitUse, ...]:
-    """Each rule, and each partition of one that is in use."""
+    """The use of each rule, and of each partition in use."""
     rules = acting_rules(facts)
     in_use = [
         *(key for key, slots in used.items() if slots),
-        *(key for key, jobs in parked.items() if jobs),
+        *(key for key, jobs in blocked.items() if jobs),
         *(key for key, (starts, _) in rates.items() if starts),
     ]
     keys = {*rules, *(key for key in in_use if rule_for(rules, key))}
     return tuple(
-        _limit_use(key, rule, facts[rule.name], used.get(key, 0), parked.get(key, 0), rates.get(key, UNUSED))
+        _limit_use(key, rule, facts[rule.name], used.get(key, 0), blocked.get(key, 0), rates.get(key, UNUSED))
         for key in sorted(keys)
         if (rule := rule_for(rules, key)) is not None
     )
 
 
 def workers(found: Iterable[tuple[Presence, float]], now: float) -> tuple[Presence, ...]:
-    """Those who sent a heartbeat within their `ttl`, from (worker, when its last heartbeat came)."""
+    """The workers whose last heartbeat is no older than their `ttl`, from pairs (worker, moment of that heartbeat)."""
     return tuple(replace(worker, age=max(0.0, now - seen)) for worker, seen in found if seen + worker.ttl >= now)
 
 
 def acting_rules(facts: Mapping[str, LimitFacts]) -> dict[str, Limit]:
-    """The rule that jobs obey, by its name."""
+    """The acting rules by name."""
     return {name: rule for name, each in facts.items() if (rule := acting(each)) is not None}
 
 
-def _limit_use(key: str, rule: Limit, facts: LimitFacts, used: int, parked: int, rate: RateUse) -> LimitUse:
+def _limit_use(key: str, rule: Limit, facts: LimitFacts, used: int, blocked: int, rate: RateUse) -> LimitUse:
     return LimitUse(
         key=key,
         rule=rule,
         used=used,
-        parked=parked,
+        blocked=blocked,
         starts=rate[0],
         next_start=rate[1],
         pauses=facts.pauses,

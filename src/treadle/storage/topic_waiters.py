@@ -1,6 +1,6 @@
-"""Who waits for which topic in this process. Every storage speaks into one of these; nothing depends on it.
+"""Wakes the coroutines of this process that wait for topics. Every storage publishes its topics through one of these.
 
-Without it workers would find new work, and waiters their results, at the next poll only.
+A topic is only a hint: a waiter that misses one finds the change at its next poll.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class _Waiter:
 
 
 class TopicWaiters:
-    """Topics and those who wait for them. All calls belong to one event loop."""
+    """The topics, and the coroutines that wait for them. All calls must come from one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, dict[_Waiter, None]] = {}  # in the order they came, so a simulation can be repeated
+        self._waiting: dict[str, dict[_Waiter, None]] = {}  # ordered, so a simulation can be repeated
 
     @property
     def topics(self) -> Iterable[str]:
-        """What somebody waits for now."""
+        """The topics that a coroutine waits for now."""
         return self._waiting
 
     def speak(self, topics: Iterable[str]) -> None:
-        """Wake everybody who waits for one of the topics; a topic ending in "*" stands for all that begin so."""
+        """Wake all coroutines that wait for one of the topics. A topic that ends in "*" matches by its prefix."""
         waiting = self._waiting
         if not waiting:
             return
@@ -43,7 +43,7 @@ class TopicWaiters:
                     waiter.future.set_result(None)
 
     async def wait(self, topics: Sequence[str], timeout: float) -> set[str]:
-        """Until one of the topics speaks, or `timeout` seconds; answers those that spoke."""
+        """Wait until one of the topics is published, or for `timeout` seconds; return the published ones."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop.create_future())
         for topic in topics:

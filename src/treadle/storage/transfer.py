@@ -1,14 +1,12 @@
-"""What a job is when it is carried from one storage to another: its row, and all that a row does not say.
+"""Defines the data of a move between storages: a job's row with its edges and its key, and the marks of a move. Pure.
 
-Without it a moved job would have forgotten whom it waits for and which key it holds. Pure; `storage_move.py` carries.
+`storage_move.py` runs the move.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
@@ -19,12 +17,10 @@ from treadle.core.model import LimitFacts, Record, Settled, State
 from treadle.errors import MoveFailed, StorageError, StorageMoved, StorageUnavailable
 from treadle.storage.row_rules import first_moment
 
-log = logging.getLogger("treadle")
-
 
 class Edge(Struct, frozen=True, gc=False):
-    """A job waits, or waited, for `up`. `version` is its own as it began to; `open`: the ending has still to count;
-    `soft`: any ending is a success (it took the other's key)."""
+    """A job waits, or waited, for `up`. `version`: its own version when the wait began; `open`: the ending is not
+    counted yet; `soft`: any ending counts as success (the job took over the key of `up`)."""
 
     up: str
     version: int
@@ -33,7 +29,7 @@ class Edge(Struct, frozen=True, gc=False):
 
 
 class Carried(Struct, frozen=True, gc=False, kw_only=True):
-    """One job. `holds_key`: its key is its own now; `behind`: whose ending it waits for since it took a key."""
+    """One job. `holds_key`: it holds its key now; `behind`: the former holder of the key, whose ending it waits for."""
 
     record: Record
     holds_key: bool = False
@@ -42,7 +38,7 @@ class Carried(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Rate(Struct, frozen=True, gc=False):
-    """What the rate of one limit remembers: starts within its window (moment, cost), or a bucket's tokens."""
+    """The usage of one rate: starts within its window (moment, cost), or a bucket's tokens."""
 
     key: str
     starts: tuple[tuple[float, int], ...] = ()
@@ -51,7 +47,7 @@ class Rate(Struct, frozen=True, gc=False):
 
 
 class Chunk(Struct, frozen=True):
-    """As many jobs as are carried at once. Rules and rates come with the first; `cursor` goes on, None ends."""
+    """The jobs of one step of a move. The first chunk has the rules and rates too. `cursor` None: the last chunk."""
 
     jobs: tuple[Carried, ...] = ()
     rules: tuple[LimitFacts, ...] = ()
@@ -63,14 +59,14 @@ Role = Literal["closing", "gone", "filling", "arrived", "aborted", "partial"]
 
 
 class MoveState(Struct, frozen=True, kw_only=True):
-    """What a storage knows of a move it is part of. The storage keeps it, and every verb obeys it.
+    """The mark of a move, stored in both of its storages. Every verb obeys it.
 
-    closing  its jobs are about to leave: nothing new is stored, claims find nothing, running jobs may still be settled
-    gone     the jobs have left: enqueues and claims raise StorageMoved, leases of running jobs are lost
-    filling  the jobs are arriving: every verb that changes something raises StorageUnavailable
-    arrived  the jobs are here: the storage works normally, and remembers the move
-    aborted  the move was given up: the storage works normally
-    partial  the move was given up: the storage holds some of the jobs and stays shut
+    closing  before the jobs are moved away: nothing new is stored, claims find nothing, running jobs can be settled
+    gone     the jobs were moved away: enqueues and claims raise StorageMoved, leases of running jobs are lost
+    filling  the jobs are being loaded: every verb that changes something raises StorageUnavailable
+    arrived  the jobs were loaded: the storage works normally and keeps the mark
+    aborted  the move was aborted: the storage works normally
+    partial  the move was aborted: the storage has some of the jobs and stays shut
 
     `turn`, `run` and `step` fence the marks, as `version` fences a job: `replaces` says which mark may follow which.
     """
@@ -78,23 +74,23 @@ class MoveState(Struct, frozen=True, kw_only=True):
     role: Role
     other: str  # the other storage's URL, without its password
     move: str  # id of the move, the same on both sides
-    cursor: str | None = None  # filling: the last load ended here; the next one starts behind it
-    jobs: int = 0  # filling: how many have arrived
-    turn: int = 0  # a run of the command takes the highest turn of both storages, plus one
+    cursor: str | None = None  # filling: where the last load ended; the next one starts after it
+    jobs: int = 0  # filling: number of jobs loaded
+    turn: int = 0  # one more than the highest turn that the run found in the two storages
     run: str = ""  # id of the run of the command that wrote this mark
     step: int = 0  # number of this mark within its run
 
 
-SETTLES: Final = "closing"  # the one role under which settle and heartbeat work normally
+SETTLES: Final = "closing"  # the shut role under which settle and heartbeat work normally
 NOT_HERE: Final = frozenset({"gone", "filling", "partial"})  # no jobs are served here
 SHUT: Final = frozenset({"closing", "gone", "filling", "partial"})
 FINAL: Final = frozenset({"arrived", "aborted", "partial"})  # the move has ended: no later mark of the same move
 
 
 def replaces(found: MoveState | None, mark: MoveState) -> bool:
-    """Whether `mark` may take the place of the stored one. A storage asks this in the step that writes the mark.
+    """Whether `mark` may replace the stored one. A storage checks this in the step that writes the mark.
 
-    A run that stood still (a sleeping laptop, a paused container) is refused once another run has taken the move over
+    A run that was suspended (a sleeping laptop, a paused container) is refused once another run has taken the move over
     or ended it. Within one run a call that arrives late cannot undo a later one; a repeated call changes nothing.
     """
     if found is None:
@@ -107,28 +103,28 @@ def replaces(found: MoveState | None, mark: MoveState) -> bool:
 
 
 def check_replaces(found: MoveState | None, mark: MoveState, storage: str) -> None:
-    """Raise MoveFailed unless `mark` may take the place of the stored one."""
+    """Raise MoveFailed unless `mark` may replace the stored one."""
     if found is not None and not replaces(found, mark):
         raise overtaken(found, storage)
 
 
 class InTheWay(StorageError):
-    """A mark cannot be set yet: `who`, in words, is under way and may still store jobs. Nothing was changed."""
+    """A mark cannot be set yet, because `who` (a text) may still store jobs. Nothing was changed."""
 
     def __init__(self, who: str) -> None:
         self.who = who
-        super().__init__(f"{who} may have stored jobs: the mark of a move waits until it ends")
+        super().__init__(f"{who} may have stored jobs: the move waits until it ends")
 
 
 def overtaken(found: MoveState, storage: str) -> MoveFailed:
-    """Why a mark was refused. The refused run has changed nothing since."""
+    """The error of a refused mark: another run took the move over or ended it."""
     if found.role == "arrived":
-        what = f"another run has ended this move: the jobs of {found.other} live at {storage} now"
+        what = f"another run has finished this move: the jobs of {found.other} are at {storage} now"
     elif found.role in FINAL:
-        what = "this move was given up with --abort"
+        what = "this move was aborted with --abort"
     else:
         what = "another run of `treadle move` has taken this move over"
-    return MoveFailed(f"{what}; this run stops here and has changed nothing since")
+    return MoveFailed(f"{what}; this run stops here and has changed nothing since then")
 
 
 encode_mark = msgspec.json.Encoder().encode
@@ -136,85 +132,63 @@ decode_mark = msgspec.json.Decoder(MoveState).decode
 
 
 def refusal(mark: MoveState, storage: str) -> StorageError:
-    """The error of a verb that cannot be done under this mark."""
+    """The error of a verb that this mark does not allow."""
     if mark.role == "partial":
         return StorageUnavailable(
-            f"{storage} holds a part of the jobs of {mark.other}, whose move here was given up; those jobs live there. "
-            "Delete this storage, or use another one"
+            f"{storage} holds some of the jobs of {mark.other}, whose move here was aborted; all of them are still "
+            "there. Delete this storage, or use another one"
         )
     if mark.role == "filling":
         return StorageUnavailable(
-            f"{storage} is being filled from {mark.other}; it answers when `treadle move` has ended"
+            f"{storage} receives the jobs of {mark.other}; it can be used when `treadle move` has ended"
         )
     return StorageMoved(storage, mark.other)
 
 
-async def mark_of(storage: object) -> MoveState | None:
-    """The move that a storage is part of; None also for storages that keep no marks. Raises StorageError."""
-    read = getattr(storage, "read_mark", None)
-    found: MoveState | None = None if read is None else await read()
-    return found
-
-
-async def check_stays(storage: object) -> None:
-    """Raise StorageMoved if the jobs of this storage live elsewhere now. For calls that found or changed nothing: the
-    move may be the reason."""
-    mark = await mark_of(storage)
-    if mark is not None and mark.role == "gone":
-        raise refusal(mark, "this storage")
-
-
 def words(mark: MoveState | None, here: str) -> str | None:
-    """What a person must know of a storage whose jobs live elsewhere, or are on their way; None: nothing."""
+    """A message for operators about a storage that is shut because of a move; None if it works normally."""
     there = "" if mark is None else mark.other
     return (
         None
         if mark is None
         else {
-            "closing": f"{here} is being moved to {there}; it takes no new jobs",
-            "gone": f"{here} was moved to {there}: its jobs live there, and change no more here; use that URL",
-            "filling": f"{here} is being filled from {there}; it answers when `treadle move` has ended",
-            "partial": f"{here} holds a part of the jobs of {there}, whose move was given up; use that URL",
+            "closing": f"{here} is being moved to {there}; it accepts no new jobs",
+            "gone": f"{here} was moved to {there}: its rows here no longer change; use that URL",
+            "filling": f"{here} receives the jobs of {there}; it can be used when `treadle move` has ended",
+            "partial": f"{here} holds some of the jobs of {there}, whose move was aborted; use that URL",
         }.get(mark.role)
     )
 
 
-async def warn_of_move(storage: object) -> None:
-    """Log a warning if the jobs of a storage that was just opened live elsewhere now."""
-    with suppress(StorageError):
-        mark = await mark_of(storage)
-        if mark is not None and mark.role in NOT_HERE:
-            log.warning("%s", words(mark, "the storage of this app"))
-
-
 def gone(mark: MoveState) -> Settled:
-    """What settling says where the jobs have left."""
+    """The result of settling a job that was moved away."""
     return Settled("stale", f"the jobs were moved to {mark.other}")
 
 
 def handed_over(record: Record) -> Record:
-    """A job as it is stored at its new place. One that runs is ready again at its turn, uncounted, as soon as its lease
-    is over: until then whoever runs it is told that he has lost it, and cannot be at it beside somebody else."""
+    """The row that the target stores. A running job becomes ready, not counted as lost, and is due when its lease (or
+    its deadline) is over. By then its worker has learned from the source that the lease is lost, so the job does not
+    run twice at the same time."""
     if record.state is not State.RUNNING:
         return record
-    due = first_moment(record.due_at, None if record.ran else record.deadline_at)
-    return replace(record, state=State.READY, place=None, parked=None, due_at=due, worker=None)
+    due = first_moment(record.due_at, None if record.function_done else record.deadline_at)
+    return replace(record, state=State.READY, queue_position=None, blocked_on=None, due_at=due, worker=None)
 
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def digest(jobs: Iterable[Carried]) -> int:
-    """A number that two sets of jobs share only if they are the same, in whatever order: add those of the parts.
+    """A checksum of a set of jobs, in any order. Add the checksums of the chunks to get that of all jobs.
 
-    Whether one who stands aside has been let back in line is left out: a target that opens lets in whom a rate has room
-    for by then, so the two sides would differ as soon as the move is over.
+    The queue position of jobs with a `blocked_on` is left out. When the target opens it queues the blocked jobs that
+    their rate admits by then, so the two sides would differ right after the move.
     """
     total = 0
     for each in jobs:
         record = handed_over(each.record)
-        if record.parked is not None:
-            record = replace(record, place=None)
+        if record.blocked_on is not None:
+            record = replace(record, queue_position=None)
         told = replace(each, record=record, edges=tuple(sorted(each.edges, key=lambda edge: edge.up)))
         total += int.from_bytes(hashlib.blake2b(_encode(told), digest_size=16).digest())
     return total % 2**128

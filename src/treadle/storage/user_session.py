@@ -1,17 +1,17 @@
-"""What users hand in as their own transaction, reduced to one thing: run this statement, answer its rows.
+"""Wraps the transactions of users, of any driver or framework, into one interface: run a statement, return its rows.
 
-Without it each SQL storage would have to know every driver and framework. Nothing is imported that the user has not
-imported: a session is known by the name of its class.
+Imports no driver that the user has not imported: the kind of a session is recognised by the name of its class.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from treadle.errors import BadSession, Unsupported
-from treadle.storage.contract import Bound, Storage, Transactional
+from treadle.errors import BadSession
+from treadle.storage.capabilities import transactional
+from treadle.storage.contract import Bound, Storage
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -29,11 +29,11 @@ KNOWN = (
 
 
 class Session(Protocol):
-    """An open transaction of the user's. It is theirs to commit or roll back; nothing here ever does."""
+    """An open transaction of the user. Only the user commits it or rolls it back."""
 
     @property
     def dialect(self) -> Dialect:
-        """What its database speaks."""
+        """The SQL dialect of its database."""
         ...
 
     @property
@@ -42,9 +42,8 @@ class Session(Protocol):
         ...
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
-        """Run one statement, with ?1 ?2 ... (SQLite) or $1 $2 ... (PostgreSQL) for its values; its rows, as tuples.
-
-        Errors are those of the driver. With a session that is not of asyncio it never waits (see `at_once`).
+        """Run one statement, with ?1 ?2 ... (SQLite) or $1 $2 ... (PostgreSQL) for its values; return its rows as
+        tuples. Raises the errors of the driver. It never awaits a session that is not an asyncio one (see `at_once`).
         """
         ...
 
@@ -55,7 +54,7 @@ class SqliteSession(NamedTuple):
 
     async def run(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         cursor = self.raw.cursor(sqlite3.Cursor)
-        cursor.row_factory = None  # whatever rows the user likes, ours are tuples
+        cursor.row_factory = None  # the user may have set one; we need tuples
         return cursor.execute(statement, tuple(values)).fetchall()
 
 
@@ -93,26 +92,18 @@ class AsyncpgSession(NamedTuple):
         return [tuple(row) for row in await self.raw.fetch(statement, *values)]
 
 
-def transactional(storage: Storage, what: str, instead: str) -> Transactional:
-    """The storage as one that can act inside transactions. Raises Unsupported: `what` it cannot do, what to do
-    `instead`."""
-    # Not isinstance, which from Python 3.12 on does not see what a wrapped storage hands on.
-    if getattr(storage, "within", None) is None or getattr(storage, "begin", None) is None:
-        raise Unsupported(type(storage).__name__, what, instead)
-    return cast("Transactional", storage)
-
-
 def bound_to(storage: Storage, given: Any) -> Bound:
-    """The verbs of a storage inside the user's own transaction. Raises Unsupported where there is no such thing."""
+    """The verbs of a storage inside the user's own transaction. Raises Unsupported if the storage has no
+    transactions."""
     found = transactional(storage, "within=", "use SQLite or PostgreSQL, or enqueue after your commit")
     return found.within(given)
 
 
 async def session_of(given: Any, dialect: Dialect, storage: str) -> Session:
-    """The user's transaction, looked at closely enough to know that our statements will be part of it.
+    """The user's transaction, checked so that our statements become part of it.
 
     storage  the name of the storage, for the errors
-    Raises BadSession for what is no session, is closed, commits by itself, or speaks another dialect.
+    Raises BadSession if it is no session, is closed, commits by itself, or has another dialect.
     """
     names = class_names(given)
     if not names.isdisjoint(SCOPED):
@@ -128,19 +119,19 @@ async def session_of(given: Any, dialect: Dialect, storage: str) -> Session:
         raw = await _of_async_alchemy(given, names)
     session = _checked(raw, how)
     if session.dialect != dialect:
-        raise BadSession(how, f"its database is {session.dialect}, the jobs live in {storage}")
+        raise BadSession(how, f"its database is {session.dialect}, and the jobs are in {storage}")
     return session
 
 
 def is_async(given: Any) -> bool:
-    """Whether it belongs to an event loop, so that a plain thread cannot use it."""
+    """Whether the session belongs to an event loop, so that a plain thread cannot use it."""
     names = class_names(given)
     kinds = (*ASYNC, *ASYNCPG, "psycopg AsyncConnection", SCOPED[1], "aiosqlite.core Connection")
     return not names.isdisjoint(kinds)
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Drive a coroutine that never waits, without an event loop. Raises BadSession if it would wait."""
+    """Run a coroutine that never waits, without an event loop. Raises BadSession if it would wait."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -148,9 +139,9 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
         return answer
     work.close()
     raise BadSession(
-        "what was given",
-        "something on the way waits (a middleware, or a connection of asyncio), and a plain thread "
-        "has no event loop to wait on; use `await app.enqueue(..., within=...)`",
+        "the given session",
+        "a middleware or an asyncio connection waits, and a plain thread has no event loop for that; use `await "
+        "app.enqueue(..., within=...)`",
     )
 
 
@@ -161,7 +152,7 @@ def class_names(given: Any) -> frozenset[str]:
 def _of_django(given: Any) -> Any:
     given.ensure_connection()
     if not given.in_atomic_block:
-        raise BadSession("Django's connection", "it is in no transaction: enqueue inside `with transaction.atomic():`")
+        raise BadSession("Django's connection", "it has no transaction: enqueue inside `with transaction.atomic():`")
     if given.needs_rollback:
         raise BadSession("Django's connection", "its transaction has failed and will be rolled back")
     return given.connection
@@ -171,7 +162,7 @@ async def _of_async_alchemy(given: Any, names: frozenset[str]) -> Any:
     connection = given if ASYNC[1] in names else await given.connection()
     raw = (await connection.get_raw_connection()).driver_connection
     if not class_names(raw).isdisjoint(ASYNCPG) and not raw.is_in_transaction():
-        await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction at its own first statement
+        await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction with its first statement
     return raw
 
 
@@ -186,19 +177,21 @@ def _checked(raw: Any, how: str) -> Session:
         if raw.is_closed():
             raise BadSession(how, "it is closed")
         if not raw.is_in_transaction():
-            raise BadSession(how, "it is in no transaction: enqueue inside `async with connection.transaction():`")
+            raise BadSession(how, "it has no transaction: enqueue inside `async with connection.transaction():`")
         return AsyncpgSession(raw)
     kind = type(raw)
-    raise BadSession(how, f"{kind.__module__}.{kind.__qualname__} is not known here; give {KNOWN}")
+    raise BadSession(how, f"{kind.__module__}.{kind.__qualname__} is not supported; give {KNOWN}")
 
 
 def _sqlite(raw: sqlite3.Connection, how: str) -> Session:
     try:
         if not raw.in_transaction:
             if raw.isolation_level is None or getattr(raw, "autocommit", None) is True:
-                raise BadSession(how, 'it commits by itself: begin a transaction first (`execute("BEGIN IMMEDIATE")`)')
+                raise BadSession(
+                    how, 'it is in autocommit mode: begin a transaction first (`execute("BEGIN IMMEDIATE")`)'
+                )
             raw.execute("SELECT 1")
-    except sqlite3.ProgrammingError as error:  # closed, or of another thread
+    except sqlite3.ProgrammingError as error:  # closed, or made in another thread
         raise BadSession(how, str(error)) from error
     return SqliteSession(raw)
 
@@ -210,6 +203,6 @@ def _check_psycopg(raw: Any, how: str) -> None:
     if status == "INERROR":
         raise BadSession(how, "its transaction has failed: roll it back first")
     if status == "ACTIVE":
-        raise BadSession(how, "another statement runs on it")
+        raise BadSession(how, "another statement is running on it")
     if status == "IDLE" and raw.autocommit:
-        raise BadSession(how, "it commits by itself: enqueue inside `with connection.transaction():`")
+        raise BadSession(how, "it is in autocommit mode: enqueue inside `with connection.transaction():`")

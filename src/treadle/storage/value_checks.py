@@ -1,7 +1,7 @@
-"""What no storage takes: names, texts and numbers out of range (`ranges.py`). Every storage checks them itself, whoever
-calls it, and stores nothing of what it refuses.
+"""Checks names, texts and numbers before they are stored (`ranges.py` has the ranges). Every storage calls these checks
+itself and stores nothing that they refuse.
 
-A quick look at what many jobs share comes first. Only where that shows something unusual, each job is checked.
+A quick check of many jobs together comes first; a job is checked in full only if it has something unusual.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core import defaults
-from treadle.core.model import Claim, Claimed, Hold, LimitChange, NewJob, Outcome, Presence, Settled
+from treadle.core.model import Claim, Claimed, LeaseRenewal, LimitChange, NewJob, Outcome, Presence, Settled
 from treadle.core.ranges import (
     COUNT,
     a_span,
     check_change,
     check_claim,
-    check_hold,
     check_job,
     check_outcome,
     check_presence,
+    check_renewal,
 )
 from treadle.errors import BadOption, TooLarge
 
 FAR: Final = defaults.MAX_DELAY
-SHORT: Final = 65_536  # characters: a text up to this long has no size to be refused for
-FEW: Final = 4  # so many jobs are looked at together
+SHORT: Final = 65_536  # characters; no text up to this length is refused for its size
+FEW: Final = 4  # jobs from which on the quick check is used
 OF_IDS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._:@-"
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ SettlesAndClaims: TypeAlias = Callable[
 
 
 def guarded_settle(settle: Settles[S]) -> Settles[S]:
-    """A storage's `settle`, which is given only the outcomes that can be stored; the others are refused alone."""
+    """Wrap a storage's `settle`: it gets only the outcomes that can be stored, and the others are refused alone."""
 
     async def rest(self: S, outcomes: Sequence[Outcome], odd: Mapping[int, Settled]) -> list[Settled]:
         return among(odd, await settle(self, _without(odd, outcomes)))
@@ -54,7 +54,7 @@ def guarded_settle(settle: Settles[S]) -> Settles[S]:
 
 
 def guarded_settle_claim(both: SettlesAndClaims[S]) -> SettlesAndClaims[S]:
-    """A storage's `settle_claim`, guarded as `guarded_settle` does."""
+    """Wrap a storage's `settle_claim` as `guarded_settle` does, and check the claim."""
 
     async def rest(
         self: S, outcomes: Sequence[Outcome], ask: Claim, odd: Mapping[int, Settled]
@@ -90,7 +90,7 @@ def check_jobs(jobs: Sequence[NewJob], plain: bool = False) -> None:
             or job.stride != 1.0
             or not 0.0 <= job.keep <= FAR
             or not 0.0 <= job.keep_failed <= FAR
-            or job.need is not None
+            or job.required is not None
             or job.wait_timeout is not None
             or job.key_window is not None
             or job.retry is not None
@@ -100,7 +100,7 @@ def check_jobs(jobs: Sequence[NewJob], plain: bool = False) -> None:
 
 
 def _have_usual_names(jobs: Sequence[NewJob]) -> bool:
-    """Whether ids, tasks and queues are in range: they are looked at together, those that are equal once."""
+    """Whether ids, tasks and queues are in range. They are checked together, equal tasks and queues once."""
     ids = [job.id for job in jobs]
     tasks = {job.task for job in jobs}
     names = {job.queue for job in jobs} | tasks
@@ -125,8 +125,8 @@ def _is_rich(job: NewJob) -> bool:
         or job.lane is not None
         or job.parent is not None
         or job.root is not None
-        or job.slack
-        or job.slack is None
+        or job.failures_allowed
+        or job.failures_allowed is None
         or job.aging
         or job.lease is not None
         or job.deadline is not None
@@ -135,11 +135,11 @@ def _is_rich(job: NewJob) -> bool:
 
 
 def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
-    """The outcomes that cannot be stored, by their place in the call. Each fails alone (law 14)."""
+    """The outcomes that cannot be stored, by their index in the call. Each fails alone (law 14)."""
     found: dict[int, Settled] = {}
     for number, out in enumerate(outcomes):
         if (
-            not (out.then or out.memo or out.after)
+            not (out.followups or out.checkpoints or out.after)
             and out.error is None
             and out.value is None
             and out.note is None
@@ -149,8 +149,8 @@ def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
             and 0 <= out.attempt <= COUNT
             and 0.0 <= out.delay <= FAR
             and out.keep is None
-            and out.need is None
-            and not out.slack
+            and out.required is None
+            and not out.failures_allowed
             and out.id.isascii()
             and len(out.id) <= 255
         ):
@@ -162,12 +162,12 @@ def odd_outcomes(outcomes: Sequence[Outcome]) -> dict[int, Settled]:
     return found
 
 
-def check_beat(worker: Presence, holds: Iterable[Hold], lease: float) -> None:
-    """Raise BadOption or TooLarge for a presence or a hold with a value out of range."""
+def check_beat(worker: Presence, renewals: Iterable[LeaseRenewal], lease: float) -> None:
+    """Raise BadOption or TooLarge for a heartbeat with a value out of range."""
     check_presence(worker)
     a_span("lease", lease)
-    for hold in holds:
-        check_hold(hold)
+    for renewal in renewals:
+        check_renewal(renewal)
 
 
 def check_ask(ask: Claim) -> None:
@@ -182,11 +182,11 @@ def check_changes(changes: Iterable[LimitChange]) -> None:
 
 
 def _without(odd: Mapping[int, Settled], items: Sequence[T]) -> list[T]:
-    """The others of a call."""
+    """The items of a call without the odd ones."""
     return [item for number, item in enumerate(items) if number not in odd]
 
 
 def among(odd: Mapping[int, Settled], others: Sequence[Settled]) -> list[Settled]:
-    """What became of all outcomes of a call: the odd ones are refused in their places."""
+    """The results of all outcomes of a call in order, with the odd ones refused."""
     rest = iter(others)
     return [odd[number] if number in odd else next(rest) for number in range(len(odd) + len(others))]

@@ -1,4 +1,4 @@
-"""A storage made of three ports: a queue, publish and subscribe, keys and values."""
+"""The storage that is composed of three ports: a queue, a pub/sub and a key-value store."""
 
 from treadle.storage.composed.storage import ComposedStorage
 

@@ -1,16 +1,16 @@
-"""The log in the store: entry n is the key `log:<n>`, and whoever sets it first has made the n-th step.
+"""Reads and appends the log in the store: entry n is the key `log:<n>`, written once and never changed.
 
-Without it three systems that cannot commit together would have no commit. `set_if_absent` is the commit: one of all who
-try for a place wins it, the others read what he wrote and try for the next. Nothing is ever changed in place.
+`set_if_absent` is the commit. Of all processes that try for a position one wins it. The others read its entry and try
+for the next position.
 
-Entries are deleted once a base, all rows as of a place, makes them superfluous, and here is the one danger: a process
-that slept through that could win a place that was deleted, and nobody would ever read what it wrote there. So the
-pointers to bases, `base:<k>`, are never deleted; base k + 1 lets the entries up to base k go, no others; and after each
-win, and each time the log seems to have ended, the next pointers are looked at (`overtaken`).
+Entries are deleted once a base (all rows as of a position) makes them obsolete. This has one danger: a process that was
+suspended meanwhile could win a deleted position, and no process would ever read its entry. So the pointers to bases,
+`base:<k>`, are never deleted, and base k + 1 allows deleting the entries up to base k only. The next pointers are read
+after each win, and each time the log seems to have ended (`overtaken`).
 
-A store may also break its promise and forget what it acknowledged, as one does behind a fail-over. So each entry names
-the one before it: one that names another than stands there is void for everybody, and whoever wrote or read what was
-forgotten finds that out at his next step, and begins anew with what is there.
+A store may also lose values that it acknowledged, for example in a fail-over. So each entry names the entry before it.
+An entry that names another one is void in every process. A process that wrote or read a lost entry notices that at its
+next step and reloads.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from treadle.storage.composed import log_entries
 from treadle.storage.composed.log_entries import Base, Entry
 from treadle.storage.composed.port_calls import Port, soon
 
-TRIES: Final = 4  # at learning whether a place was won
-PAUSE: Final = 0.02  # s before the second of them, doubled before each further one
-AHEAD: Final = 32  # entries read at once by one who is far behind
+TRIES: Final = 4  # tries to learn whether a position was won
+PAUSE: Final = 0.02  # seconds before the second try, doubled before each further one
+AHEAD: Final = 32  # calls of the store at once, and the most entries read at once
 
 
 class Log:
@@ -35,7 +35,7 @@ class Log:
 
     def __init__(self, store: Port, prefix: str) -> None:
         self._store, self._prefix = store, prefix
-        self.number = 0  # of the base this process stands on; 0: the beginning
+        self.number = 0  # the number of the last base that this process has reached; 0: the start of the log
         self.base = Base(0, "", 0)
 
     def key(self, *parts: object) -> str:
@@ -55,7 +55,7 @@ class Log:
     # --- entries
 
     async def read(self, position: int) -> Entry | None:
-        """The entry at this place. Raises SchemaTooNew, NotADatabase, StorageUnavailable."""
+        """The entry at this position. Raises SchemaTooNew, NotADatabase, StorageUnavailable."""
         text = await self.get(self.key("log", position))
         if text is None:
             return None
@@ -68,38 +68,38 @@ class Log:
                 return entry
             whole = await self.read_parts(*entry.parts)
             if whole is None:
-                return None  # deleted, as only an entry is that a base has overtaken
+                return None  # its parts are deleted, so a base has made the entry obsolete
             return msgspec.structs.replace(entry, ops=log_entries.decode_ops(whole))
         except UNREADABLE as error:
-            raise NotADatabase(f"{self.key('log', position)} holds no entry of a log: {error}") from error
+            raise NotADatabase(f"{self.key('log', position)} is not an entry of the log: {error}") from error
 
     async def id_at(self, position: int) -> str:
-        """Of the entry at this place; "" if there is none."""
+        """The id of the entry at this position; "" if there is none."""
         text = await self.get(self.key("log", position)) if position > 0 else None
         return "" if text is None else log_entries.decode_head(text).id
 
     async def read_on(self, position: int, count: int) -> list[Entry]:
-        """Up to `count` entries behind this place; fewer: the log ends there, or ended a moment ago."""
+        """Up to `count` entries after this position. Fewer: the log ended there when they were read."""
         found = await asyncio.gather(*(self.read(position + 1 + n) for n in range(count)))
         whole = next((n for n, entry in enumerate(found) if entry is None), count)
         return [entry for entry in found[:whole] if entry is not None]
 
     async def append(self, position: int, text: str, id: str) -> bool:
-        """Try for this place; answers whether it was won. Raises StorageUnavailable if that cannot be learned."""
+        """Try for this position; return whether it was won. Raises StorageUnavailable if that remains unknown."""
         for trial in range(TRIES):
             try:
                 won = await self._store(self._store.port.set_if_absent, self.key("log", position), text)
                 if won or not trial:
                     return bool(won)
-                found = await self.get(self.key("log", position))  # a try before this one may have won it
+                found = await self.get(self.key("log", position))  # an earlier try may have won it
                 return found is not None and log_entries.decode_head(found).id == id
             except StorageUnavailable:
                 if trial == TRIES - 1:
                     raise
                 await asyncio.sleep(PAUSE * 2**trial)
-        raise AssertionError("the last try answers or raises")
+        raise AssertionError("the last attempt returns or raises")
 
-    # --- parts: what is too long for one value
+    # --- parts: texts that are too long for one value
 
     async def write_parts(self, name: str, parts: list[str]) -> None:
         for at in range(0, len(parts), AHEAD):
@@ -108,7 +108,7 @@ class Log:
             )
 
     async def read_parts(self, name: str, count: int) -> str | None:
-        """The whole text; None if any part of it is gone."""
+        """The whole text; None if a part of it is missing."""
         parts: list[str] = []
         for at in range(0, count, AHEAD):
             keys = [self.key("part", name, n) for n in range(at, min(count, at + AHEAD))]
@@ -124,9 +124,9 @@ class Log:
     # --- bases
 
     async def overtaken(self, position: int) -> bool:
-        """Whether entries behind this place may have been deleted. Steps on to the bases this process has reached."""
+        """Whether entries after this position may have been deleted. Moves on to the bases that it has reached."""
         while True:
-            number = self.number  # a rebase of this process may raise it during each wait
+            number = self.number  # a concurrent rebase of this process may raise it during each await
             newer = await self.pointer(number + 1)
             if newer is None:
                 return False
@@ -135,16 +135,16 @@ class Log:
             self.stand_on(number + 1, newer)
 
     def stand_on(self, number: int, base: Base) -> None:
-        """The one place that steps on: to a base this process has reached, never back and never past one."""
+        """Move on to a base that this process has reached; never moves back."""
         if number > self.number:
             self.number, self.base = number, base
 
     async def find_base(self) -> tuple[int, Base]:
-        """The newest base. Pointers are never deleted, so leaps and then halves find the last."""
+        """The newest base with its number. Pointers are never deleted, so an exponential search finds the last one."""
         hint = await self.get(self.key("base"))
-        low = int(hint) if hint is not None and hint.isdigit() else 0
+        low = int(hint) if hint is not None and hint.isdecimal() else 0
         if await self.pointer(low) is None:
-            low = 0  # the store has forgotten the base that the hint names
+            low = 0  # the store has lost the base that the hint names
         step = 1
         while await self.pointer(low + step) is not None:
             low, step = low + step, step * 2
@@ -155,9 +155,9 @@ class Log:
         return low, (await self.pointer(low)) or Base(0, "", 0)
 
     async def set_base(self, number: int, base: Base, before: Base) -> bool:
-        """Make it the newest; False: somebody else's is. Raises StorageUnavailable if that cannot be learned. `before`
-        is the base in front of it: its pointer is stored again in case the store has forgotten it, so that the numbers
-        have no gap, on which `overtaken` and `find_base` rely."""
+        """Make this base the newest. False: another process has set one. Raises StorageUnavailable if that remains
+        unknown. `before` is the previous base. Its pointer is stored again in case the store has lost it, because
+        `overtaken` and `find_base` rely on numbers without a gap."""
         if number > 1:
             await self._store(
                 self._store.port.set_if_absent, self.key("base", number - 1), log_entries.encode(before).decode()
@@ -170,13 +170,13 @@ class Log:
         return True
 
     async def pointer(self, number: int) -> Base | None:
-        """Where the base of this number is; None: there is none yet, or it is the beginning."""
+        """The base of this number; None if it is not set, and for 0."""
         text = await self.get(self.key("base", number)) if number > 0 else None
         return None if text is None else log_entries.decode_base(text)
 
 
 def pieces(text: str, size: int) -> list[str]:
-    """A long text in values that every store takes."""
+    """Split a long text into values that every store accepts."""
     return [text[at : at + size] for at in range(0, len(text), size)] or [""]
 
 

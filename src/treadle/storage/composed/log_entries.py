@@ -1,7 +1,8 @@
-"""What stands in the log: the verbs that change something, each as it was asked, and the moment they were asked at.
+"""The entries of the log: each call that changes rows, with its arguments and its time.
 
-Without it two processes would read the same log differently. `RULES` is raised by whoever changes what one of these
-verbs does to the rows, so that an old process stops instead of drawing other conclusions from the same log.
+An entry gives every argument: a default or a bound of a decoder would change or refuse what was written years ago. For
+this reason its ops are not the HTTP messages (docs/internals/decisions/log-entries.md). A change of what an op does to
+the rows raises `RULES`: a process of an older version then stops, and does not compute other rows from the same log.
 """
 
 from __future__ import annotations
@@ -11,86 +12,114 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence
-from treadle.storage.messages import LimitChanges
+from treadle.core.model import Claim, Declare, LeaseRenewal, NewJob, Outcome, Pause, Presence, Resume
+from treadle.storage.messages import LimitChanges, SetRule
 from treadle.storage.transfer import Chunk, MoveState
 
-RULES: Final = 5
+RULES: Final = 1
+
+# --- one op for each call of the contract that changes rows: `tag` and the names of the fields are stored
 
 
-class Enqueue(Struct, frozen=True, tag="enqueue"):
+class EnqueueOp(Struct, frozen=True, tag="enqueue"):
     jobs: tuple[NewJob, ...]
 
 
-class Claiming(Struct, frozen=True, tag="claim"):
+class ClaimOp(Struct, frozen=True, tag="claim"):
     ask: Claim
 
 
-class Settling(Struct, frozen=True, tag="settle"):
+class SettleOp(Struct, frozen=True, tag="settle"):
     outcomes: tuple[Outcome, ...]
 
 
-class SettleClaim(Struct, frozen=True, tag="settle_claim"):
+class SettleClaimOp(Struct, frozen=True, tag="settle_claim"):
     outcomes: tuple[Outcome, ...]
     ask: Claim
 
 
-class Beat(Struct, frozen=True, tag="beat"):
+class HeartbeatOp(Struct, frozen=True, tag="beat"):
     worker: Presence
-    holds: tuple[Hold, ...]
+    renewals: tuple[LeaseRenewal, ...]
     lease: float
 
 
-class Limits(Struct, frozen=True, tag="limits"):
-    asked: LimitChanges
+class UnboundedLimitChanges(LimitChanges, frozen=True):
+    """The HTTP message without its bound."""
+
+    changes: tuple[SetRule | Declare | Pause | Resume, ...]
 
 
-class Prune(Struct, frozen=True, tag="prune"):
+class SetLimitsOp(Struct, frozen=True, tag="limits"):
+    asked: UnboundedLimitChanges
+
+
+class PruneOp(Struct, frozen=True, tag="prune"):
     limit: int
 
 
-class SetMark(Struct, frozen=True, tag="mark"):
+# --- moves
+
+
+class SetMarkOp(Struct, frozen=True, tag="mark"):
     mark: MoveState
 
 
-class Arrive(Struct, frozen=True, tag="load"):
+class LoadOp(Struct, frozen=True, tag="load"):
     load: Chunk
     mark: MoveState
 
 
-class Announce(Struct, frozen=True, tag="announce"):
-    """Parts are about to be stored under this name: whoever tidies up may look for them."""
+# --- compaction
+
+
+class AnnounceOp(Struct, frozen=True, tag="announce"):
+    """Parts will be stored under this name; compaction deletes them if no entry comes to need them."""
 
     name: str
     parts: int
 
 
-class Tidied(Struct, frozen=True, tag="tidied"):
-    """The log up to here is deleted, and so are the parts of these names."""
+class TidiedOp(Struct, frozen=True, tag="tidied"):
+    """The entries up to `upto` and the parts of these names are deleted."""
 
     upto: int
     names: tuple[str, ...]
 
 
-Op = Enqueue | Claiming | Settling | SettleClaim | Beat | Limits | Prune | SetMark | Arrive | Announce | Tidied
+Op = (
+    EnqueueOp
+    | ClaimOp
+    | SettleOp
+    | SettleClaimOp
+    | HeartbeatOp
+    | SetLimitsOp
+    | PruneOp
+    | SetMarkOp
+    | LoadOp
+    | AnnounceOp
+    | TidiedOp
+)
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
-    """One step of the log. With `parts` its verbs are stored beside it, because they are many or long.
+    """One step of the log.
 
-    `after` is the id of the entry before it, as its writer knew that; if another one stands there, this one is void.
+    at     the storage's clock: the present of its ops
+    after  id of the entry before it, as its writer knew the log; if another entry is there, this one is void
+    parts  name and number of the parts that hold its ops, which are too long for one value of the store
     """
 
     id: str
-    at: float  # by the storage's clock; what "now" means in its verbs
+    at: float
     rules: int
     after: str = ""
     ops: tuple[Op, ...] = ()
-    parts: tuple[str, int] | None = None  # name, how many
+    parts: tuple[str, int] | None = None
 
 
 class Draft(Struct, frozen=True, omit_defaults=True):
-    """An entry whose verbs are texts already."""
+    """An entry whose ops are encoded already."""
 
     id: str
     at: float
@@ -101,7 +130,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
 
 
 class Base(Struct, frozen=True):
-    """All rows as of a place in the log, stored as parts under a name."""
+    """All rows as of one position of the log, stored as parts under a name."""
 
     position: int
     name: str
@@ -115,7 +144,7 @@ decode_base = msgspec.json.Decoder(Base).decode
 
 
 class Head(Struct, frozen=True):
-    """Only what must be understood of an entry to know whether the rest can be."""
+    """The fields that every version reads. They say whether this version can read the rest."""
 
     id: str
     rules: int

@@ -1,7 +1,6 @@
-"""Calling ports that somebody else wrote: coroutine or plain, an end to every wait, one error for all of theirs.
+"""Calls the ports that users write. Plain functions run in a thread, and every call has a time limit.
 
-Without it a plain function would stop the event loop, a lost answer would stop the storage for ever, and whatever a
-driver raises would reach the worker as something it does not know to be worth another try.
+Every error of a port becomes StorageUnavailable, because the worker repeats a call only after that error.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any
 
 from treadle.errors import StorageError, StorageUnavailable
 
-PATIENCE = 15.0  # s for the answer of a port
+PATIENCE = 15.0  # seconds to wait for the answer of a port
 
 
 class Port:
-    """One of the three, to be called by the name of its methods."""
+    """One of the three ports. Call it with one of the port's methods and the arguments."""
 
     def __init__(self, port: Any, kind: str, patience: float = PATIENCE) -> None:
         self.port, self._kind, self._patience = port, kind, patience
@@ -26,14 +25,14 @@ class Port:
         return callable(getattr(self.port, method, None))
 
     def bound(self, name: str) -> float | None:
-        """One of the bounds a port may declare; None: there is none."""
+        """The value of a bound that the port may declare; None: it declares none."""
         found = getattr(self.port, name, None)
         return float(found) if isinstance(found, int | float) else None
 
     async def __call__(
         self, method: Callable[..., Any], *args: Any, patience: float | None = None, **named: Any
     ) -> Any:
-        """The answer. Raises StorageUnavailable whatever went wrong: it is not known whether it was done."""
+        """Return the answer. Raises StorageUnavailable for every error: it is unknown whether the call took effect."""
         name = getattr(method, "__name__", "call")
         try:
             async with asyncio.timeout(patience or self._patience):
@@ -45,16 +44,16 @@ class Port:
             raise
         except Exception as error:
             what = "no answer" if isinstance(error, TimeoutError) else repr(error)
-            raise StorageUnavailable(f"the {self._kind}, asked to {name}: {what}") from error
+            raise StorageUnavailable(f"{name} of the {self._kind} failed: {what}") from error
 
 
 def here(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """Those of the event loop that runs. Tasks of a loop that was closed never end, and cannot be cancelled."""
+    """The tasks of the running event loop. Tasks of a closed loop never end and cannot be cancelled."""
     return {task for task in tasks if task.get_loop() is asyncio.get_running_loop()}
 
 
 async def soon(call: Awaitable[Any]) -> Any:
-    """For what may fail without harm: answers None then."""
+    """Await a call that may fail without harm; return None if it does."""
     try:
         return await call
     except StorageError:

@@ -1,8 +1,7 @@
-"""The rows as the log makes them: the reference storage, fed with the same verbs at the same moments in each process.
+"""Builds the rows from the log: each process applies the same verbs at the same moments to a memory storage.
 
-Without it every process would have to ask the store for each row. It never decides by itself: what it is asked is in
-the log already, or changes nothing. All it holds can be written down and read back (`Snapshot`), to the order in which
-things are looked at, so that whoever began with a base goes on exactly like those who did not.
+Every change comes from the log; other calls only read. `Snapshot` keeps the whole state including the order of its
+dicts, so a process that starts from a base gets exactly the same rows as one that applied every entry.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from treadle.storage.transfer import MoveState
 
 T = TypeVar("T")
 
-ROWS = 200  # in one line of a snapshot
+ROWS = 200  # rows in one line of a snapshot
 
 
 class Snapshot(Struct, frozen=True):
-    """Everything but the rows, as of a place in the log. The rows follow, `ROWS` of them a line."""
+    """Everything but the rows, as of a log position. The rows follow, `ROWS` per line."""
 
     position: int
     last: str
@@ -55,7 +54,7 @@ _rows = msgspec.json.Decoder(tuple[Record, ...]).decode
 
 
 class RecordingTables(Tables):
-    """Rows, and which of them began to wait for a worker: now, or from a moment on."""
+    """Rows, and the jobs that started to wait for a worker since `called` was cleared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,8 +63,8 @@ class RecordingTables(Tables):
     def put(self, row: Record) -> None:
         before = self.jobs.get(row.job.id)
         super().put(row)
-        if row.state is State.READY and row.parked is None and row.job.task and not _waits_for_a_worker(before):
-            self.called[row.job.id] = None if row.place is not None else row.due_at
+        if row.state is State.READY and row.blocked_on is None and row.job.task and not _waits_for_a_worker(before):
+            self.called[row.job.id] = None if row.queue_position is not None else row.due_at
 
 
 def _waits_for_a_worker(row: Record | None) -> bool:
@@ -73,7 +72,7 @@ def _waits_for_a_worker(row: Record | None) -> bool:
 
 
 class Copy(MemoryStorage):
-    """The reference storage on a clock that the log moves."""
+    """A memory storage whose clock is the time of the last log entry."""
 
     name = "this storage of three ports"
     checks = False
@@ -95,10 +94,10 @@ class Copy(MemoryStorage):
     def mark(self, mark: MoveState | None) -> None:
         self._mark = mark
 
-    # --- what a call would come to
+    # --- the effect of a call, before it is logged
 
     def claims(self, ask: Claim, now: float) -> bool:
-        """Whether this claim would change anything: jobs are due, or one that is asked for is let through or aside."""
+        """Whether this claim would change anything: rows are due, or it would lease or block a job."""
         if self._shut() is not None or self.tables.held.get(ask.worker):
             return False
         moment = self.tables.next_moment()
@@ -107,7 +106,7 @@ class Copy(MemoryStorage):
         return ClaimWalk(self.tables, self.ends, ask, now).meets_anybody()
 
     def step(self, ask: Claim) -> Claimed | None:
-        """One step of a claim. None: it met nobody who may start yet, and there is more to look at."""
+        """One step of a claim. None: no job of this step may start, and there are more jobs to look at."""
         self._refuse("closing")
         return Claimed() if self._shut() is not None else self._claim(ask)
 
@@ -116,7 +115,7 @@ class Copy(MemoryStorage):
         return settled, Claimed() if self._shut() is not None else self.step(ask)
 
     def look(self, ask: Claim, now: float) -> Claimed:
-        """The answer to a claim that changes nothing."""
+        """The result of a claim that changes nothing."""
         self._refuse("closing")
         if self._shut() is not None:
             return Claimed()
@@ -132,23 +131,23 @@ class Copy(MemoryStorage):
 
 
 class Replica:
-    """The rows as of `position`, and what the log says about itself."""
+    """The rows as of `position`, and the log's records about its parts and deletions."""
 
     def __init__(self, waiters: TopicWaiters) -> None:
         self.copy = Copy(waiters)
         self.position = 0
-        self.last = ""  # the id of the entry there
-        self.at = 0.0  # of the last entry
-        self.tidied = 0  # entries up to here are deleted
-        self.announced: dict[str, tuple[float, int]] = {}  # parts by name: since when, how many
-        self.beside: dict[int, tuple[str, int]] = {}  # place -> the parts its entry needs
+        self.last = ""  # the id of the entry at `position`
+        self.at = 0.0  # the moment of that entry
+        self.tidied = 0  # the entries up to this position are deleted
+        self.announced: dict[str, tuple[float, int]] = {}  # name of parts -> moment of the announcement, number
+        self.beside: dict[int, tuple[str, int]] = {}  # position -> the parts of its entry
 
     def apply(self, entry: Entry, ops: tuple[Op, ...] | None = None) -> list[Any]:
-        """Take the next entry; answers what each of its verbs answered, or raised. `ops`: they are known already."""
+        """Apply the next entry; return what each verb returned or raised. `ops`: its verbs, if known already."""
         before, self.last = self.last, entry.id
         self.position += 1
         if entry.after != before:
-            return []  # void: its writer stood elsewhere, and was told so
+            return []  # void: it follows another entry, and its writer has raised StorageUnavailable
         self.at = self.copy.moment = entry.at
         if entry.parts is not None:
             self.beside[self.position] = entry.parts
@@ -156,10 +155,10 @@ class Replica:
         return [self._apply(op) for op in (ops if ops is not None else entry.ops)]
 
     def _apply(self, op: Op) -> Any:
-        if isinstance(op, log_entries.Announce):
+        if isinstance(op, log_entries.AnnounceOp):
             self.announced[op.name] = self.at, op.parts
             return None
-        if isinstance(op, log_entries.Tidied):
+        if isinstance(op, log_entries.TidiedOp):
             self.tidied = max(self.tidied, op.upto)
             self.beside = {place: parts for place, parts in self.beside.items() if place > self.tidied}
             for name in op.names:
@@ -167,21 +166,21 @@ class Replica:
             return None
         try:
             return run_through(_call(self.copy, op))
-        except Exception as error:  # the same in every process: a refusal is an answer
+        except Exception as error:  # a refusal is a result, the same in every process
             return error
 
     def reads(self, steps: Coroutine[Any, Any, T], now: float) -> T:
-        """The answer of a verb that only looks."""
+        """The result at `now` of a verb that only reads."""
         before, self.copy.moment = self.copy.moment, now
         try:
             return run_through(steps)
         finally:
             self.copy.moment = before
 
-    # --- written down and read back
+    # --- snapshots
 
     def write(self) -> Iterator[str]:
-        """All of it, line by line. What may still change is copied before the first line is asked for."""
+        """The whole state, line by line. This call copies all mutable state, so entries may be applied meanwhile."""
         tables, ends = self.copy.tables, self.copy.ends
         head = Snapshot(
             position=self.position,
@@ -217,7 +216,7 @@ class Replica:
         return lines()
 
     def read(self, text: str, base: Base) -> None:
-        """Be what was written. Raises NotADatabase."""
+        """Load a state that `write` made. Raises NotADatabase."""
         try:
             first, *rest = text.split("\n")
             head = _head(first)
@@ -225,7 +224,7 @@ class Replica:
             self.announced, self.beside = dict(head.announced), dict(head.beside)
             self._read_book(head, [row for line in rest if line for row in _rows(line)])
         except UNREADABLE as error:
-            raise NotADatabase(f"the base {base.name} of the log holds no rows: {error}") from error
+            raise NotADatabase(f"the base {base.name} of the log cannot be read: {error}") from error
 
     def _read_book(self, head: Snapshot, rows: list[Record]) -> None:
         copy, tables, ends = self.copy, self.copy.tables, self.copy.ends
@@ -250,7 +249,7 @@ class Replica:
 
 
 def run_through(steps: Coroutine[Any, Any, T]) -> T:
-    """The answer of a verb of the reference storage, none of which waits for anything."""
+    """The result of a verb of the memory storage; none of them waits for anything."""
     try:
         steps.send(None)
     except StopIteration as done:
@@ -261,23 +260,23 @@ def run_through(steps: Coroutine[Any, Any, T]) -> T:
 
 async def _call(copy: Copy, op: Op) -> Any:
     match op:
-        case log_entries.Enqueue(jobs):
+        case log_entries.EnqueueOp(jobs):
             return await copy.enqueue(jobs)
-        case log_entries.Claiming(ask):
+        case log_entries.ClaimOp(ask):
             return copy.step(ask)
-        case log_entries.Settling(outcomes):
+        case log_entries.SettleOp(outcomes):
             return await copy.settle(outcomes)
-        case log_entries.SettleClaim(outcomes, ask):
+        case log_entries.SettleClaimOp(outcomes, ask):
             return copy.settle_and_step(outcomes, ask)
-        case log_entries.Beat(worker, holds, lease):
-            return await copy.heartbeat(worker, holds, lease)
-        case log_entries.Limits(asked):
+        case log_entries.HeartbeatOp(worker, renewals, lease):
+            return await copy.heartbeat(worker, renewals, lease)
+        case log_entries.SetLimitsOp(asked):
             return await copy.set_limits(asked.read())
-        case log_entries.Prune(limit):
+        case log_entries.PruneOp(limit):
             return await copy.prune(limit)
-        case log_entries.SetMark(mark):
+        case log_entries.SetMarkOp(mark):
             return await copy.set_mark(mark)
-        case log_entries.Arrive(load, mark):
+        case log_entries.LoadOp(load, mark):
             return await copy.load(load, mark)
         case _:
-            raise AssertionError(f"{type(op).__name__} is no verb")
+            raise AssertionError(f"{type(op).__name__} is not a verb")

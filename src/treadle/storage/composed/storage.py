@@ -1,13 +1,13 @@
-"""One more storage, made of three ports: each change is an entry of the log first, and then done, by everybody.
+"""Implements the storage on three ports: each change is first appended to the log, and then applied by every process.
 
-Without it a queue, a store and a pub/sub could not carry jobs without losing some. All calls that are made at the same
-time in one process become one entry. Whoever fails anywhere leaves either no entry, and nothing has happened, or one,
-and everybody will do what it says.
+Concurrent calls of one process share one entry. A process that dies at any point leaves either no entry, and then
+nothing has happened, or a whole one, which every process applies.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,8 +22,8 @@ from treadle.core import clock
 from treadle.core.model import (
     Claim,
     Claimed,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     LimitChange,
     LimitUse,
     NewJob,
@@ -35,15 +35,18 @@ from treadle.core.model import (
     Settled,
     Stats,
 )
-from treadle.errors import StorageError, StorageUnavailable
+from treadle.errors import StorageError
 from treadle.ports import Ports
 from treadle.storage.composed import compaction, log_entries
-from treadle.storage.composed.log import AHEAD, Log, as_text, pieces
+from treadle.storage.composed.follower import Follower
+from treadle.storage.composed.log import Log, as_text, pieces
+from treadle.storage.composed.log_clock import LogClock
 from treadle.storage.composed.log_entries import Draft, Entry, Op
+from treadle.storage.composed.notifier import Notifier
 from treadle.storage.composed.port_calls import PATIENCE, Port, here, soon
 from treadle.storage.composed.replica import Replica
 from treadle.storage.composed.wakeups import Wakeups
-from treadle.storage.messages import LimitChanges
+from treadle.storage.contract import Capabilities
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Chunk, MoveState
 from treadle.storage.value_checks import (
@@ -57,20 +60,15 @@ from treadle.storage.value_checks import (
 
 logger = logging.getLogger("treadle")
 
-EVERY: Final = 4096  # entries behind a base until the next one is written; more where there are more rows than that
-PIECE: Final = (
-    192 * 1024
-)  # characters in one value of the store; systems take a megabyte, a character has up to 4 bytes
-SKEW: Final = 5.0  # s the clocks of processes may differ without the log's going back
-RELOADS: Final = 100  # looks for a base whose parts are there; each time another process may just have replaced it
-SYNC: Final = 30.0  # s for which the store's clock, once read, is followed by our own
+EVERY: Final = 4096  # entries after a base until the next is written; as many as there are rows, if that is more
+PIECE: Final = 192 * 1024  # characters in one value of the store: up to 4 bytes each, and systems accept a megabyte
 
 Look = Callable[[Replica, float], Any]
 _encode = msgspec.json.Encoder().encode
 
 
 class _Asked(Request):
-    """A call that waits: what it wants in the log, when it wants that, and how it is answered without."""
+    """A waiting call: the verb it may append, whether it must be appended, and its answer if not."""
 
     __slots__ = ("look", "op", "text", "wants")
 
@@ -84,14 +82,17 @@ class _Asked(Request):
 
 
 class ComposedStorage:
-    """Jobs in somebody's own systems.
+    """A storage on the user's own systems.
 
     ports      queue, pub/sub and store; the jobs are in the store
-    namespace  in front of all keys and channels, so that programs can share the three
-    now        the storage's clock; None: the store's if it has one, else this machine's
-    every      entries of the log until all rows are written down anew
-    patience   s for an answer of a port
+    namespace  prefix of all keys and channels, so that programs can share the systems
+    now        the storage's clock; None: the store's if it has one, otherwise this machine's
+    every      log entries until all rows are written as a new base
+    piece      most characters in one value of the store
+    patience   seconds to wait for an answer of a port
     """
+
+    capabilities = Capabilities(settle_claim=True, movable=True, marks=True)
 
     def __init__(
         self,
@@ -104,26 +105,34 @@ class ComposedStorage:
         patience: float = PATIENCE,
     ) -> None:
         self.ports, self.namespace = ports, namespace
-        self._clock, self._every, self._piece = now, every, piece
+        self._every, self._piece = every, piece
         self._store, self._pubsub = Port(ports.store, "store", patience), Port(ports.pubsub, "pub/sub", patience)
         self._queue = Port(ports.queue, "queue", patience)
+        self._clock = LogClock(now, self._store)
         self._waiters = TopicWaiters()
-        self._log, self._replica = Log(self._store, namespace), Replica(self._waiters)
+        self._log = Log(self._store, namespace)
+        self._follower = Follower(self._log, namespace, self._waiters)
         self._groups = GroupCommit[_Asked](f"the jobs of {namespace!r}", self._step, self._together)
         self._is_open = False
-        self._read_at: tuple[float, float] | None = None  # our monotonic clock, and the store's, at one moment
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing is under way: an event loop that was closed may have left tasks in the middle."""
-        self._closing: asyncio.Task[None] | None = None  # while it is being closed
+        """Reset all state of tasks, because a closed event loop may have left some of them unfinished."""
+        self._closing: asyncio.Task[None] | None = None  # the task that closes the storage
         self._beside: set[asyncio.Task[Any]] = set()
-        self._wakeups = self._new_bells()
-        self._end_listening: Any = None
-        self._telling = self._hearing = self._tidying = self._listening = False
+        self._wakeups = Wakeups(self._queue, self._row, self._waiters.speak, lambda: self._replica.at)
+        follow = functools.partial(self._look, lambda replica, now: None)
+        self._notifier = Notifier(
+            self._pubsub, f"{self.namespace}:log", lambda: self._replica.position, follow, self._start
+        )
+        self._tidying = False
 
-    def _new_bells(self) -> Wakeups:
-        return Wakeups(self._queue, self._row, self._waiters.speak, lambda: self._replica.at)
+    @property
+    def _replica(self) -> Replica:
+        return self._follower.replica
+
+    async def _now(self) -> float:
+        return await self._clock.now(self._replica.at)
 
     def _row(self, id: str) -> Record | None:
         return self._replica.copy.tables.jobs.get(id)
@@ -131,20 +140,20 @@ class ComposedStorage:
     # --- life
 
     async def open(self) -> None:
-        """Read the rows as they are, and listen for what happens to them."""
+        """Read the current rows and subscribe to changes of the log."""
         while self._closing is not None and self._closing.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([self._closing])  # or it would close what is opened here
+            await asyncio.wait([self._closing])  # otherwise it would close what is opened here
         if self._is_open:
             return
         self._begin()
-        await self._reload()
-        await self._catch_up()
+        await self._follower.reload()
+        await self._follower.catch_up()
         self._is_open = True
-        await self._listen()
+        await self._notifier.listen()
 
     async def close(self) -> None:
-        """Stop, and let the ports close what they have open. Where the caller is cancelled, closing goes on; the next
-        `open` or `close` waits for it."""
+        """Stop and close the ports. If the caller is cancelled, closing goes on, and the next `open` or `close` waits
+        for it."""
         if self._closing is None or self._closing.get_loop() is not asyncio.get_running_loop():
             if not self._is_open:
                 return
@@ -166,16 +175,15 @@ class ComposedStorage:
         await self._groups.idle()
         if beside:
             await asyncio.wait(beside)
-        ending, self._end_listening = self._end_listening, None
-        if ending is not None:
-            await soon(self._pubsub(ending))
+        await self._notifier.close()
         for port in (self._queue, self._pubsub, self._store):
             if port.has("close"):
                 await soon(port(port.port.close))
 
     async def abandon(self) -> None:
-        """Stop as if the process had died: nothing is finished, given back or said. For tests."""
+        """Stop as if the process had died: finish, release and publish nothing. For tests."""
         self._is_open = False
+        self._notifier.abandon()
         await self._wakeups.abandon()
         for task in self._beside:
             task.cancel()
@@ -188,33 +196,33 @@ class ComposedStorage:
         if not jobs:
             return []
         check_jobs(jobs)
-        answer: list[Record] = await self._ask(log_entries.Enqueue(tuple(jobs)))
+        answer: list[Record] = await self._ask(log_entries.EnqueueOp(tuple(jobs)))
         return answer
 
     async def claim(self, ask: Claim) -> Claimed:
         check_ask(ask)
         self._wakeups.serve((queue for queue, _ in ask.queues), ask.tasks)
         claimed: Claimed | None = None
-        while claimed is None:  # past very many who are blocked it goes in steps, each an entry
+        while claimed is None:  # with very many blocked jobs a claim takes several steps, each with its own entry
             claimed = await self._ask(
-                log_entries.Claiming(ask),
+                log_entries.ClaimOp(ask),
                 lambda replica, now: replica.copy.look(ask, now),
                 lambda replica, now: replica.copy.claims(ask, now),
             )
         if not claimed.records:
-            self._wakeups.listen()  # once for each claim that finds nothing: the user sets what idle polling costs
+            self._wakeups.listen()  # once per empty claim, so the user's poll interval sets the cost of idling
         return claimed
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        check_beat(worker, holds, lease)
-        held: Held = await self._ask(log_entries.Beat(worker, tuple(holds), lease))
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        check_beat(worker, renewals, lease)
+        held: HeartbeatResult = await self._ask(log_entries.HeartbeatOp(worker, tuple(renewals), lease))
         return held
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
-        settled: list[Settled] = await self._ask(log_entries.Settling(tuple(outcomes)))
+        settled: list[Settled] = await self._ask(log_entries.SettleOp(tuple(outcomes)))
         return settled
 
     @guarded_settle_claim
@@ -224,7 +232,7 @@ class ComposedStorage:
         self._wakeups.serve((queue for queue, _ in ask.queues), ask.tasks)
         settled: list[Settled]
         claimed: Claimed | None
-        settled, claimed = await self._ask(log_entries.SettleClaim(tuple(outcomes), ask))
+        settled, claimed = await self._ask(log_entries.SettleClaimOp(tuple(outcomes), ask))
         return settled, await self.claim(ask) if claimed is None else claimed
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
@@ -247,36 +255,36 @@ class ComposedStorage:
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         check_changes(changes)
-        await self._ask(log_entries.Limits(LimitChanges.of(changes)))
+        await self._ask(log_entries.SetLimitsOp(log_entries.UnboundedLimitChanges.of(changes)))
 
     async def prune(self, limit: int) -> int:
         gone: int = await self._ask(
-            log_entries.Prune(limit), lambda replica, now: 0, lambda replica, now: replica.copy.prunes(now)
+            log_entries.PruneOp(limit), lambda replica, now: 0, lambda replica, now: replica.copy.prunes(now)
         )
         return gone
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        if self._end_listening is None:
-            self._start(self._listen)
+        if not self._notifier.is_listening:
+            self._start(self._notifier.listen)
         return await self._waiters.wait(topics, timeout)
 
-    # --- moving house
+    # --- moves
 
     async def read_mark(self) -> MoveState | None:
         mark: MoveState | None = await self._look(lambda replica, now: replica.copy.mark)
         return mark
 
     async def set_mark(self, mark: MoveState) -> None:
-        await self._ask(log_entries.SetMark(mark))
+        await self._ask(log_entries.SetMarkOp(mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
         load: Chunk = await self._look(lambda replica, now: replica.reads(replica.copy.unload(cursor, limit), now))
         return load
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
-        await self._ask(log_entries.Arrive(load, mark))
+        await self._ask(log_entries.LoadOp(load, mark))
 
-    # --- one entry after the other
+    # --- appending entries
 
     async def _look(self, look: Look) -> Any:
         return await self._ask(None, look)
@@ -287,7 +295,7 @@ class ComposedStorage:
         return await self._groups.ask(_Asked(op, look, wants))
 
     def _together(self, waiting: deque[_Asked]) -> list[_Asked]:
-        """The calls that go into one entry: as many as fit into one value; one that does not goes alone."""
+        """Take the calls of one entry: as many as fit into one value, or one call that is larger."""
         asked = [waiting.popleft()]
         size = len(asked[0].text)
         while waiting and size + len(waiting[0].text) <= self._piece:
@@ -296,16 +304,16 @@ class ComposedStorage:
         return asked
 
     async def _step(self, asked: list[_Asked]) -> None:
-        """Put what these calls want into the log, and answer all of them from the rows behind it."""
+        """Append the verbs of these calls as one entry, and answer all calls from the rows after it."""
         replica, log, at_end = self._replica, self._log, False
         beside: tuple[str, int] | None = None
         while True:
-            now = await self._time()
+            now = await self._now()
             writing = [each for each in asked if each.writes(replica, now)]
             if not writing and at_end:
                 break
             if writing:
-                if beside is None and len(writing[0].text) > 2 * self._piece:  # such a call goes by itself
+                if beside is None and len(writing[0].text) > 2 * self._piece:  # `_together` puts such a call alone
                     beside = await self._set_beside(writing[0])
                     replica = self._replica
                 ops = tuple(msgspec.Raw(each.text) for each in writing) if beside is None else ()
@@ -313,27 +321,16 @@ class ComposedStorage:
                 text = as_text(draft)
                 place = replica.position + 1
                 if await log.append(place, text, draft.id):
-                    await self._won(place)
+                    await self._follower.check_won(place)
                     entry = Entry(draft.id, now, log_entries.RULES, draft.after, parts=beside)
                     for each, answer in zip(writing, self._apply_own(entry, writing), strict=True):
                         each.reply(answer)
                     asked, at_end = [each for each in asked if each not in writing], True
                     continue
-            await self._catch_up()
+            await self._follower.catch_up()
             replica, at_end = self._replica, True
         for each in asked:
             each.reply(_seen(each, replica, now))
-
-    async def _won(self, place: int) -> None:
-        """A place can be won that was deleted meanwhile, or that comes after what the store has forgotten: then nobody
-        will heed what is there."""
-        overtaken, before = await asyncio.gather(self._log.overtaken(place - 1), self._log.id_at(place - 1))
-        if overtaken or before != self._replica.last:
-            await self._reload()
-            raise StorageUnavailable(
-                "this process stood still while the log went on, or the store has forgotten the end of it; it is not "
-                "known whether the last call was applied"
-            )
 
     def _apply_own(self, entry: Entry, writing: list[_Asked]) -> list[Any]:
         replica, tables = self._replica, self._replica.copy.tables
@@ -342,73 +339,28 @@ class ComposedStorage:
         self._wakeups.ring(tables.called)
         tables.called.clear()
         self._wakeups.took(sum(map(_taken, answers)))
-        self._tell()
+        self._notifier.changed()
         self._tidy_up()
         return answers
 
     async def _set_beside(self, asked: _Asked) -> tuple[str, int]:
-        """What is too long for one value, stored beside the log before the entry that needs it."""
+        """Store a verb that is too long for one value as parts, before the entry that names them."""
         name, parts = uuid4().hex, pieces(f"[{asked.text.decode()}]", self._piece)
-        await self._append_now(log_entries.Announce(name, len(parts)))
+        await self._append_now(log_entries.AnnounceOp(name, len(parts)))
         await self._log.write_parts(name, parts)
         return name, len(parts)
 
     async def _append_now(self, op: Op) -> None:
-        """An entry of our own, made within a step."""
+        """Append an entry within a step, without queueing it behind the waiting calls."""
         while True:
-            entry = Entry(uuid4().hex, await self._time(), log_entries.RULES, self._replica.last, (op,))
+            entry = Entry(uuid4().hex, await self._now(), log_entries.RULES, self._replica.last, (op,))
             if await self._log.append(self._replica.position + 1, as_text(entry), entry.id):
-                await self._won(self._replica.position + 1)
+                await self._follower.check_won(self._replica.position + 1)
                 self._replica.apply(entry)
                 return
-            await self._catch_up()
+            await self._follower.catch_up()
 
-    # --- following the log
-
-    async def _catch_up(self) -> None:
-        """Take every entry there is."""
-        width = 1
-        while True:
-            found = await self._log.read_on(self._replica.position, width)
-            lost = not await self._take(found)
-            self._replica.copy.tables.called.clear()  # whoever wrote the entry rings
-            if lost or (len(found) < width and await self._log.overtaken(self._replica.position)):
-                await self._reload()
-                width = 1
-            elif len(found) == width:
-                width = min(2 * width, AHEAD)
-            elif width == 1:
-                return
-            else:
-                width = 1
-
-    async def _take(self, entries: list[Entry]) -> bool:
-        """Apply these. False: what the copy stands on is not in the log any more."""
-        replica = self._replica
-        for entry in entries:
-            if entry.after != replica.last and await self._log.id_at(replica.position) != replica.last:
-                return False
-            replica.apply(entry)
-        return True
-
-    async def _reload(self) -> None:
-        """Begin again with the newest base."""
-        for _ in range(RELOADS):
-            number, base = await self._log.find_base()
-            text = await self._log.read_parts(base.name, base.parts) if number else ""
-            if text is not None:
-                break
-            await asyncio.sleep(0)  # there is a newer one by now
-        else:
-            raise StorageUnavailable(
-                f"the newest base of {self.namespace!r} (number {number}) names parts that the store does not have; "
-                "it has lost acknowledged values, or its keys expire: restore it from a backup"
-            )
-        fresh = Replica(self._waiters)
-        if number:
-            fresh.read(text, base)
-        self._log.number, self._log.base, self._replica = number, base, fresh
-        self._waiters.speak(list(self._waiters.topics))  # nobody knows what happened in between
+    # --- work next to the calls
 
     def _tidy_up(self) -> None:
         behind = self._replica.position - self._log.base.position
@@ -422,79 +374,21 @@ class ComposedStorage:
         finally:
             self._tidying = False
 
-    # --- telling others
-
-    @property
-    def _channel(self) -> str:
-        return f"{self.namespace}:log"
-
-    def _tell(self) -> None:
-        if not self._telling:
-            self._telling = True
-            self._start(self._publish)
-
-    async def _publish(self) -> None:
-        self._telling = False  # what happens from now on is told again
-        await self._pubsub(self._pubsub.port.publish, self._channel, str(self._replica.position))
-
-    async def _listen(self) -> None:
-        """Be told when others go on with the log. Tried again by whoever watches, until it comes off."""
-        if self._end_listening is not None or self._listening:
-            return
-        self._listening = True
-        try:
-            self._end_listening = await self._pubsub(self._pubsub.port.subscribe, self._channel, self._hear)
-        except StorageUnavailable as error:
-            logger.warning("nobody tells this process of new jobs, it looks for itself: %s", error)
-        finally:
-            self._listening = False
-
-    def _hear(self, text: str) -> None:
-        """Somebody went on with the log. A text that is no place in it is not from us."""
-        if self._is_open and not self._hearing and text.isdigit() and int(text) > self._replica.position:
-            self._hearing = True
-            self._start(self._follow)
-
-    async def _follow(self) -> None:
-        try:
-            await self._look(lambda replica, now: None)
-        finally:
-            self._hearing = False
-
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = started(_quietly(work))  # or a task that is cancelled before it began would be "under way" for ever
+        task = started(_quietly(work))  # a plain task that is cancelled before it begins would not reset its flag
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
-
-    # --- time
-
-    async def _time(self) -> float:
-        """Now, and never a little earlier than the last entry: clocks differ by moments."""
-        own = self._clock() if self._clock is not None else await self._store_time()
-        last = self._replica.at
-        return last if own < last <= own + SKEW else own
-
-    async def _store_time(self) -> float:
-        if not self._store.has("now"):
-            return clock.wall()
-        here = clock.monotonic()
-        if self._read_at is None or here - self._read_at[0] > SYNC:
-            there = float(await self._store(self._store.port.now))
-            self._read_at = (here + clock.monotonic()) / 2, there
-        return self._read_at[1] + clock.monotonic() - self._read_at[0]
 
 
 def _seen(asked: _Asked, replica: Replica, now: float) -> Any:
     try:
         return asked.look(replica, now) if asked.look is not None else None
-    except StorageError as error:
-        return error
-    except Exception as error:  # a wrong cursor, and the like
+    except Exception as error:  # for example a wrong cursor
         return error
 
 
 def _taken(answer: Any) -> int:
-    """How many jobs an answer handed out."""
+    """The number of jobs in an answer of a claim."""
     claimed = answer[1] if isinstance(answer, tuple) and len(answer) == 2 else answer
     return len(claimed.records) if isinstance(claimed, Claimed) else 0
 
@@ -503,4 +397,4 @@ async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
     try:
         await work()
     except StorageError as error:
-        logger.debug("beside the calls: %s", error)
+        logger.debug("background work of the storage failed: %s", error)

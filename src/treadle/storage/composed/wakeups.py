@@ -1,8 +1,7 @@
-"""What goes through the queue: a bell for each job that begins to wait for a worker, popped when one takes a job.
+"""Pushes a wakeup to the queue port for each job that starts to wait for a worker, and pops one when a job is taken.
 
-Without it an idle worker would learn of work by polling alone wherever nobody listens, and whoever watches the queue
-would not see how much there is to do. A bell carries an id and nothing else that counts: the truth is in the log, so a
-bell that comes twice, late, early or never changes nothing. One that cannot be read is set aside with the reason.
+A wakeup is only a hint; the log decides. One that arrives twice, late, early or never changes nothing. The length of
+the queue shows how many jobs wait. A message that cannot be decoded goes to the dead letters with the reason.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ log = logging.getLogger("treadle")
 
 T = TypeVar("T")
 
-LEASE: Final = 30.0  # s a bell is ours while somebody may still take the job
-AWAY: Final = 5.0  # s until a bell for a queue or task that nobody here runs is looked at again
-AT_ONCE: Final = 16  # pushes or acks on their way together
-BATCH: Final = 10  # bells in one pop; what the smallest of the real systems answers at most
-GRACE: Final = 1.0  # s for pushes and acks on their way when the storage closes
-LONG: Final = 60.0  # s for a pop: some systems wait for messages
+LEASE: Final = 30.0  # seconds for which a popped wakeup stays with this process
+AWAY: Final = 5.0  # seconds until a wakeup for a queue or task that this process does not run can be popped again
+AT_ONCE: Final = 16  # concurrent pushes or acks
+BATCH: Final = 10  # wakeups in one pop; the smallest maximum of common queue systems
+GRACE: Final = 1.0  # seconds to wait for running pushes and acks when the storage closes
+LONG: Final = 60.0  # time limit of a pop in seconds: some systems poll for a while before they answer
 
 
 class Wakeup(Struct, frozen=True):
@@ -44,10 +43,10 @@ _decode = msgspec.json.Decoder(Wakeup).decode
 
 
 class Wakeups:
-    """The bells of one process. Nothing here raises: a bell that cannot be rung or popped is found missing by polling.
+    """The wakeups that one process pushes and pops. No method raises: if a push or pop fails, polling finds the job.
 
-    row    the row of a job as this process knows it
-    speak  wakes who waits for a queue in this process
+    row    the row of a job in this process
+    speak  wakes the waiters for a topic in this process
     now    the storage's clock
     """
 
@@ -59,18 +58,18 @@ class Wakeups:
         now: Callable[[], float],
     ) -> None:
         self._queue, self._row, self._speak, self._now = queue, row, speak, now
-        self._tasks: frozenset[str] | None = frozenset()  # those that are run here; None: any
+        self._tasks: frozenset[str] | None = frozenset()  # the tasks that this process runs; None: all
         self._queues: frozenset[str] = frozenset()
-        self._owed = 0  # jobs were taken, their bells not yet
+        self._owed = 0  # jobs taken whose wakeups are not acknowledged yet
         self._acked = 0
-        self._kept: list[Pulled] = []  # popped; their jobs are still in line
+        self._kept: list[Pulled] = []  # popped wakeups whose jobs are still queued
         self._work: set[asyncio.Task[None]] = set()
         self._popping: asyncio.Task[None] | None = None
 
-    # --- ringing
+    # --- pushing
 
     def ring(self, called: Mapping[str, float | None]) -> None:
-        """Push a bell for each job; with a moment, for then."""
+        """Push a wakeup for each job, delayed until the moment given with it."""
         if called:
             self._start(functools.partial(self._ring, dict(called)))
 
@@ -83,7 +82,7 @@ class Wakeups:
         await _each(called, push)
 
     def _delay(self, due: float | None) -> float:
-        """As long as the queue can: it bounces until its moment has come."""
+        """Seconds until `due`, but at most what the queue allows. A wakeup that comes too early is released again."""
         delay = max(0.0, due - self._now()) if due is not None else 0.0
         most = self._queue.bound("max_delay")
         return delay if most is None else min(delay, most)
@@ -91,29 +90,29 @@ class Wakeups:
     # --- popping
 
     def serve(self, queues: Iterable[str], tasks: Iterable[str] | None) -> None:
-        """Somebody here asks for jobs of these queues and tasks."""
+        """Note the queues and tasks of this process's latest claim."""
         self._queues, self._tasks = frozenset(queues), None if tasks is None else frozenset(tasks)
 
     def took(self, jobs: int) -> None:
-        """So many jobs were taken: as many bells are done with."""
+        """Acknowledge as many wakeups as jobs were taken, in the background."""
         if jobs:
             self._owed += jobs
             self.listen()
 
     def listen(self) -> None:
-        """Look once who rang."""
+        """Pop wakeups once, in the background."""
         if self._popping is None or self._popping.done():
             self._popping = self._start(self._take)
 
     async def _take(self) -> None:
-        """Once; again while bells are owed, and while all that is found is left from jobs that are gone."""
+        """Pop once, and again while wakeups are owed or every popped one was acknowledged."""
         while True:
             while self._owed and self._kept:
                 await self._done(self._kept.pop())
             owed = self._owed
             pulled: list[Pulled] = await self._queue(self._queue.port.pop, max(owed, BATCH), LEASE, patience=LONG)
             if not pulled:
-                self._owed = max(0, self._owed - owed)  # they lie with somebody else, or were never rung
+                self._owed = max(0, self._owed - owed)  # another process has popped them, or they were never pushed
                 return
             before = self._acked
             await _each(pulled, self._heard)
@@ -124,13 +123,15 @@ class Wakeups:
         try:
             wakeup = _decode(pulled.body)
         except UNREADABLE as error:
-            log.warning("a message in the queue is no bell of ours, it was set aside: %s", error)
-            await self._queue(self._queue.port.dead_letter, pulled.handle, f"expected a bell with a job's id: {error}")
+            log.warning("a message in the queue is not a wake-up of Treadle; moving it to the dead letters: %s", error)
+            await self._queue(
+                self._queue.port.dead_letter, pulled.handle, f"expected a wake-up with the id of a job: {error}"
+            )
             return
         row = self._row(wakeup.job)
         if row is None or row.state is not State.READY:
             await self._done(pulled)
-        elif row.place is None and row.parked is None:
+        elif row.queue_position is None and row.blocked_on is None:
             await self._queue(self._queue.port.release, pulled.handle, self._delay(row.due_at))
         elif row.job.queue not in self._queues or (self._tasks is not None and row.job.task not in self._tasks):
             await self._queue(self._queue.port.release, pulled.handle, AWAY)
@@ -138,14 +139,14 @@ class Wakeups:
             await self._done(pulled)
         else:
             self._kept.append(pulled)
-            del self._kept[:-BATCH]  # the others come back when their leases run out
+            del self._kept[:-BATCH]  # the others return to the queue when their leases expire
             self._speak([f"queue:{row.job.queue}"])
 
     async def _done(self, pulled: Pulled) -> None:
         self._owed, self._acked = max(0, self._owed - 1), self._acked + 1
         await self._queue(self._queue.port.ack, pulled.handle)
 
-    # --- beside everything else
+    # --- background tasks
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         task = asyncio.create_task(_quietly(work))
@@ -154,7 +155,7 @@ class Wakeups:
         return task
 
     async def abandon(self) -> None:
-        """Stop at once."""
+        """Cancel all background work."""
         work = here(self._work)
         for task in work:
             task.cancel()
@@ -162,7 +163,8 @@ class Wakeups:
             await asyncio.wait(work)
 
     async def close(self) -> None:
-        """Stop, once what is on its way is done; give back what was popped and is not needed."""
+        """Wait up to `GRACE` seconds for running work, then stop and release the wakeups that were popped and not
+        acknowledged."""
         if work := here(self._work):
             await asyncio.wait(work, timeout=GRACE)
         await self.abandon()
@@ -175,7 +177,7 @@ class Wakeups:
 
 
 async def _each(items: Iterable[T], call: Callable[[T], Awaitable[None]]) -> None:
-    """All of them, a few at a time, whatever becomes of the others."""
+    """Call with each item, `AT_ONCE` at a time; a StorageError of one call does not stop the others."""
     left = iter(items)
 
     async def work() -> None:

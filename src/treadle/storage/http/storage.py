@@ -1,7 +1,7 @@
 """The contract over HTTP: each verb is one request to a Treadle server, which owns the clock and the rules.
 
-Without it only machines that reach the database could run jobs. Every verb may be repeated, so a connection that
-broke before its answer is tried once more here, and beyond that by whoever called.
+Every verb may be repeated: a request whose connection broke before the response is sent once more here, and after that
+it is for the caller to repeat it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from treadle.core import defaults
 from treadle.core.model import (
     Claim,
     Claimed,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     LimitChange,
     LimitUse,
     NewJob,
@@ -37,6 +37,7 @@ from treadle.core.model import (
 from treadle.core.redaction import origin, shown, target
 from treadle.errors import UNREADABLE, AnswerTooLarge, BadUrl, StorageError, StorageUnavailable
 from treadle.storage import messages
+from treadle.storage.contract import Capabilities
 from treadle.storage.http import response_body
 from treadle.storage.transfer import MoveState, Role
 from treadle.storage.value_checks import (
@@ -50,30 +51,32 @@ from treadle.storage.value_checks import (
 
 T = TypeVar("T")
 
-TIMEOUT: Final = 30.0  # s for an answer, beyond the time a call asks to wait
+TIMEOUT: Final = 30.0  # s for a response, on top of the time that a call asks to wait
 CONNECT: Final = 5.0  # s
-CONNECTIONS: Final = 32  # at once; further calls wait for one of them
-BIGGEST: Final = 16 * 2**20  # bytes of outcomes in one request; half of what a server takes by default
-LOOKS: Final = 10_000  # ids, topics, outcomes or leases of one request; a server takes no more
+CONNECTIONS: Final = 32  # open at once; further calls wait for a free one
+BIGGEST: Final = 16 * 2**20  # bytes of outcomes in one request; half of what a server accepts by default
+LOOKS: Final = 10_000  # ids, topics, outcomes or leases in one request; the most that a server accepts
 OPTIONS: Final = frozenset({"token", "ca", "max_answer"})
 
 _encode = msgspec.json.Encoder().encode
 
 
 class HttpStorage:
-    """Jobs that live with a Treadle server.
+    """Jobs stored by a Treadle server.
 
     url    http://host:port or https://host:port, with a path if the server is mounted under one;
-           ?token=... names the right to use it, ?ca=file.pem whom to trust instead of the system's authorities,
-           ?max_answer=... the most bytes of one answer, 1 MiB or more [256 MiB]
-    token  the same, where it is not to be part of the URL
+           ?token=... is the access token, ?ca=file.pem the certificate authority to trust instead of the system's,
+           ?max_answer=... the most bytes of one response, 1 MiB or more [256 MiB]
+    token  the same access token, to keep it out of the URL
     """
+
+    capabilities = Capabilities(settle_claim=True, marks=True)
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         try:
             parts = urlsplit(url)
             origin(url)
-        except ValueError:  # its words may hold a part of the password
+        except ValueError:  # its message may contain part of the password
             raise BadUrl(f"expected http://host:port, found {shown(url)!r}") from None
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         others = sorted(options.keys() - OPTIONS)
@@ -86,16 +89,16 @@ class HttpStorage:
         self._ca = options.get("ca")
         self._answer = _size(options.get("max_answer"), url)
         self._session: aiohttp.ClientSession | None = None
-        self._trips: set[asyncio.Timeout] = set()  # under way
-        self._most: int | None = None  # bytes of one request, as the server says
-        self.queues: tuple[str, ...] = ()  # the only ones the token is for; see `storage.contract.Confined`
+        self._trips: set[asyncio.Timeout] = set()  # in progress
+        self._most: int | None = None  # bytes of one request that the server accepts, as it reported
 
     async def open(self) -> None:
-        """Ask the server for what it holds, so that a wrong address or token shows now."""
+        """Call `hello`, so that a wrong address or token fails here; it also returns the server's body limit and
+        queues."""
         if self._session is not None:
             return
         trust: ssl.SSLContext | bool = ssl.create_default_context(cafile=self._ca) if self._ca else True
-        # Uncompressed: a few bytes of a hostile server would become gigabytes here.
+        # Uncompressed: a hostile server could expand a few bytes to gigabytes here.
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -106,14 +109,15 @@ class HttpStorage:
         )
         try:
             hello = await self._call("hello", b"{}", messages.Hello)
-            self._most, self.queues = hello.max_body, hello.queues
+            self._most = hello.max_body
+            self.capabilities = replace(type(self).capabilities, queues=hello.queues)
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
-        """Let go of all connections. A call that is under way raises StorageUnavailable at once: the client library
-        closes the connection without an error for the call that reads from it."""
+        """Close all connections. A call in progress raises StorageUnavailable at once: aiohttp closes the connection
+        without an error for the call that reads from it."""
         session, self._session = self._session, None
         for trip in self._trips:
             trip.reschedule(0.0)
@@ -122,10 +126,10 @@ class HttpStorage:
 
     @property
     def _part(self) -> int:
-        """Bytes beyond which a call is sent in parts."""
+        """The most bytes of a request that is not split."""
         return BIGGEST if self._most is None else min(BIGGEST, self._most)
 
-    # --- one trip
+    # --- one round trip
 
     async def _call(self, verb: str, body: bytes, answer: type[T], wait: float = 0.0) -> T:
         for last in (False, True):
@@ -134,25 +138,27 @@ class HttpStorage:
                 await response_body.weigh(content, self._base + verb)
                 return _read(content, answer, self._base + verb)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                # A kept connection the server has just closed looks like this too; the verb may be repeated.
+                # A kept-alive connection that the server has just closed raises this too.
+                if self._session is None:
+                    raise _closed() from error
                 if last:
                     raise StorageUnavailable(f"{self._base}: {str(error) or type(error).__name__}") from error
             except (aiohttp.ClientError, TimeoutError) as error:
                 if self._session is None:
-                    raise StorageUnavailable("the storage was closed in the middle of this call") from error
-                raise StorageUnavailable(f"{self._base}: {str(error) or 'no answer in time'}") from error
+                    raise _closed() from error
+                raise StorageUnavailable(f"{self._base}: {str(error) or 'no response in time'}") from error
         raise AssertionError
 
     async def _trip(self, verb: str, body: bytes, wait: float) -> bytearray:
         if self._session is None:
-            raise StorageUnavailable("the storage is not open")
+            raise StorageUnavailable("the storage is not open; call open() first")
         limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
-        # A large body given as bytes would be warned of: it is in memory already, and sent in one piece all the same.
+        # aiohttp warns about a large body given as bytes. It is in memory already, and is sent in one piece either way.
         data = body if len(body) < 2**20 else io.BytesIO(body)
         async with asyncio.timeout(TIMEOUT + wait) as trip:
             self._trips.add(trip)
             try:
-                # A redirect would carry the jobs of this call to a place that the URL does not name.
+                # A redirect would send the jobs of this call to a host that the URL does not name.
                 async with self._session.post(
                     self._base + verb, data=data, timeout=limit, allow_redirects=False
                 ) as response:
@@ -168,14 +174,14 @@ class HttpStorage:
         raise _refusal(response.status, content, self._base + verb)
 
     def _check_way(self, verb: str, response: aiohttp.ClientResponse) -> None:
-        """Raises StorageUnavailable for an answer of something between here and the server."""
+        """Raises StorageUnavailable for a redirect or a compressed response, which comes from a proxy in between."""
         if 300 <= response.status < 400:
             there = target(self._base, response.headers.get("Location"))
-            words = f"a redirect to {there}, which is not followed; give that URL if it is the right one"
+            words = f"a redirect to {there}, which Treadle does not follow; use that URL if it is the right one"
             raise StorageUnavailable(f"{self._base} answered {response.status}, {words}")
         if (coding := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
-            words = f"expected an uncompressed answer, found Content-Encoding {coding!r}"
-            raise StorageUnavailable(f"{self._base}{verb}: {words}; a proxy in between adds it: switch that off")
+            words = f"expected an uncompressed response, found Content-Encoding {coding!r}"
+            raise StorageUnavailable(f"{self._base}{verb}: {words}; switch off compression in the proxy in between")
 
     # --- the life of a job
 
@@ -190,33 +196,33 @@ class HttpStorage:
         check_ask(ask)
         return await self._call("claim", _encode(messages.claim_call(ask, self._answer)), Claimed)
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        check_beat(worker, holds, lease)
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        check_beat(worker, renewals, lease)
         lost, unsaved = set[str](), set[str]()
-        for at in range(0, max(1, len(holds)), LOOKS):
-            beat = messages.Beat(worker, tuple(holds[at : at + LOOKS]), lease)
-            found = await self._call("heartbeat", _encode(beat), messages.Held)
+        for at in range(0, max(1, len(renewals)), LOOKS):
+            beat = messages.Beat(worker, tuple(renewals[at : at + LOOKS]), lease)
+            found = await self._call("heartbeat", _encode(beat), messages.HeartbeatResult)
             lost.update(found.ids)
             unsaved.update(found.unsaved)
-        return Held(frozenset(lost), frozenset(unsaved))
+        return HeartbeatResult(frozenset(lost), frozenset(unsaved))
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         if not outcomes:
             return []
         body = _encode(messages.Outcomes(tuple(outcomes)))
-        # Each outcome stands for itself, so they may go in parts.
+        # Outcomes are independent of each other, so they may be split over several requests.
         if len(outcomes) > LOOKS or (len(body) > self._part and len(outcomes) > 1):
             half = len(outcomes) // 2
             return [*await self.settle(outcomes[:half]), *await self.settle(outcomes[half:])]
         if self._most is not None and len(body) > self._most:
-            what = f"the outcome of job {outcomes[0].id} and the jobs that come of it have {len(body):,} bytes"
-            return [Settled("refused", f"{what}; the server takes {self._most:,}: return smaller arguments or results")]
+            what = f"the outcome of job {outcomes[0].id} and its follow-up jobs have {len(body):,} bytes"
+            return [Settled("refused", f"{what}; the server accepts {self._most:,}: use smaller arguments or results")]
         return list((await self._call("settle", body, messages.AllSettled)).settled)
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        """Both in one trip, unless what is to be settled is very large."""
+        """One round trip for both, unless the outcomes are too large for one request."""
         message = messages.SettleClaim(tuple(outcomes), messages.claim_call(ask, self._answer))
         body = _encode(message)
         if outcomes and (len(body) > self._part or len(outcomes) > LOOKS):
@@ -224,7 +230,7 @@ class HttpStorage:
         both = await self._call("settle_claim", body, messages.SettledClaimed)
         return list(both.settled), both.claimed
 
-    # --- looking
+    # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         if not ids:
@@ -235,7 +241,7 @@ class HttpStorage:
         return found
 
     async def _get(self, ids: tuple[str, ...]) -> Sequence[Record | None]:
-        """In parts where the answer is too large. Raises AnswerTooLarge where one row alone is."""
+        """Splits the request if the response is too large. Raises AnswerTooLarge if a single row is."""
         try:
             return (await self._call("get", _encode(messages.Ids(ids)), messages.Records)).records
         except AnswerTooLarge:
@@ -245,7 +251,7 @@ class HttpStorage:
         return [*await self._get(ids[:half]), *await self._get(ids[half:])]
 
     async def find(self, query: Query) -> Page:
-        """A shorter page where the answer is too large. Raises AnswerTooLarge where one row alone is."""
+        """Requests a shorter page if the response is too large. Raises AnswerTooLarge if a single row is."""
         while True:
             try:
                 return await self._call("find", _encode(query), Page)
@@ -258,11 +264,11 @@ class HttpStorage:
         return await self._call("stats", b"{}", Stats)
 
     async def read_mark(self) -> MoveState | None:
-        """The move that the server's storage is part of, as far as a client must know: role and other place."""
+        """The move that the server's storage takes part in, or None. Only its role and the other storage are set."""
         moving = (await self._call("hello", b"{}", messages.Hello)).moving
         return None if moving is None else MoveState(role=cast(Role, moving.role), other=moving.other, move="")
 
-    # --- tending
+    # --- operating
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         return (await self._call("limits", _encode(messages.LimitsCall(use)), messages.LimitUses)).limits
@@ -285,31 +291,37 @@ class HttpStorage:
             await asyncio.sleep(timeout)
             return set()
         asked = min(timeout, defaults.WATCH)
-        # Beyond what one request takes they are not watched: hints may be lost.
+        # Topics beyond the limit of one request are not watched: hints may be lost.
         some = messages.Watch(tuple(topics[:LOOKS]), asked)
         found = await self._call("watch", _encode(some), messages.Topics, wait=asked)
         return set(found.topics)
 
 
 def _size(text: str | None, url: str) -> int:
-    """Raises BadUrl."""
+    """The limit of `max_answer`, or its default. Raises BadUrl."""
     if text is None:
         return response_body.ANSWER
     if not text.isdecimal() or int(text) < 2**20:
-        raise BadUrl(f"max_answer: expected a number of bytes from {2**20:,} on, found {text!r:.40} in {shown(url)}")
+        raise BadUrl(
+            f"max_answer: expected a number of bytes of at least {2**20:,}, found {text!r:.40} in {shown(url)}"
+        )
     return int(text)
 
 
+def _closed() -> StorageUnavailable:
+    return StorageUnavailable("the storage was closed during this call")
+
+
 def _read(content: bytearray, kind: type[T], place: str) -> T:
-    """The answer. Raises StorageError for what is none: a proxy in between may answer with a page of its own."""
+    """The decoded response. Raises StorageError if it is not one: a proxy may respond with a page of its own."""
     try:
         return msgspec.json.decode(content, type=kind)
     except UNREADABLE as error:
-        raise StorageError(f"{place}: not the answer of a Treadle server: {error}") from error
+        raise StorageError(f"{place}: expected the response of a Treadle server: {error}") from error
 
 
 def _refusal(status: int, content: bytearray, place: str) -> Exception:
-    """The error the server answered, as the class it was there."""
+    """The error that the server returned, as the class it had there."""
     try:
         problem = msgspec.json.decode(content, type=messages.Problem)
     except UNREADABLE:

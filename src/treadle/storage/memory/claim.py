@@ -21,7 +21,7 @@ class ClaimWalk:
         self._tables, self._ends, self._ask, self._now = tables, ends, ask, now
         self._gate = Admission(tables.rules, tables.used, now)
         self._room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
-        self._holds = frozenset(ask.holds)
+        self._running = frozenset(ask.running)
         self._aside = 0
         self.taken: list[Record] = []
 
@@ -36,7 +36,7 @@ class ClaimWalk:
             line, own = tables.line[queue], f"queue:{queue}"
             for at in range(len(line)):
                 row = tables.jobs[line[at][2]]
-                if self._wanted(row) and (row.ran or gate.open(own, 1, own in tables.kept(row))):
+                if self._wanted(row) and (row.function_done or gate.open(own, 1, own in tables.kept(row))):
                     return True
         return False
 
@@ -68,7 +68,7 @@ class ClaimWalk:
     def _wanted(self, row: Record) -> bool:
         ask, id, task = self._ask, row.job.id, row.job.task
         return (
-            id not in self._holds
+            id not in self._running
             and (not ask.ids or id in ask.ids)
             and (ask.tasks is None or task in ask.tasks)
             and self._room.get(task, 1) > 0
@@ -77,7 +77,7 @@ class ClaimWalk:
     def _admit(self, row: Record) -> bool:
         """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
         tables, gate, kept = self._tables, self._gate, self._tables.kept(row)
-        if row.ran:
+        if row.function_done:
             gate.let_pass(costs(row.job), kept)
             return True
         of_queue = ((f"queue:{row.job.queue}", 1),)
@@ -88,10 +88,10 @@ class ClaimWalk:
             gate.admit(costs(row.job), kept)
             return True
         self._aside += 1
-        tables.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
+        tables.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
         tables.set_opening(gate, shut)
-        if row.parked is not None and row.parked != shut:
-            tables.call_in_for(row.parked, self._now)
+        if row.blocked_on is not None and row.blocked_on != shut:
+            tables.call_in_for(row.blocked_on, self._now)
         return False
 
     def _lease(self, row: Record) -> Record:
@@ -101,8 +101,8 @@ class ClaimWalk:
             row,
             version=row.version + 1,
             state=State.RUNNING,
-            place=None,
-            parked=None,
+            queue_position=None,
+            blocked_on=None,
             worker=ask.worker,
             due_at=now + (row.job.lease or of_task or ask.lease),
             started_at=now,

@@ -59,7 +59,7 @@ class Endings:
         row = self.jobs[holder]
         if row.state.final:  # since this call began: it came with it, doomed, and its window holds the key
             return None
-        if row.ran or row.state is RUNNING or (row.state is WAITING and row.started_at is not None):
+        if row.function_done or row.state is RUNNING or (row.state is WAITING and row.started_at is not None):
             if parent and holder in self.waiting_for(parent):
                 return None
             self.behind[new.id] = holder
@@ -110,14 +110,16 @@ class Endings:
         run_at = row.created_at + row.job.delay
         if not row.job.task:
             self.tables.put(row)
-        elif row.started_at is None and not row.ran and row.job.delay > 0 and run_at > now:
+        elif row.started_at is None and not row.function_done and row.job.delay > 0 and run_at > now:
             self.schedule(row, run_at)
         else:
             self.tables.join(replace(row, pending=0), now)
 
     def schedule(self, row: Record, run_at: float) -> None:
-        due = first_moment(run_at, None if row.ran else row.deadline_at)
-        self.tables.put(replace(row, state=READY, pending=0, place=None, parked=None, joined_at=None, due_at=due))
+        due = first_moment(run_at, None if row.function_done else row.deadline_at)
+        self.tables.put(
+            replace(row, state=READY, pending=0, queue_position=None, blocked_on=None, return_position=None, due_at=due)
+        )
         self.tables.topics.add(f"queue:{row.job.queue}")
 
     # --- ending
@@ -135,8 +137,8 @@ class Endings:
                 state=state,
                 reason=reason,
                 error=error,
-                place=None,
-                parked=None,
+                queue_position=None,
+                blocked_on=None,
                 pending=0,
                 due_at=None,
                 updated_at=now,
@@ -160,15 +162,15 @@ class Endings:
         edge.open = False
         if row is None or row.state is not WAITING or row.version != edge.version:
             return
-        if edge.soft or row.slack is None or state is State.SUCCEEDED:
+        if edge.soft or row.failures_allowed is None or state is State.SUCCEEDED:
             row = replace(row, pending=row.pending - 1)
         else:
-            row = replace(row, slack=row.slack - 1)
+            row = replace(row, failures_allowed=row.failures_allowed - 1)
         if row.pending <= 0:
             self.release(row, now)
-        elif row.slack is None or row.slack >= 0:
+        elif row.failures_allowed is None or row.failures_allowed >= 0:
             self.tables.put(row)
-        elif row.started_at is None and not row.ran:
+        elif row.started_at is None and not row.function_done:
             self.end(row, State.CANCELLED, now, UPSTREAM, f"{up}, which it waited for, ended as {state}")
         else:
             self.tables.join(row, now)

@@ -29,7 +29,7 @@ def after_the_end(ends: Endings, row: Record, out: Outcome, now: float) -> Settl
     for each in found:
         for down in list(ends.down.get(each.job.id, ())):
             uncount(ends, each, down)
-    found[0] = replace(row, memo=noted(row, out).memo)
+    found[0] = replace(row, checkpoints=noted(row, out).checkpoints)
     for each in found:
         reopen(ends, each, now)
     first = replace(ends.jobs[row.job.id], pending=0)
@@ -65,34 +65,34 @@ def uncount(ends: Endings, up: Record, down: str) -> None:
     if row is None or row.state is not WAITING or edge.open or edge.soft or edge.version != row.version:
         return
     edge.open = True
-    if row.slack is None or up.state is State.SUCCEEDED:
+    if row.failures_allowed is None or up.state is State.SUCCEEDED:
         ends.tables.put(replace(row, pending=row.pending + 1))
     else:
-        ends.tables.put(replace(row, slack=row.slack + 1))
+        ends.tables.put(replace(row, failures_allowed=row.failures_allowed + 1))
 
 
 def reopen(ends: Endings, row: Record, now: float) -> None:
     if row.job.key is not None:
         ends.keys[row.job.key] = row.job.id
-    ran = row.job.ran or row.reason == CHILDREN
+    function_done = row.job.function_done or row.reason == CHILDREN
     deadline_at = None if row.job.deadline is None else now + row.job.deadline
     ends.tables.put(
         replace(
             row,
             version=row.version + 1,
             state=WAITING,
-            ran=ran,
+            function_done=function_done,
             attempt=0,
             lost=0,
-            round=row.round + 1,
+            reopenings=row.reopenings + 1,
             worker=None,
             result=None,
             value=None,
             error=None,
             reason=None,
-            joined_at=None,
+            return_position=None,
             deadline_at=deadline_at,
-            due_at=None if ran else deadline_at,
+            due_at=None if function_done else deadline_at,
             started_at=None,
             ended_at=None,
             expires_at=None,
@@ -104,8 +104,14 @@ def reopen(ends: Endings, row: Record, now: float) -> None:
 def recount(ends: Endings, id: str, now: float) -> None:
     """What it waits for now: those of its upstreams that were reopened have to end again."""
     row = ends.jobs[id]
-    need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
-    row = replace(row, pending=needed(need, row.after), slack=tolerated(slack, need, row.after))
+    required, failures_allowed = (
+        (None, None)
+        if row.function_done and not row.job.function_done
+        else (row.job.required, row.job.failures_allowed)
+    )
+    row = replace(
+        row, pending=needed(required, row.after), failures_allowed=tolerated(failures_allowed, required, row.after)
+    )
     ends.tables.put(row)
     for up in row.after:
         ends.down[up].pop(id, None)

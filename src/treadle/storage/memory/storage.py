@@ -22,8 +22,8 @@ from treadle.core.model import (
     SUPERSEDED,
     Claim,
     Claimed,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     LimitChange,
     LimitFacts,
     LimitUse,
@@ -40,6 +40,7 @@ from treadle.core.model import (
 from treadle.errors import KeyHeld, UnknownUpstream
 from treadle.storage import queries
 from treadle.storage.admission import may_go_on, opens_at, rate_use, rule_for, take_back
+from treadle.storage.contract import Capabilities
 from treadle.storage.limit_facts import changed, named
 from treadle.storage.memory import transfer
 from treadle.storage.memory.claim import ClaimWalk
@@ -72,6 +73,8 @@ from treadle.storage.value_checks import check_ask, check_beat, check_changes, c
 
 class MemoryStorage:
     """Jobs in this process only; `now` reads the time (a test moves it by hand)."""
+
+    capabilities = Capabilities(settle_claim=True, movable=True, marks=True)
 
     name = "this memory storage"  # in what it says where its jobs have left
     checks: ClassVar[bool] = True  # what it is given; what a log replays was checked when it was written
@@ -168,7 +171,11 @@ class MemoryStorage:
         soft = self._ends.take_key(new, now, parent) if new.key is not None else None
         if soft in after:
             soft = None  # it waits for the holder by name, and with what it asked of that ending
-        if new.task and not (after or soft or new.need or new.delay or new.ran) and new.wait_timeout is None:
+        if (
+            new.task
+            and not (after or soft or new.required or new.delay or new.function_done)
+            and new.wait_timeout is None
+        ):
             self._store_ready(new, now)
             return
         deadline_at = None if new.deadline is None else now + new.deadline
@@ -179,13 +186,13 @@ class MemoryStorage:
                 version=0,
                 state=WAITING,
                 after=after,
-                pending=needed(new.need, after) + (soft is not None),
-                slack=tolerated(new.slack, new.need, after),
-                ran=new.ran,
+                pending=needed(new.required, after) + (soft is not None),
+                failures_allowed=tolerated(new.failures_allowed, new.required, after),
+                function_done=new.function_done,
                 deadline_at=deadline_at,
                 created_at=now,
                 updated_at=now,
-                due_at=first_moment(deadline_at if not new.ran else None, timeout_at),
+                due_at=first_moment(deadline_at if not new.function_done else None, timeout_at),
             )
         )
         if soft is not None:
@@ -195,16 +202,16 @@ class MemoryStorage:
     def _store_ready(self, new: NewJob, now: float) -> None:
         """A job that has nothing to wait for, in one step: half the time of a call that brings thousands."""
         self._ends.count_endings(now)
-        place = self._tables.place(new, now)
+        position = self._tables.position(new, now)
         deadline_at = None if new.deadline is None else now + new.deadline
         self._tables.put(
             Record(
                 job=new,
                 version=0,
                 state=READY,
-                slack=tolerated(new.slack, new.need, ()),
-                place=place,
-                joined_at=place,
+                failures_allowed=tolerated(new.failures_allowed, new.required, ()),
+                queue_position=position,
+                return_position=position,
                 due_at=deadline_at,
                 deadline_at=deadline_at,
                 created_at=now,
@@ -232,19 +239,20 @@ class MemoryStorage:
 
     def _act(self, row: Record, now: float) -> None:
         """The moment of this row has come."""
-        if row.deadline_at is not None and row.deadline_at <= now and not row.ran:
+        if row.deadline_at is not None and row.deadline_at <= now and not row.function_done:
             self._ends.end(row, State.FAILED, now, EXPIRED, "its deadline passed")
         elif row.state is RUNNING:
             self._tables.join(lost(row, now), now)
             self._tables.unblock(row, now)
         elif row.state is READY:
             self._tables.join(row, row.due_at or now)
-        elif row.started_at is None and not row.ran:
+        elif row.started_at is None and not row.function_done:
+            # prose: ok, a stored text, the same in every storage
             self._ends.end(row, State.FAILED, now, EXPIRED, "what it waited for did not come in time")
         elif row.job.task:
             self._tables.join(row, now)
         else:  # a promise that ran: nobody acts on it, so it is due no more
-            self._tables.put(replace(row, due_at=None if row.ran else row.deadline_at))
+            self._tables.put(replace(row, due_at=None if row.function_done else row.deadline_at))
         self._ends.count_endings(now)
 
     # --- claim
@@ -277,7 +285,7 @@ class MemoryStorage:
         return self._claimed(taken, ask, now)
 
     def _running(self, ask: Claim) -> list[Record]:
-        """What was claimed under this ticket before and still runs."""
+        """What was claimed under this claim id before and still runs."""
         taken = [self._jobs[id] for id in self._tables.held.get(ask.worker, ())]
         order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
         taken.sort(key=lambda row: (order.get(row.job.queue, 1), spot_of(row)))
@@ -302,12 +310,12 @@ class MemoryStorage:
 
     # --- heartbeat
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         if self.checks:
-            check_beat(worker, holds, lease)
+            check_beat(worker, renewals, lease)
         self._refuse("closing", "gone")
         if self._shut("closing"):
-            return Held(lost=frozenset(hold.id for hold in holds))
+            return HeartbeatResult(lost=frozenset(renewal.id for renewal in renewals))
         now, known = self._now(), self._workers.get(worker.worker)
         # a worker that is new looks at the others: a machine whose clock is set right is often started anew
         latest = known[1] if known is not None else max((seen for _, seen in self._workers.values()), default=now)
@@ -316,10 +324,10 @@ class MemoryStorage:
         self._workers[worker.worker] = worker, now
         if worker.gone:
             del self._workers[worker.worker]
-        gone = frozenset(hold.id for hold in holds if not self._beat(hold, lease, now))
+        gone = frozenset(renewal.id for renewal in renewals if not self._beat(renewal, lease, now))
         self._advance_due(now)
         self._speak()
-        return Held(gone)
+        return HeartbeatResult(gone)
 
     def _take_back(self, now: float) -> None:
         """The clock was ahead of `now`, and is not any more."""
@@ -334,17 +342,30 @@ class MemoryStorage:
         for key in [key for key, moment in self._tables.opens.items() if moment > now]:
             self._tables.call_in_for(key, now)
 
-    def _beat(self, hold: Hold, lease: float, now: float) -> bool:
-        row, tables = self._jobs.get(hold.id), self._tables
-        if not may_go_on(row, hold, tables):
+    def _beat(self, renewal: LeaseRenewal, lease: float, now: float) -> bool:
+        row, tables = self._jobs.get(renewal.id), self._tables
+        if not may_go_on(row, renewal, tables):
             return False
-        memo = tuple({**dict(row.memo), **dict(hold.memo)}.items()) if hold.memo else row.memo
-        note = hold.note if hold.note is not None else row.note
+        checkpoints = (
+            tuple({**dict(row.checkpoints), **dict(renewal.checkpoints)}.items())
+            if renewal.checkpoints
+            else row.checkpoints
+        )
+        note = renewal.note if renewal.note is not None else row.note
         if note != row.note:
             tables.topics.add(f"job:{row.job.id}")
         due = now + (row.job.lease or lease)
         tables.put(
-            replace(row, state=RUNNING, place=None, parked=None, due_at=due, memo=memo, note=note, updated_at=now)
+            replace(
+                row,
+                state=RUNNING,
+                queue_position=None,
+                blocked_on=None,
+                due_at=due,
+                checkpoints=checkpoints,
+                note=note,
+                updated_at=now,
+            )
         )
         return True
 
@@ -377,7 +398,7 @@ class MemoryStorage:
         if row.state.final:
             return after_the_end(self._ends, row, out, now)
         try:
-            answers = self._answers(out.then, now, leaving=out.id if out.state.final else "")
+            answers = self._answers(out.followups, now, leaving=out.id if out.state.final else "")
             for up in out.after:
                 above = self._jobs.get(up)
                 if up not in answers and (above is None or not may_wait(out, row, above.job)):
@@ -394,16 +415,18 @@ class MemoryStorage:
     def _circle(self, out: Outcome, answers: dict[str, str]) -> set[str]:
         """Of the rows that answer jobs of this outcome, or that its jobs name, those that wait for its job, directly or
         through others; or are that job."""
-        if out.state is not WAITING or not out.then:
+        if out.state is not WAITING or not out.followups:
             return set()
-        fresh = {new.id for new in out.then if answers[new.id] == new.id and new.id not in self._jobs}
-        stored = ({answers[new.id] for new in out.then} | named_outside(out, answers, fresh)) - fresh
+        fresh = {new.id for new in out.followups if answers[new.id] == new.id and new.id not in self._jobs}
+        stored = ({answers[new.id] for new in out.followups} | named_outside(out, answers, fresh)) - fresh
         circle = stored & self._ends.waiting_for(out.id) if stored else stored
         refuse_circle(out, answers, circle, fresh)
         return circle
 
     def _apply(self, old: Record, out: Outcome, answers: dict[str, str], circle: set[str], now: float) -> None:
-        memo = tuple({**dict(old.memo), **dict(out.memo)}.items()) if out.memo else old.memo
+        checkpoints = (
+            tuple({**dict(old.checkpoints), **dict(out.checkpoints)}.items()) if out.checkpoints else old.checkpoints
+        )
         row = replace(
             old,
             version=old.version + 1,
@@ -412,21 +435,21 @@ class MemoryStorage:
             value=out.value,
             error=out.error,
             reason=out.reason,
-            memo=memo,
+            checkpoints=checkpoints,
             note=out.note if out.note is not None else old.note,
             updated_at=now,
-            ran=old.ran or out.ran,
+            function_done=old.function_done or out.function_done,
             worker=None,
         )
         if out.state.final:
             row = replace(row, version=old.version, worker=old.worker if old.state is RUNNING else None)
             self._ends.end(row, out.state, now, out.reason, out.error, out.keep)
-            self._store_all(out.then, answers, now)
+            self._store_all(out.followups, answers, now)
             return
         if out.result is not None:
             self._tables.topics.add(f"job:{row.job.id}")
-        self._tables.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
-        self._store_all(out.then, answers, now, parent=out.id)
+        self._tables.put(replace(row, queue_position=None, blocked_on=None, due_at=None, state=WAITING))
+        self._store_all(out.followups, answers, now, parent=out.id)
         if out.state is READY and out.delay <= 0:
             self._tables.join(row, now)
         elif out.state is READY:
@@ -436,16 +459,16 @@ class MemoryStorage:
         self._tables.unblock(old, now)
 
     def _wait(self, row: Record, out: Outcome, after: tuple[str, ...], now: float) -> None:
-        due = first_moment(None if row.ran else row.deadline_at, now + out.delay if out.delay > 0 else None)
+        due = first_moment(None if row.function_done else row.deadline_at, now + out.delay if out.delay > 0 else None)
         self._tables.put(
             replace(
                 row,
                 state=WAITING,
                 after=after,
-                pending=needed(out.need, after),
-                slack=out.slack,
-                place=None,
-                parked=None,
+                pending=needed(out.required, after),
+                failures_allowed=out.failures_allowed,
+                queue_position=None,
+                blocked_on=None,
                 due_at=due,
             )
         )
@@ -469,14 +492,14 @@ class MemoryStorage:
         tables, now = self._tables, self._now()
         if not use:
             return queries.limit_uses(tables.facts)
-        parked = {key: sum(map(len, queues.values())) for key, queues in tables.aside.items()}
+        blocked_on = {key: sum(map(len, queues.values())) for key, queues in tables.aside.items()}
         used = {key: tables.used(key).used for key in list(tables.started)}
         rates = {
             key: rate_use(rule, usage, now)
             for key, usage in tables.rates.items()
             if (rule := rule_for(tables.rules, key)) is not None
         }
-        return queries.limit_uses(tables.facts, used, parked, rates)
+        return queries.limit_uses(tables.facts, used, blocked_on, rates)
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
         if self.checks:

@@ -22,8 +22,8 @@ from treadle.storage.row_rules import costs, named_costs, rank, turn
 
 
 def spot_of(row: Record) -> Spot:
-    place = row.place if row.place is not None else row.joined_at
-    return -rank(row.job), place if place is not None else 0.0, row.job.id
+    position = row.queue_position if row.queue_position is not None else row.return_position
+    return -rank(row.job), position if position is not None else 0.0, row.job.id
 
 
 class Tables:
@@ -35,7 +35,7 @@ class Tables:
         self.lanes: dict[tuple[str, float, str], list[float]] = defaultdict(list)  # queue, -rank, lane -> places
         self.aside: dict[str, dict[str, list[Spot]]] = defaultdict(dict)  # limit -> queue -> who stepped aside
         self.returned: dict[tuple[str, str], set[str]] = defaultdict(set)  # limit, queue -> who is back in that line
-        self.held: dict[str, set[str]] = defaultdict(set)  # ticket -> what runs under it
+        self.held: dict[str, set[str]] = defaultdict(set)  # claim id -> what runs under it
         self.started: dict[str, dict[str, int]] = defaultdict(dict)  # limit -> claimed, unfinished jobs: cost
         self.due: list[tuple[float, str]] = []  # a heap; entries may be out of date
         self.facts: dict[str, LimitFacts] = {}  # limit -> what is stored of it
@@ -51,16 +51,16 @@ class Tables:
         if old is not None:
             self.take_out(old)
         self.jobs[job.id] = row
-        if row.place is not None:
+        if row.queue_position is not None:
             spot = spot_of(row)
             self.line[job.queue].add(spot)
             if job.lane is not None:
-                insort(self.lanes[job.queue, spot[0], job.lane], row.place)
-            if row.parked is not None:
-                self.returned[row.parked, job.queue].add(job.id)
+                insort(self.lanes[job.queue, spot[0], job.lane], row.queue_position)
+            if row.blocked_on is not None:
+                self.returned[row.blocked_on, job.queue].add(job.id)
             self.topics.add(f"queue:{job.queue}")
-        elif row.parked is not None:
-            insort(self.aside[row.parked].setdefault(job.queue, []), spot_of(row))
+        elif row.blocked_on is not None:
+            insort(self.aside[row.blocked_on].setdefault(job.queue, []), spot_of(row))
         if row.state is State.RUNNING and row.worker is not None:
             self.held[row.worker].add(job.id)
         if row.due_at is not None:
@@ -74,15 +74,15 @@ class Tables:
     def take_out(self, row: Record) -> None:
         """Forget a row in every view; `jobs` still has it."""
         job = row.job
-        if row.place is not None:
+        if row.queue_position is not None:
             spot = spot_of(row)
             self.line[job.queue].remove(spot)
             if job.lane is not None:
-                _drop(self.lanes[job.queue, spot[0], job.lane], row.place)
-            if row.parked is not None:
-                self.returned[row.parked, job.queue].discard(job.id)
-        elif row.parked is not None:
-            aside = self.aside[row.parked]
+                _drop(self.lanes[job.queue, spot[0], job.lane], row.queue_position)
+            if row.blocked_on is not None:
+                self.returned[row.blocked_on, job.queue].discard(job.id)
+        elif row.blocked_on is not None:
+            aside = self.aside[row.blocked_on]
             _drop(aside[job.queue], spot_of(row))
             if not aside[job.queue]:
                 del aside[job.queue]
@@ -98,19 +98,23 @@ class Tables:
 
     def join(self, row: Record, when: float) -> None:
         """In line: at the turn it had, or at a new one as of `when`."""
-        place = row.joined_at if row.joined_at is not None else self.place(row.job, when)
-        due = None if row.ran else row.deadline_at
-        self.put(replace(row, state=State.READY, place=place, joined_at=place, parked=None, due_at=due))
+        position = row.return_position if row.return_position is not None else self.position(row.job, when)
+        due = None if row.function_done else row.deadline_at
+        self.put(
+            replace(
+                row, state=State.READY, queue_position=position, return_position=position, blocked_on=None, due_at=due
+            )
+        )
 
-    def place(self, job: NewJob, when: float) -> float:
-        place = turn(job, when)
+    def position(self, job: NewJob, when: float) -> float:
+        position = turn(job, when)
         if job.lane is None:
-            return place
+            return position
         lane = self.lanes[job.queue, -rank(job), job.lane]
         if lane:
             return lane[-1] + job.stride
         head = self.line[job.queue].first_from((-rank(job), float("-inf"), ""))
-        return min(place, head[1]) if head is not None and head[0] == -rank(job) else place
+        return min(position, head[1]) if head is not None and head[0] == -rank(job) else position
 
     def next_moment(self) -> float | None:
         """The earliest moment anything here is due."""
@@ -143,7 +147,7 @@ class Tables:
         usage.used = 0
         for id, cost in self.started[key].items():
             row = self.jobs[id]
-            if until_ended or (row.state is State.RUNNING and not row.ran):
+            if until_ended or (row.state is State.RUNNING and not row.function_done):
                 usage.used += cost
         return usage
 
@@ -178,7 +182,7 @@ class Tables:
             # By queue: one who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
             for id in gate.back(key, self._askers(key, queue, True), self._askers(key, queue, False)):
                 row = self.jobs[id]
-                self.put(replace(row, place=row.joined_at))
+                self.put(replace(row, queue_position=row.return_position))
         self.set_opening(gate, key)
 
     def _keepers(self, key: str) -> Mapping[str, int]:

@@ -1,6 +1,6 @@
-"""What a URL of this storage says: our options, and what libpq is given. Wrong ones are told before anything connects.
+"""Reads the URL of this storage: our options, and the parameters for libpq.
 
-Without it a misspelt option would be a connection that fails on the first call, or one that is silently ignored.
+A wrong or misspelt option raises BadUrl before anything connects.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from treadle.core.redaction import shown
 from treadle.errors import BadUrl
 
 SCHEMA: Final = "treadle"
-POOL: Final = 5  # connections: a worker's pumps, its heartbeat, and somebody who looks
-TIMEOUT: Final = 15.0  # s for the answer to one call
+POOL: Final = 5  # connections: the claims and settles of a worker, its heartbeat, and one for queries
+TIMEOUT: Final = 15.0  # s for the result of one call
 OURS: Final = ("schema", "pool", "timeout", "prepare", "listen")
 
-# A peer that fell silent is found out by the kernel too, also while we only listen.
+# The kernel detects a dead peer too, also while a connection only listens.
 QUIET: Final = {
     "connect_timeout": 5,
     "tcp_user_timeout": 10_000,
@@ -31,20 +31,20 @@ QUIET: Final = {
     "application_name": "treadle",
 }
 
-# Whatever the URL, the environment, the role or the database say: a job's text is UTF-8 on every connection of ours.
+# Takes precedence over the URL, the environment, the role and the database: job texts are UTF-8 on all our connections.
 OUR_WAY: Final = {"client_encoding": "UTF8"}
 
 
 class Address(Struct, frozen=True):
-    """Where the server is, and how we behave there.
+    """The server, and how we use it.
 
-    conninfo   what libpq connects with
-    ear        the same for the connection that listens; None: no listening
+    conninfo   the connection string for libpq
+    notifier   the same for the connection that listens; None: no listening
     shown      the URL without its password, for messages
-    schema     the schema our tables live in
-    pool       connections at most, besides the one that listens
-    timeout    s for the answer to one call
-    prepare    whether statements are prepared; None: where the server's session is ours alone, not behind a pooler
+    schema     the schema of our tables
+    pool       the most connections, not counting the one that listens
+    timeout    s for the result of one call
+    prepare    whether statements are prepared; None: only if the session is ours alone, not behind a pooler
     """
 
     conninfo: str
@@ -64,17 +64,17 @@ def read(url: str) -> Address:
     others = [(name, value) for name, value in words if name not in OURS]
     known = shown(url)
     try:
-        # libpq reads %20, and not the + that urlencode would write for a space
+        # libpq decodes %20, but not the + that urlencode would write for a space
         told = conninfo_to_dict(place + ("?" + urlencode(others, quote_via=quote) if others else ""))
     except psycopg.Error as error:
-        # libpq quotes what it could not read, which may be a part of the password
+        # libpq quotes the part that it could not parse, which may be part of the password
         said = re.sub(
             r'"[^"]*"', lambda part: part[0] if part[0][1:-1] in dict(others) else '"..."', str(error).strip()
         )
-        raise BadUrl(f"{said} (ours are {', '.join(OURS)}), found {known!r}") from None
+        raise BadUrl(f"{said} (options of Treadle: {', '.join(OURS)}), found {known!r}") from None
     words_of = {**QUIET, **told, **OUR_WAY}
     there: dict[str, str] = {name: str(value) for name, value in words_of.items() if value is not None}
-    ports = [port for port in there.get("port", "").split(",") if port]  # of several hosts some may name none
+    ports = [port for port in there.get("port", "").split(",") if port]  # with several hosts some ports may be missing
     if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
         raise BadUrl(f"port: expected a number from 1 to 65,535, found {known!r}")
     prepare = _one_of(ours, "prepare", ("auto", "on", "off"), known)
@@ -113,7 +113,7 @@ def _one_of(ours: dict[str, str], name: str, allowed: tuple[str, ...], known: st
 
 
 def _notifier(listen: str, there: dict[str, str], known: str) -> str | None:
-    """The connection that listens may go another way: past the pooler that the others use."""
+    """The connection string of the listener, which may bypass the pooler that the other connections use."""
     if listen in ("on", "off"):
         return make_conninfo("", **there) if listen == "on" else None
     try:

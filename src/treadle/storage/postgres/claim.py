@@ -1,6 +1,6 @@
-"""A worker's ask as JSON, and the rows it is given.
+"""Sends a claim as JSON, and reads the rows that it returns.
 
-Without it no work is handed out. Who is next is decided in `functions/claim.sql` and `walk.sql`.
+`functions/claim.sql` and `walk.sql` decide which jobs are next.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from treadle.storage.postgres.scan_floor import Floor
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.row_rules import rank
 
-AGAIN, UNFINISHED = 1, 2  # what the last row says of the claim
+AGAIN, UNFINISHED = 1, 2  # in the last row: the claim id was used before; more is left to scan
 CLAIM: Final = noting("SELECT * FROM {schema}.work(%s::float8, NULL, 0, false, %s::json)", 13)
-TICKETS: Final = 64  # of one worker remembered
+TICKETS: Final = 64  # claim ids remembered for each worker
 
 Floors = dict[str, Floor] | None
 
 
 class Watch(Protocol):
-    """Who keeps an eye on the lines for the next claims."""
+    """Observes claims, and chooses where the next ones begin to scan."""
 
     def floors(self, ask: Claim) -> Floors:
-        """Where to begin to look; None: at the head."""
+        """Where to begin to scan each queue; None: at the head."""
         ...
 
     def claimed(self, ask: Claim, floors: Floors, records: Sequence[Record], aside: int) -> None:
-        """These were claimed, so many stepped aside."""
+        """These jobs were claimed, and `aside` jobs were blocked by limits."""
         ...
 
 
 class Nobody:
-    """Within a user's transaction: he claims nothing there."""
+    """The watch inside a user's transaction, which never claims."""
 
     def floors(self, ask: Claim) -> Floors:
         return None
@@ -64,7 +64,7 @@ def asked(ask: Claim, floors: Floors) -> str:
         "limit": ask.limit,
         "lease": ask.lease,
         "ids": list(dict.fromkeys(ask.ids)),
-        "holds": ask.holds,
+        "holds": ask.running,
     }
     if ask.ids and ask.reach:
         words["reach"] = ask.reach
@@ -80,7 +80,8 @@ def asked(ask: Claim, floors: Floors) -> str:
 
 
 def claimed(rows: Sequence[Row], ask: Claim, watch: Watch, floors: Floors) -> Claimed | None:
-    """The last row tells of the claim, the others are its jobs. None: it met none yet and is to be made once more."""
+    """The result of a claim: its last row describes the claim, the others are its jobs. None: repeat the claim, it has
+    found none yet and more is left to scan."""
     *found, head = rows
     again, aside, now, due_at = head[2], head[3], head[9], head[8]
     records = [record(row) for row in found]
@@ -97,7 +98,7 @@ def _in_line_order(records: list[Record], ask: Claim) -> list[Record]:
     order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
 
     def turn(row: Record) -> tuple[int, float, float, str]:
-        place = row.place if row.place is not None else row.joined_at
-        return order.get(row.job.queue, 1), -rank(row.job), place if place is not None else 0.0, row.job.id
+        position = row.queue_position if row.queue_position is not None else row.return_position
+        return order.get(row.job.queue, 1), -rank(row.job), position if position is not None else 0.0, row.job.id
 
     return sorted(records, key=turn)

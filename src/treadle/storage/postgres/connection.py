@@ -1,7 +1,7 @@
-"""One connection: a statement at a time, over libpq itself, and never a wait longer than asked.
+"""One connection: one statement at a time, directly over libpq, with a limit on every wait.
 
-Without it a trip would cost 84 us of this process instead of 26 (psycopg's own asynchronous connection, measured), and
-a server that fell silent would hold its caller for as long as the system's own timers say.
+A round trip costs 26 us of this process; with psycopg's asynchronous connection it costs 84 (measured). The limit also
+applies when the server stops responding, whatever the system's own timers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from psycopg.conninfo import conninfo_to_dict
 from treadle.core.redaction import without
 from treadle.storage.postgres.errors import Cut, Said
 
-OLDEST: Final = 14  # the oldest PostgreSQL we are tested with
-ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of a database; the latter stores our bytes as they are
-PIPELINES: Final = 140_000  # the libpq that can send two statements in one trip
+OLDEST: Final = 14  # the oldest PostgreSQL that we test with
+ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of a database; SQL_ASCII stores our bytes unchanged
+PIPELINES: Final = 140_000  # the first libpq with pipeline mode: two statements in one round trip
 LIMIT: Final = b"SELECT set_config('statement_timeout', $1, true), set_config('extra_float_digits', '1', true)"
-KNOWN: Final = 200  # statements prepared on one connection; beyond, they are sent whole
+CANCEL: Final = 2.0  # s to cancel a statement, on a connection of its own
+KNOWN: Final = 200  # statements prepared on one connection; any further ones are sent as text
 GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
 
 Row = tuple[Any, ...]
@@ -33,7 +34,7 @@ Value = str | float | int | bool | None
 
 
 async def connect(conninfo: str, limit: float) -> psycopg.AsyncConnection[Any]:
-    """A connection as psycopg makes it, each statement its own transaction. Raises Cut, Said."""
+    """A psycopg connection in autocommit mode. Raises Cut, Said."""
     try:
         async with asyncio.timeout(limit):
             made = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
@@ -46,21 +47,22 @@ async def connect(conninfo: str, limit: float) -> psycopg.AsyncConnection[Any]:
     version = made.info.server_version // 10_000
     if version < OLDEST:
         await made.close()
-        raise Said("0A000", f"PostgreSQL {OLDEST} or newer is needed, this is {version}")
+        raise Said("0A000", f"expected PostgreSQL {OLDEST} or newer, found {version}")
     encoding = made.info.parameter_status("server_encoding")
     if encoding not in ENCODINGS and encoding is not None:
         name = made.info.dbname
         await made.close()
         raise Said(
             "0A000",
-            f"the database {name!r} is encoded in {encoding}, which has no place for most characters; "
-            "give Treadle one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
+            f"the database {name!r} has the encoding {encoding}, which lacks most characters; create one for "
+            "Treadle with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
         )
     return made
 
 
 def _why_not(conninfo: str, told: str) -> Exception:
-    """What the server said while connecting has no SQLSTATE in libpq; these two have a cure of their own."""
+    """The error for a failed connection. libpq reports no SQLSTATE there, so it is derived from the message, for the
+    errors that have a fix of their own."""
     told = without(told.strip(), str(conninfo_to_dict(conninfo).get("password") or ""))
     if ("role" in told and ("does not exist" in told or "is not permitted to log in" in told)) or "pg_hba.conf" in told:
         return Said("28000", told)
@@ -76,20 +78,25 @@ def _why_not(conninfo: str, told: str) -> Exception:
 
 
 class Connection:
-    """A connection at work. Whatever goes wrong, it is closed: an answer may still have been on its way."""
+    """A connection in use. Any error closes it, because a result may still be on its way."""
 
     def __init__(
-        self, made: psycopg.AsyncConnection[Any], prepare: bool, hear: Callable[[str, str], None] | None = None
+        self,
+        made: psycopg.AsyncConnection[Any],
+        prepare: bool,
+        hear: Callable[[str, str], None] | None = None,
+        cancels: bool = False,
     ) -> None:
         self.made = made
         self.loop = asyncio.get_running_loop()
         self.process = os.getpid()
-        self.used = False  # whether a statement was answered before
+        self.used = False  # whether a statement has succeeded on it
         self._pg = made.pgconn
         self._fd = self._pg.socket
         self._prepare = prepare
-        self._hear = hear  # gets channel and payload of each notification that another session has sent
-        self._limit: str | None = None  # ms the server gives each statement, where the session is lent by a pooler
+        self._hear = hear  # gets channel and payload of each notification that another session sent
+        self._cancels = cancels  # whether a statement that is given up is cancelled at the server
+        self._limit: str | None = None  # ms: statement_timeout of each statement, if a pooler lends the session
         self._names: dict[str, bytes] = {}  # statement -> its name once prepared; empty: seen once
         self._numbers = itertools.count(1)
         self._answer: asyncio.Future[None] | None = None
@@ -99,7 +106,8 @@ class Connection:
         self.loop.add_reader(self._fd, self._readable)
 
     def is_lent(self, limit: str, prepare: bool) -> None:
-        """The session is a pooler's: what a statement needs is set in its own transaction, in the same trip."""
+        """For a session lent by a pooler: the settings of a statement are sent in its own transaction, in the same
+        round trip."""
         self._prepare = prepare
         if pq.version() >= PIPELINES:
             self._limit = limit
@@ -110,7 +118,7 @@ class Connection:
         return self._open
 
     async def lost(self) -> None:
-        """Until the connection is no more."""
+        """Wait until the connection is closed or lost."""
         await asyncio.shield(self._lost)
 
     async def run(self, text: str, values: Sequence[Value], limit: float, often: bool = True) -> list[Row]:
@@ -154,8 +162,12 @@ class Connection:
         except psycopg.Error as error:
             self.close()
             raise Cut(str(error).strip()) from error
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            try:
+                if self._cancels and isinstance(error, (TimeoutError, asyncio.CancelledError)):
+                    await self._cancel()
+            finally:
+                self.close()
             raise
         finally:
             timer.cancel()
@@ -168,7 +180,12 @@ class Connection:
                 raise Said((code or b"XX000").decode(), said.decode(errors="replace") if said else "no message")
         return results[-1]
 
-    # --- what the loop calls
+    async def _cancel(self) -> None:
+        """Cancel the statement in progress. A server does not notice that its client is gone before it responds."""
+        with contextlib.suppress(psycopg.Error, OSError):
+            await self.made.cancel_safe(timeout=CANCEL)
+
+    # --- callbacks of the loop
 
     def _flush(self) -> None:
         if self._pg.flush():
@@ -190,7 +207,7 @@ class Connection:
             while self._answer is not None and not self._pg.is_busy():
                 result = self._pg.get_result()
                 if self._limit is not None and result is None:
-                    continue  # the end of one of the statements; the trip ends with the sync
+                    continue  # the end of one statement; the round trip ends with the sync
                 if result is None or result.status == pq.ExecStatus.PIPELINE_SYNC:
                     if not self._answer.done():
                         self._answer.set_result(None)
@@ -213,7 +230,7 @@ class Connection:
     # --- its end
 
     def lend(self) -> psycopg.AsyncConnection[Any]:
-        """Give the connection away, to be used as psycopg has it. This line is over."""
+        """Hand the connection over, to be used through psycopg. This object is closed."""
         if self._limit is not None:
             self._pg.exit_pipeline_mode()
         self._let_go()
@@ -228,19 +245,19 @@ class Connection:
             return False
         self._open = False
         if self.process != os.getpid() or self.loop.is_closed():
-            return self.process == os.getpid()  # a child must not say good-bye in its parent's name
+            return self.process == os.getpid()  # a forked child must not send the end of its parent's session
         with contextlib.suppress(OSError, ValueError):
             self.loop.remove_reader(self._fd)
             self.loop.remove_writer(self._fd)
         if not self._lost.done():
             self._lost.set_result(None)
-        if self._answer is not None and not self._answer.done():  # or its caller would wait for its whole limit
+        if self._answer is not None and not self._answer.done():  # otherwise its caller would wait for its whole limit
             self._answer.set_exception(Cut("the connection was closed"))
         return True
 
 
 def _packed(value: Value) -> bytes | None:
-    """As text; the statement says what it is."""
+    """The value as text; the statement casts it."""
     if value is None:
         return None
     if isinstance(value, str):

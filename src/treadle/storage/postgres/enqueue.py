@@ -1,6 +1,6 @@
-"""Jobs on their way in: as arrays or JSON, in the order of their ids, and the rows that answer them.
+"""Sends new jobs as arrays or JSON, and reads the rows that are returned for them.
 
-Without it nothing gets in. What is decided about them is decided in `functions/enqueue.sql` and `store.sql`.
+`functions/enqueue.sql`, `keyed.sql` and `store.sql` decide what is stored.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ ANY: Final = noting("SELECT * FROM {schema}.enqueue_any(%s::float8, %s::json)", 
 
 
 async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None) -> list[Record]:
-    """Raises UnknownUpstream, KeyHeld, IdTaken; nothing is stored then."""
+    """Raises UnknownUpstream, KeyHeld, IdTaken; then nothing is stored."""
     wanted = to_store(jobs)
     once = {job.id: job for job in wanted}
     if len(once) == len(wanted) and all(map(is_plain, wanted)):
-        # as the server sorts what is stored: it looks from the first of them to the last
+        # in the server's order: it looks up ended jobs from the first to the last of these ids
         in_order = [once[id] for id in sorted(once, key=said)]
         head, *known = await run.call(PLAIN, [now, *plain_columns(in_order), *plain_extras(in_order)])
         if head[-1] is None:
@@ -63,7 +63,7 @@ async def enqueue(run: Caller, jobs: Sequence[NewJob], now: float | None) -> lis
 
 
 def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
-    """By id, in the order of the call; of a job that is named twice the first one's words."""
+    """The jobs by id, in the order of the call; of an id that is named twice, the first job."""
     once: dict[str, NewJob] = {}
     for job in jobs:
         once.setdefault(job.id, job)
@@ -71,7 +71,7 @@ def named_once(jobs: Sequence[NewJob]) -> dict[str, NewJob]:
 
 
 def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """Each id once; and again the jobs that the functions refuse because the call names their id twice."""
+    """Each id once, then the jobs to be refused because an earlier job of the call has their id."""
     once = named_once(jobs)
     if len(once) == len(jobs):
         return list(once.values())
@@ -79,7 +79,7 @@ def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
 
 
 def _answers(jobs: Sequence[NewJob], once: dict[str, NewJob], moment: float, known: Sequence[Row]) -> list[Record]:
-    """Jobs that are not among the known rows have just been stored."""
+    """The rows of `jobs`. Those that are not among the known rows have just been stored."""
     rows = {heard(row[0]): record(row[1:]) for row in known}
     for id, job in once.items():
         if id not in rows:
@@ -88,7 +88,7 @@ def _answers(jobs: Sequence[NewJob], once: dict[str, NewJob], moment: float, kno
 
 
 def refusal(words: str) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait:
-    """What the functions refuse, as the library's error."""
+    """A refusal of the functions as the library's error."""
     kind, *names = from_json(words)
     first, second, *more = (heard(name) if name is not None else "" for name in names)
     if kind == "taken":

@@ -1,6 +1,6 @@
-"""The server's errors as the library's, by their SQLSTATE, whichever driver told them.
+"""Translates errors of the server into the library's, by SQLSTATE, whichever driver reported them.
 
-Without it a caller could not tell a server that is away from one that is full, nor what may be tried again.
+Callers can thus distinguish a server that is unavailable from one that is full, and know what may be retried.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from treadle.errors import NotADatabase, StorageDenied, StorageError, StorageFul
 from treadle.storage.transfer import MoveState, decode_mark
 from treadle.storage.transfer import refusal as shut
 
-# Two transactions in each other's way: one of them was undone and may be repeated at once.
+# Conflicts of two transactions: the server rolled one back, and it may be repeated at once.
 AGAIN: Final = frozenset({"40001", "40P01"})
-# What this connection knows is out of date (a migrated table, a prepared statement the server forgot, a primary that
-# became a standby), or it is about to be cut: the next one will do better.
+# This connection is out of date (a migrated table, a prepared statement that the server forgot, a primary that became a
+# standby), or the server is about to close it: a new connection helps.
 STALE: Final = frozenset({"26000", "42P05", "25006", "57P01", "57P02", "57P03", "57P05"})
-# Our functions or tables are not there (any more): opening anew makes them.
+# Our functions or tables are missing: migrating creates them again.
 MISSING: Final = frozenset({"42883", "42P01", "42703", "3F000"})
 
-# A mark of a move is in the way (functions/carry.sql); the message is the mark.
+# The mark of a move forbids the verb (functions/carry.sql); the message is the mark.
 MARKED: Final = "TR002"
 
 _FULL: Final = frozenset({"53100"})
-# Neither a wrong password nor a missing database (28, 3D) is an outage: waiting does not cure them.
+# A wrong password and a missing database (28, 3D) are not outages: waiting does not fix them.
 _AWAY_CLASSES: Final = ("08", "40", "53", "57", "58", "XX")
 _AWAY: Final = frozenset({"25006", "25P03", "26000", "42P05", "55P03"})
 _ADVICE: Final = {
-    "08P01": "behind a pooler that lends connections out, add ?prepare=off",
+    "08P01": "if a pooler shares the connections, add ?prepare=off",
     "22P05": "give Treadle a database with ENCODING 'UTF8'",
-    "25006": "this server is a standby or read-only; name the primary, or add target_session_attrs=read-write",
-    "26000": "behind a pooler that lends connections out, add ?prepare=off",
-    "28000": "is the role right?",
-    "28P01": "is the password right?",
+    "25006": "this server is a standby or read-only; give the primary's URL, or add target_session_attrs=read-write",
+    "26000": "if a pooler shares the connections, add ?prepare=off",
+    "28000": "check the role in the URL",
+    "28P01": "check the password in the URL",
     "3D000": "create the database first",
     "42501": "the role lacks a right on the schema; see the guide on PostgreSQL",
-    "42P05": "behind a pooler that lends connections out, add ?prepare=off",
-    "53300": "fewer or smaller pools (?pool=), a pooler, or a higher max_connections",
-    "55P03": "somebody else's open transaction holds a row",
+    "42P05": "if a pooler shares the connections, add ?prepare=off",
+    "53300": "use fewer or smaller pools (?pool=), a pooler, or a higher max_connections",
+    "55P03": "another open transaction has locked a row",
     "57014": "the call took longer than ?timeout= allows",
 }
 
 
 class Said(Exception):
-    """What the server said of a statement. Stays within this folder."""
+    """An error that the server returned for a statement. Not used outside this folder."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code, self.message = code, message
@@ -57,22 +57,22 @@ class Said(Exception):
 
 
 class Cut(Exception):
-    """The connection broke. Stays within this folder."""
+    """The connection broke. Not used outside this folder."""
 
 
 def mark_of(error: BaseException) -> MoveState | None:
-    """The mark because of which a verb was not done; of an error as callers are told it."""
+    """The mark that forbade a verb, from an error as callers see it; None: another error."""
     code, message = _said(error.__cause__)
     return decode_mark(message) if code == MARKED else None
 
 
 def code_of(error: BaseException) -> str | None:
-    """The SQLSTATE, whichever driver told it."""
+    """The SQLSTATE, whichever driver reported it."""
     return _said(error)[0]
 
 
 def _said(error: BaseException | None) -> tuple[str | None, str]:
-    """SQLSTATE and message, whichever driver told it."""
+    """SQLSTATE and message, whichever driver reported them."""
     if isinstance(error, Said):
         return error.code, error.message
     if isinstance(error, psycopg.Error):
@@ -82,7 +82,7 @@ def _said(error: BaseException | None) -> tuple[str | None, str]:
 
 
 def refusal(code: str, message: str, where: str) -> StorageError:
-    """The error a caller is told for what the server said."""
+    """The error that a caller gets for an error of the server."""
     if code == MARKED:
         return shut(decode_mark(message), where)
     advice = _ADVICE.get(code)
@@ -97,7 +97,7 @@ def refusal(code: str, message: str, where: str) -> StorageError:
 
 
 def translated(error: BaseException, where: str) -> BaseException:
-    """The error a caller is told; others than the drivers' and the system's stay as they are."""
+    """The error that a caller gets. Other errors than those of drivers and of the system are returned unchanged."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, Cut):

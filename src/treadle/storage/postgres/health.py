@@ -1,6 +1,6 @@
-"""What can be seen of the server that bears on jobs: its version, what it promises, what keeps it from cleaning up.
+"""Reads the state of the server that matters for jobs: its version, its durability settings, and what prevents vacuums.
 
-Without it `treadle doctor` could not tell a slow queue from a forgotten transaction. Only looks.
+`treadle doctor` uses it to find, for example, a transaction that was left open. It only reads.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SCHEMA: Final = "SELECT max(number) FROM {schema}.migration"
 
 
 class Table(Struct, frozen=True):
-    """One of ours. `dead` rows are those nobody can see any more; `owned`: we may vacuum it."""
+    """One of our tables. `dead`: rows that were deleted or replaced and not vacuumed yet; `owned`: we may vacuum it."""
 
     name: str
-    size: int  # bytes, with its indexes
+    size: int  # bytes, including its indexes
     live: int
     dead: int
     autovacuum_off: bool
@@ -44,7 +44,8 @@ class Table(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """oldest: s the longest transaction of this database has been open; None: there is no other."""
+    """The state of the server. `oldest`: age in s of the longest transaction of this database; None: there is no
+    other."""
 
     version: str
     fsync: bool
@@ -54,8 +55,8 @@ class Health(Struct, frozen=True, kw_only=True):
     isolation: str
     standby: bool
     oldest: float | None
-    prepared: int  # transactions prepared for two-phase commit and left
-    idle_slots: int  # replication slots nobody reads, that hold rows back
+    prepared: int  # transactions prepared for two-phase commit and not finished
+    idle_slots: int  # replication slots that hold back vacuum and have no reader
     connections: int
     max_connections: int
     encoding: str

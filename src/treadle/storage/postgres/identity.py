@@ -1,7 +1,7 @@
-"""Which database a storage lives in: a mark in our schema, and the database that holds it, as a copy has the same mark.
+"""The identity of a database: a mark in our schema plus the oid of the database, because a copy has the same mark.
 
-A storage that is open knows it. One that is not, asks once over a short connection of its own, which waits for no lock
-and migrates nothing: `within=` needs no more.
+An open storage knows it. A storage that is not open reads it once over a short connection of its own, without waiting
+for locks and without migrating: `within=` needs no more.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from treadle.storage.postgres.errors import Cut, Said, translated
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import quoted, revision
 
-# Answers NULL where there is no such schema, and never fails. A transaction of the user's may last for minutes, and so
-# takes no gates of limits: see functions/gates.sql.
+# Returns NULL if there is no such schema, and never fails. A user's transaction may last for minutes, so it takes no
+# gates of limits: see functions/gates.sql.
 IDENTITY: Final = """
 SELECT obj_description(to_regclass(%s), 'pg_class') || ' ' ||
        (SELECT oid FROM pg_database WHERE datname = current_database()),
@@ -39,28 +39,29 @@ def marked(address: Address) -> str:
 
 
 class Identity:
-    """What is known of it; None: the storage was not opened, and nothing was asked yet."""
+    """The identity in `known`; None: the storage was not opened, and it was not read yet."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self.known: str | None = None
 
     async def again(self, waits: bool) -> str:
-        """The identity as it is now: a backup may have been put in the place of what was known."""
+        """The identity, read again: a backup may have been restored since."""
         self.known = None
         return await self.get(waits)
 
     async def get(self, waits: bool) -> str:
-        """The identity. `waits`: there is an event loop to wait on. Raises StorageError where `open` never was."""
+        """The identity. `waits`: there is an event loop to wait on. Raises StorageError if the schema was never
+        created."""
         if self.known is None:
             try:
                 found, made = await self._ask() if waits else self._ask_at_once()
             except (Cut, Said, OSError, psycopg.Error) as error:
                 raise translated(error, self._address.shown) from error
             if found is None or not made:
-                what = "Treadle has no tables in" if found is None else "another version of Treadle made"
+                what = "has no tables of Treadle" if found is None else "was created by another version of Treadle"
                 raise StorageError(
-                    f"{self._address.shown}: {what} the schema {self._address.schema!r}; "
+                    f"{self._address.shown}: the schema {self._address.schema!r} {what}; "
                     "run `treadle migrate`, or open the app, before the first transaction"
                 )
             self.known = found

@@ -1,7 +1,4 @@
-"""Rules, and what is no longer needed: the verbs beside the life of a job.
-
-Without it no limit could be set, and the ended would stay for ever.
-"""
+"""The verbs that operate on the storage as a whole: `prune` and `set_limits`."""
 
 from __future__ import annotations
 
@@ -16,21 +13,21 @@ from treadle.storage.postgres.topics import Caller, noting
 
 PRUNE: Final = noting("SELECT went, reached, NULL::text FROM {schema}.prune(%s::float8, %s::int, %s::float8)", 3)
 UNUSED: Final = "SELECT {schema}.drop_unused(%s::float8, %s::int, %s::text)"
-LIMITS: Final = 1_000  # of which one call asks whether they hold anything: 10 ms of the server
-MANY: Final = 100  # rows asked for; who asks for fewer gets the first of all that can go, as on any storage
-IN_A_ROW: Final = 100  # calls, until one begins at the head again: a thousandth of a walk a row
+LIMITS: Final = 1_000  # gates that one call checks for being unused: 10 ms of the server
+MANY: Final = 100  # rows asked for; a call for fewer always starts at the head, as on any storage
+IN_A_ROW: Final = 100  # calls, then one starts at the head again: one such scan per 10,000 rows or more
 SET_LIMITS: Final = noting("SELECT {schema}.set_limits(%s::float8, %s::json)::text", 1)
 
 
 class Pruner:
-    """Prunes, and remembers where it stopped: of many calls in a row each begins there. Also what could not go then (it
-    was locked, or needed) is looked at again when too few lie behind, and now and then."""
+    """Prunes, and remembers where it stopped: in a series of calls each starts there. Rows that could not go then
+    (locked, or still needed) are scanned again when too few lie behind, and now and then."""
 
     def __init__(self, runner: Caller) -> None:
         self._runner = runner
         self._past: float | None = None
         self._calls = 0  # from there, in a row
-        self._limit = ""  # the last limit looked at
+        self._limit = ""  # the last limit checked
 
     async def prune(self, limit: int, now: float | None) -> int:
         past, self._past = self._past, None

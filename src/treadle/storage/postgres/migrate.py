@@ -1,7 +1,7 @@
-"""Bringing a schema to what this Treadle needs, and refusing one that is not ours or is newer.
+"""Migrates a schema to what this version of Treadle needs; refuses one that is not ours or is newer.
 
-Without it an old database would fail in the middle of a call. Any number of processes may open at once: each migration
-is a transaction under a lock of the server, and the functions of this version are made beside those of others.
+Any number of processes may open at once. Each migration is one transaction under an advisory lock, and the functions of
+this version are created next to those of others.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from treadle.storage.postgres.errors import Cut, Said, translated
 from treadle.storage.postgres.pool import CONNECT
 from treadle.storage.postgres.statements import channel_of, function_texts, quoted, renamed, revision
 
-KEEP: Final = 4  # sets of functions kept: this one, and those made before; who finds his gone makes them anew
-LOCKS: Final = "5s"  # a migration waits for a table at most this long: whoever comes behind it has to wait as well
-TRIES: Final = 12  # ... and so often
-WAIT: Final = 60.0  # s for another process that migrates
+KEEP: Final = 4  # function sets kept: the newest ones; a process whose set is gone creates it again
+LOCKS: Final = "5s"  # how long a migration waits for a table: later statements on that table queue behind it
+TRIES: Final = 12  # attempts of a migration that could not get a lock
+WAIT: Final = 60.0  # s to wait for another process that migrates
 
 Connection = psycopg.AsyncConnection[Any]
 T = TypeVar("T")
@@ -48,8 +48,8 @@ FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = %s AND right(p.proname, 8) = %s
 """
 
-# Hardened servers take EXECUTE from PUBLIC by default. The functions run with the rights of their caller, so this gives
-# nobody a right on the tables.
+# Hardened servers revoke the default EXECUTE of PUBLIC. The functions run with the rights of their caller, so this
+# grants no access to the tables.
 _GRANTS: Final = """
 SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %%s TO PUBLIC', p.oid::regprocedure), '; ')
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -59,7 +59,7 @@ WHERE n.nspname = %s AND right(p.proname, 8) = %s
 
 @functools.cache
 def known() -> tuple[tuple[int, str, str], ...]:
-    """(number, name, script) of every migration there is, in order."""
+    """(number, name, script) of all migrations, in order."""
     found = []
     for entry in files("treadle.storage.postgres").joinpath("migrations").iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
@@ -69,12 +69,13 @@ def known() -> tuple[tuple[int, str, str], ...]:
 
 
 async def migrate(address: Address) -> None:
-    """Apply what is missing. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageError (a missing right)."""
+    """Apply all missing migrations. Raises NotADatabase, SchemaTooNew, StorageUnavailable, StorageError (a missing
+    privilege)."""
     await _with_connection(address, lambda connection: _bring(connection, address))
 
 
 async def schema_of(address: Address) -> int:
-    """The number of the last migration applied; 0: there is none. Raises NotADatabase, SchemaTooNew."""
+    """The number of the last migration applied; 0: none. Raises NotADatabase, SchemaTooNew."""
     return (await _with_connection(address, lambda connection: state(connection, address)))[0]
 
 
@@ -111,7 +112,7 @@ async def _bring(connection: Connection, address: Address) -> None:
 
 
 async def state(connection: Connection, address: Address) -> tuple[int, bool]:
-    """The number of the last migration applied, and whether our functions are there.
+    """The number of the last migration applied, and whether our functions exist.
 
     Raises NotADatabase, SchemaTooNew.
     """
@@ -138,7 +139,7 @@ async def state(connection: Connection, address: Address) -> tuple[int, bool]:
 
 
 async def _apply_next(connection: Connection, address: Address) -> int:
-    """The next migration, or whatever another process has applied meanwhile -> the number reached."""
+    """Applies the next migration, unless another process has applied all of them -> the number reached."""
     async with connection.transaction():
         await _lock(connection, address)
         found, _ = await state(connection, address)
@@ -162,7 +163,7 @@ async def _make_functions(connection: Connection, address: Address) -> None:
             return
         await _enter_schema(connection, address, make=False)
         await connection.execute("SET LOCAL check_function_bodies = off")
-        await _drop(connection, address, revision())  # half a set would be an administrator's doing
+        await _drop(connection, address, revision())  # a part of the set exists only after manual changes
         kinds = " ".join(f"WHEN '{kind}' THEN '{channel_of(address.schema, kind)}'" for kind in ("say", "ends"))
         own = "CREATE FUNCTION channel(kind text) RETURNS text LANGUAGE sql IMMUTABLE AS "
         for text in (f"{own} $$ SELECT CASE kind {kinds} END $$", *function_texts()):
@@ -183,7 +184,7 @@ async def _drop(connection: Connection, address: Address, which: str) -> None:
 
 
 async def _lock(connection: Connection, address: Address) -> None:
-    """One at a time in this schema; until the end of the transaction, so it works behind any pooler."""
+    """One process at a time for this schema, until the end of the transaction, so it works behind any pooler."""
     key = hashlib.blake2b(f"treadle:{address.schema}".encode(), digest_size=8).digest()
     await connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     await connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{WAIT:.0f}s",))
@@ -206,5 +207,5 @@ async def _row(connection: Connection, text: str, values: Any) -> tuple[Any, ...
 
 
 async def _script(connection: Connection, text: str) -> None:
-    """Several statements as they are, with no parameters: a % in them is a %."""
+    """Executes several statements without parameters: a % is sent unchanged."""
     await connection.execute(text.encode())

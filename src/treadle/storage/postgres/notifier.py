@@ -1,6 +1,6 @@
-"""Hints between processes: one connection that listens and notifies, and comes back by itself.
+"""Hints between processes: one connection that listens and notifies, and reconnects by itself.
 
-A hint is sent after the commit it tells of, beside the caller. Hints: nothing depends on their arrival.
+A hint is sent after the commit that it reports, concurrently with the caller. No call depends on its arrival.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from treadle.storage.postgres.statements import channel_of, quoted
 from treadle.storage.postgres.topics import KINDS, NOTIFY, kind_of, payloads
 from treadle.storage.topic_waiters import TopicWaiters
 
-AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
-PING: Final = 20.0  # s until the connection is asked whether it lives
-LIMIT: Final = 5.0  # s for that answer
-IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left
-NEW: Final = 5.0  # s for that after opening: who only sends jobs is not to be told of each of them
-GAP: Final = 0.005  # s between two hints of a process; topics of the calls made meanwhile go together
-LATE: Final = 0.25  # s after it begins to listen: a call that saw no listener has committed by then, as a rule
+AGAIN: Final = (0.1, 5.0)  # s between two attempts to reconnect: the first, and the longest
+PING: Final = 20.0  # s of silence before the connection is checked
+LIMIT: Final = 5.0  # s for the result of a statement on it
+IDLE: Final = 30.0  # s without a waiter for a kind of topic before its channel is left
+NEW: Final = 5.0  # s for that after opening: a process that only enqueues need not receive hints for every job
+GAP: Final = 0.005  # s between two hints of a process; the topics of calls in between are sent together
+LATE: Final = 0.25  # s after listening began: a call that saw no listener has usually committed by then
 LAST: Final = 0.5  # s that `close` waits for the last hint
-# Held for as long as its session listens: functions leave out topics that no session listens to, see `noted_topics`.
+# Held while its session listens: functions leave out topics that no session listens to, see `noted_topics`.
 LOCK: Final = "SELECT pg_advisory_lock_shared(hashtextextended('{}', 0))"
 UNLOCK: Final = "SELECT pg_advisory_unlock_shared(hashtextextended('{}', 0))"
 
@@ -37,7 +37,8 @@ _topics = msgspec.json.Decoder(list[str]).decode
 
 
 class Notifier:
-    """Two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not hear of every ending."""
+    """Two channels, `say` (queues, workers) and `ends` (jobs), so that workers do not receive a hint for every
+    ending."""
 
     def __init__(self, conninfo: str, schema: str, waiters: TopicWaiters) -> None:
         self._conninfo, self._schema, self._waiters = conninfo, schema, waiters
@@ -45,26 +46,26 @@ class Notifier:
         self._kinds = {channel: kind for kind, channel in self._channels.items()}
         self._listening: set[str] = set()  # kinds; confirmed
         self._waiting = dict.fromkeys(KINDS, 0)
-        self._last = dict.fromkeys(KINDS, 0.0)  # kind -> when somebody last waited for it
+        self._last = dict.fromkeys(KINDS, 0.0)  # kind -> when a waiter last waited for it
         self._change = asyncio.Event()
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._line: Connection | None = None
-        self._turn = asyncio.Lock()  # the line takes one statement at a time
+        self._turn = asyncio.Lock()  # the connection runs one statement at a time
         self._unsent: set[str] = set()
         self._prepare = True
         self._sending: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listen to both, so that nothing spoken from now on is missed."""
+        """Listen to both channels, so that no topic published from now on is missed."""
         self._last = dict.fromkeys(KINDS, asyncio.get_running_loop().time() - IDLE + NEW)
         self._task = asyncio.create_task(self._keep_listening())
-        with contextlib.suppress(TimeoutError):  # then polling has to do, and the task goes on trying
+        with contextlib.suppress(TimeoutError):  # until the task succeeds, waiters poll
             async with asyncio.timeout(CONNECT):
                 await self._ready.wait()
 
     async def close(self) -> None:
-        """Send what is left, and let go of the connection."""
+        """Send the topics that are left, and release the connection."""
         task, self._task = self._task, None
         if task is not None and not task.get_loop().is_closed():
             if self._sending is not None and task.get_loop() is asyncio.get_running_loop():
@@ -75,7 +76,7 @@ class Notifier:
                 await task
 
     def publish(self, topics: Iterable[str]) -> None:
-        """Wake the waiters of this process now, and those of others as soon as the server can be told."""
+        """Wake the waiters of this process now, and those of other processes through the server."""
         named = set(topics)
         self._waiters.speak(named)
         if self._task is not None:
@@ -91,7 +92,7 @@ class Notifier:
                 try:
                     async with self._turn:
                         await line.run(NOTIFY, [payloads(self._schema, topics)], LIMIT, often=self._prepare)
-                except Said:  # a pooler has lent us a session that lacks our statement, or the server's queue is full
+                except Said:  # a pooler lent a session without our prepared statement, or the server's queue is full
                     self._prepare = False
                     line.close()
                 except Exception:
@@ -125,7 +126,7 @@ class Notifier:
                     await self._quiet(line, rest)
                     await self._listen(line)
                     rest = PING
-            except Exception:  # whatever it was, polling is the net, and we try again
+            except Exception:  # after any error: waiters poll, and the loop tries again
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, AGAIN[1])
             finally:
@@ -135,7 +136,7 @@ class Notifier:
                     line.close()
 
     async def _quiet(self, line: Connection, rest: float) -> None:
-        """Until there is something to do: another channel is wanted, the connection is lost, or it is time to ask."""
+        """Wait until the wanted channels change, the connection is lost, or `rest` seconds have passed."""
         waits: Sequence[Callable[[], object]] = (self._change.wait, line.lost)
         tasks = [asyncio.ensure_future(wait()) for wait in waits]  # type: ignore[call-overload]
         try:
@@ -146,7 +147,7 @@ class Notifier:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _listen(self, line: Connection) -> None:
-        """Listen to what is wanted, leave what is not; with nothing to change, ask whether the connection lives."""
+        """Listen to the channels that are wanted and leave the others; with nothing to change, check the connection."""
         self._change.clear()
         now = asyncio.get_running_loop().time()
         wanted = {kind for kind in KINDS if self._waiting[kind] or now - self._last[kind] < IDLE}
@@ -162,7 +163,7 @@ class Notifier:
                 await line.run(change, (), LIMIT, often=False)
         new, self._listening = wanted - self._listening, wanted
         if new:
-            if self._ready.is_set():  # something may have been sent meanwhile
+            if self._ready.is_set():  # topics may have been published meanwhile
                 self._wake(new)
             line.loop.call_later(LATE, self._wake, new)
         self._ready.set()
@@ -171,7 +172,7 @@ class Notifier:
         self._waiters.speak([topic for topic in self._waiters.topics if kind_of(topic) in kinds])
 
     def _heard(self, channel: str, payload: str) -> None:
-        """Of another session: the waiters of this process know what it publishes itself."""
+        """A notification of another session. This process wakes its waiters itself for what it publishes."""
         if channel in self._kinds:
             with contextlib.suppress(*UNREADABLE):
                 self._waiters.speak([heard(topic) for topic in _topics(payload)])

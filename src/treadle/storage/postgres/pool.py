@@ -1,7 +1,6 @@
-"""The connections of one storage: a few, made when needed; and what is repeated when something was in the way.
+"""The connections of one storage, created on demand, and the retries of statements.
 
-Without it each verb would have an idea of its own of deadlocks, of connections that died while nobody looked, and of
-how long to wait.
+The pool retries after deadlocks and on dead idle connections, and limits every wait, so the verbs need not.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from treadle.storage.postgres.connection import Connection, Row, Value, connect
 from treadle.storage.postgres.errors import AGAIN, MISSING, Cut, Said, code_of, translated
 from treadle.storage.postgres.statements import Statements
 
-TRIES: Final = 8  # of a statement that met another transaction, each time after a longer pause
-PAUSE: Final = 0.005  # s, the first of those pauses; about what the other one needs
-CONNECT: Final = 15.0  # s until a connection stands, all hosts of the URL tried
+TRIES: Final = 8  # attempts of a statement that conflicts with another transaction, each after a longer pause
+PAUSE: Final = 0.005  # s, the first of those pauses; about the duration of a transaction
+CONNECT: Final = 15.0  # s to open a connection, including all hosts of the URL
 
-# Functions are written for a new snapshot at each statement, whatever the database's default; the server gives up
-# before we do, so that it holds no locks for a caller who has gone; and numbers travel with all of their digits.
-# A pooler reports another process than the one that answers, and lends its sessions to others: nothing is set there.
+# The functions need a new snapshot for each statement, whatever the default isolation of the database. The server times
+# out before we do, so that it holds no locks for a caller that is gone. Numbers are sent with all their digits. Behind
+# a pooler nothing is set here: its sessions are lent to others, and the process it reports is not the one that
+# responds.
 SESSION: Final = (
     "SELECT set_config('default_transaction_isolation', 'read committed', false),"
     " set_config('statement_timeout', $1, false), set_config('idle_in_transaction_session_timeout', $1, false),"
@@ -32,15 +32,15 @@ SESSION: Final = (
 
 
 class Runner(Protocol):
-    """What the verbs need: one statement of this folder, as a step of its own or in the user's transaction."""
+    """Runs a statement of this folder: as a transaction of its own, or in the user's transaction."""
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
-        """Its rows. `often`: it will be run again with this very text."""
+        """The rows of the statement. `often`: the same text will be run again."""
         ...
 
 
 class Pool:
-    """Lines to the server, `address.pool` of them at most; whoever comes then waits for one."""
+    """Connections to the server, at most `address.pool`; further callers wait for a free one."""
 
     def __init__(self, address: Address, statements: Statements) -> None:
         self._address, self._statements = address, statements
@@ -50,7 +50,7 @@ class Pool:
         self._closed = True
 
     def open(self) -> None:
-        """For the running loop."""
+        """Prepares the pool for the running loop."""
         self._places = asyncio.Semaphore(self._address.pool)
         self._closed = False
 
@@ -62,28 +62,38 @@ class Pool:
         self._lent.clear()
 
     async def connect(self) -> Connection:
-        """A new line; the caller has it for itself."""
+        """A new connection, for the caller alone."""
         address = self._address
-        line = Connection(await connect(address.conninfo, CONNECT), address.prepare is not False)
-        limit = f"{address.timeout * 1000:.0f}"
+        line, own = await self._connect(address.prepare is not False)
+        if not own:
+            line.is_lent(self._server_limit, bool(address.prepare))
+        return line
+
+    @property
+    def _server_limit(self) -> str:
+        return f"{self._address.timeout * 1000:.0f}"  # ms
+
+    async def _connect(self, prepare: bool, cancels: bool = False) -> tuple[Connection, bool]:
+        """A new connection, and whether the settings of SESSION are made on it."""
+        address = self._address
+        line = Connection(await connect(address.conninfo, CONNECT), prepare, cancels=cancels)
         try:
             own = address.prepare is not False and await line.run(
-                SESSION, (limit, line.made.pgconn.backend_pid), address.timeout, often=False
+                SESSION, (self._server_limit, line.made.pgconn.backend_pid), address.timeout, often=False
             )
         except BaseException:
             line.close()
             raise
-        if not own:
-            line.is_lent(limit, bool(address.prepare))
-        return line
+        return line, bool(own)
 
     async def run_alone(self, text: str) -> list[Row]:
-        """One statement that may take long or runs in no transaction block, over a connection of its own."""
+        """Runs a statement on a connection of its own: one that takes long, or that no transaction block allows. If it
+        takes too long or is cancelled, it ends at the server too."""
         address = self._address
         line: Connection | None = None
         try:
-            line = Connection(await connect(address.conninfo, CONNECT), False)
-            return await line.run(self._statements.sent(text), [], address.timeout)
+            line, _ = await self._connect(prepare=False, cancels=True)
+            return await line.run(self._statements.sent(text), [], address.timeout + 1.0)  # the server times out first
         except (Said, Cut, TimeoutError, OSError) as error:
             raise translated(error, address.shown) from error
         finally:
@@ -91,7 +101,7 @@ class Pool:
                 line.close()
 
     async def run(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
-        """One statement, as a transaction of its own. It may be run more than once: every verb may be repeated."""
+        """One statement, as a transaction of its own. It may run more than once: every verb may be repeated."""
         sent = self._statements.sent(text)
         for attempt in range(TRIES):
             try:
@@ -103,8 +113,8 @@ class Pool:
         raise AssertionError("unreachable")
 
     async def _once(self, sent: str, values: Sequence[Value], often: bool) -> list[Row]:
-        """Over a line that is there; if that turns out to be dead or out of date, over a new one."""
-        limit = self._address.timeout + 1.0  # the server gives up first
+        """Uses an open connection if there is one; if that turns out to be dead or out of date, a new one."""
+        limit = self._address.timeout + 1.0  # the server times out first
         async with self._places:
             line = self._take()
             if line is not None:
@@ -119,7 +129,7 @@ class Pool:
             return await self._over(await self.connect(), sent, values, limit, often)
 
     def _take(self) -> Connection | None:
-        """One that stands, and is of this loop and this process."""
+        """An idle connection that is open and belongs to this loop and this process."""
         loop, process = asyncio.get_running_loop(), os.getpid()
         while self._free:
             line = self._free.pop()
@@ -144,12 +154,12 @@ class Pool:
                 self._free.append(line)
 
     def _drop_free(self) -> None:
-        """Those that idled beside a dead one are dead too, most likely."""
+        """After one idle connection died, the others are probably dead too."""
         for line in self._free:
             line.close()
         self._free.clear()
 
 
 def is_missing(error: BaseException | None) -> bool:
-    """Whether the server has not, or no longer, what we made there."""
+    """Whether our tables or functions are missing on the server."""
     return error is not None and code_of(error) in MISSING

@@ -1,7 +1,7 @@
-"""Looking: rows by id, pages, counts. Each is one statement over both tables, and changes nothing.
+"""Queries: rows by id, pages, counts. They change nothing.
 
-Without it nobody could see what is stored. One statement, because a job that ends meanwhile moves from one table to the
-other, and is to be seen once.
+Each reads both tables in one statement: a job that ends meanwhile moves from one table to the other, and must be seen
+exactly once.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from treadle.storage.postgres.rows import NUMBER, STATES, TOLD, TOLD_ENDED, hear
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
 BY_IDS: Final = f"SELECT * FROM {{schema}}.rows_of({IDS})"
 
-# How each order cuts its pages: the columns, their direction, and what lies behind a cursor.
+# How each order is split into pages: its columns, their direction, and the condition for rows behind a cursor.
 ORDERS: Final = {
     "newest": (("created_at", "DESC"), ("id", "DESC")),
     "oldest": (("created_at", "ASC"), ("id", "ASC")),
     "ended": (("ended_at", "DESC"), ("id", "ASC")),
-    "line": (("queue", "ASC"), ("rank", "DESC"), ("place", "ASC"), ("id", "ASC")),
+    "queue": (("queue", "ASC"), ("rank", "DESC"), ("queue_position", "ASC"), ("id", "ASC")),
 }
 BEHIND: Final = {
     "newest": "(j.created_at, j.id) < (%s::float8, %s)",
     "oldest": "(j.created_at, j.id) > (%s::float8, %s)",
     "ended": "j.ended_at <= %s::float8 AND (j.ended_at < %s::float8 OR j.id > %s)",
-    "line": "(j.queue, -j.rank, j.place, j.id) > (%s, %s::int, %s::float8, %s)",
+    "queue": "(j.queue, -j.rank, j.queue_position, j.id) > (%s, %s::int, %s::float8, %s)",
 }
 
 NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 COUNTS: Final = """
-SELECT queue, task, state, count(*), count(place), count(*) FILTER (WHERE parked IS NOT NULL AND place IS NULL),
-       min(place)
+SELECT queue, task, state, count(*), count(queue_position),
+       count(*) FILTER (WHERE blocked_on IS NOT NULL AND queue_position IS NULL), min(queue_position)
 FROM {schema}.job GROUP BY queue, task, state
 UNION ALL
 SELECT queue, task, state, count(*), 0, 0, NULL FROM {schema}.ended GROUP BY queue, task, state
 """
 WORKERS: Final = "SELECT presence, seen FROM {schema}.worker ORDER BY num"
 FACTS: Final = "SELECT name, kind, slots, rate, per, how, burst, hold, until FROM {schema}.limit_fact"
-# What each limit counts while its slots are held until the run ends, and until the job has ended. A queue's own limits
-# have no rows of their own: its jobs are counted.
+# Slots in use by each limit, for hold="running" and for hold="ended". Slots of a queue's own limit have no rows: its
+# jobs are counted.
 USES: Final = """
 SELECT key, coalesce(sum(cost) FILTER (WHERE live), 0), sum(cost) FROM {schema}.slot GROUP BY key
 UNION ALL
-SELECT 'queue:' || queue, count(*) FILTER (WHERE state = 2 AND NOT ran), count(*)
+SELECT 'queue:' || queue, count(*) FILTER (WHERE state = 2 AND NOT function_done), count(*)
 FROM {schema}.job WHERE started_at IS NOT NULL GROUP BY queue
 """
 ASIDE: Final = """
-SELECT parked, count(*) FROM {schema}.job WHERE parked IS NOT NULL AND place IS NULL GROUP BY parked
+SELECT blocked_on, count(*) FROM {schema}.job WHERE blocked_on IS NOT NULL AND queue_position IS NULL
+GROUP BY blocked_on
 """
 RATES: Final = "SELECT key, left_now, next_start FROM {schema}.rates(%s::float8)"
 
@@ -71,7 +72,7 @@ async def by_ids(run: Runner, ids: Sequence[str]) -> dict[str, Record]:
 
 
 class _Where:
-    """Conditions and their values, in the order in which they stand in the statement."""
+    """Conditions and their values, in the order in which the statement uses them."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -91,7 +92,7 @@ class _Where:
 
 
 def _asked(query: Query) -> _Where:
-    """What a row must be, wherever it stands."""
+    """The conditions of a query, for the rows of either table."""
     where = _Where()
     for column, value in (("task", query.task), ("queue", query.queue), ("parent", query.parent)):
         if value is not None:
@@ -106,21 +107,21 @@ def _asked(query: Query) -> _Where:
         where.add("j.id IN (SELECT l.id FROM {schema}.label l WHERE l.label = %s)", said(query.label))
     if query.before is not None:
         where.add("j.created_at < %s::float8", query.before)
-    if query.order == "line" or query.ahead_of is not None:
-        where.add("j.place IS NOT NULL")
+    if query.order == "queue" or query.ahead_of is not None:
+        where.add("j.queue_position IS NOT NULL")
     if query.ahead_of is not None:
         where.add(
-            "EXISTS (SELECT FROM {schema}.job o WHERE o.id = %s AND o.place IS NOT NULL AND o.queue = j.queue"
-            " AND (-j.rank, j.place, j.id) < (-o.rank, o.place, o.id))",
+            "EXISTS (SELECT FROM {schema}.job o WHERE o.id = %s AND o.queue_position IS NOT NULL AND o.queue = j.queue"
+            " AND (-j.rank, j.queue_position, j.id) < (-o.rank, o.queue_position, o.id))",
             said(query.ahead_of),
         )
     return where
 
 
 def _tables(query: Query) -> list[tuple[str, str]]:
-    """The tables the rows can stand in, and how their columns are read."""
+    """The tables that can contain matching rows, and how their columns are read."""
     states = set(query.state) or set(State)
-    line = query.order == "line" or query.ahead_of is not None
+    line = query.order == "queue" or query.ahead_of is not None
     tables = []
     if states - FINAL and query.order != "ended":
         tables.append(("job", TOLD))
@@ -165,7 +166,7 @@ async def _total(run: Runner, where: _Where, tables: list[tuple[str, str]]) -> i
     return int(total)
 
 
-# --- in numbers
+# --- statistics
 
 
 async def stats(run: Runner, now: float | None) -> Stats:
@@ -182,14 +183,14 @@ async def stats(run: Runner, now: float | None) -> Stats:
 
 
 def _count(row: tuple[Any, ...], now: float) -> Count:
-    queue, task, state, jobs, in_line, parked, first = row
+    queue, task, state, jobs, queued, blocked, first = row
     return Count(
         queue=heard(queue),
         task=heard(task),
         state=STATES[state],
         jobs=jobs,
-        in_line=in_line,
-        parked=parked,
+        queued=queued,
+        blocked=blocked,
         oldest=None if first is None else max(0.0, now - first),
     )
 
@@ -204,17 +205,17 @@ async def limits(run: Runner, now: float | None, use: bool = True) -> tuple[Limi
         key = heard(name)
         rule = rule_for(rules, key)
         used[key] = int(begun if rule is not None and rule.hold == "ended" else live)
-    parked = {heard(key): int(jobs) for key, jobs in await run.run(ASIDE, [])}
+    blocked_on = {heard(key): int(jobs) for key, jobs in await run.run(ASIDE, [])}
     rates = {}
     for name, left, opens in await run.run(RATES, [now]):
         rule = rule_for(rules, heard(name))
         if rule is not None:
             rates[heard(name)] = counted(rule, left), opens
-    return queries.limit_uses(facts, used, parked, rates)
+    return queries.limit_uses(facts, used, blocked_on, rates)
 
 
 async def limit_facts(run: Runner) -> dict[str, LimitFacts]:
-    """What is stored of each limit."""
+    """The stored facts of each limit."""
     found = await run.run(FACTS, [])
     return gathered(
         (heard(name), kind, Limit(heard(name), *rule) if rule[2] is not None else None, until)

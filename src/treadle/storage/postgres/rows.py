@@ -1,7 +1,4 @@
-"""A job as JSON for the functions, and their rows as Records. `functions/more.sql` is the other half.
-
-Without it Python and the database would lay a row out differently.
-"""
+"""Converts jobs to JSON for the functions, and their rows to Records, in the layout of `functions/more.sql`."""
 
 from __future__ import annotations
 
@@ -22,31 +19,31 @@ from_json = msgspec.json.Decoder().decode
 decode = msgspec.json.Decoder(NewJob).decode
 
 _TOLD: Final = (
-    "j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at, j.due_at, j.created_at, "
-    "j.started_at, j.updated_at"
+    "j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position, j.return_position, j.due_at, "
+    "j.created_at, j.started_at, j.updated_at"
 )
 _STEPS: Final = (
-    "CASE WHEN j.memo THEN (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) "
-    "FROM {schema}.memo m WHERE m.id = j.id) END"
+    "CASE WHEN j.checkpoints THEN (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) "
+    "FROM {schema}.checkpoints m WHERE m.id = j.id) END"
 )
-TOLD: Final = f"{_TOLD}, {{schema}}.more_of(j, {_STEPS})"  # of `job j`; with the schema to be filled in
+TOLD: Final = f"{_TOLD}, {{schema}}.more_of(j, {_STEPS})"  # of `job j`; the schema is filled in later
 TOLD_ENDED: Final = f"{_TOLD}, {{schema}}.more_of(ROW(j.*)::{{schema}}.job, {_STEPS})"  # of `ended j`
 
 
-# --- text: PostgreSQL stores no NUL, so it goes in as ESCAPE 0, and ESCAPE itself as ESCAPE ESCAPE
+# --- text: PostgreSQL cannot store NUL, so NUL is stored as ESCAPE 0, and ESCAPE as ESCAPE ESCAPE
 
 _ESCAPE: Final = "\x1a"
 
 
 def said(text: str) -> str:
-    """A string as it is stored."""
+    """The stored form of a string."""
     if "\0" in text or _ESCAPE in text:
         return text.replace(_ESCAPE, _ESCAPE + _ESCAPE).replace("\0", _ESCAPE + "0")
     return text
 
 
 def heard(text: str) -> str:
-    """A stored string as it was."""
+    """The original of a stored string."""
     if _ESCAPE not in text:
         return text
     parts = (part.replace(_ESCAPE + "0", "\0") for part in text.split(_ESCAPE + _ESCAPE))
@@ -56,7 +53,7 @@ def heard(text: str) -> str:
 def _said_all(value: Any) -> Any:
     if isinstance(value, str):
         return said(value)
-    if isinstance(value, NewJob):  # JSON as a string: the database would stumble over it as JSON
+    if isinstance(value, NewJob):  # in a JSON string: the database cannot read it as an object
         return said(to_json(value).decode())
     if isinstance(value, list | tuple):
         return [_said_all(each) for each in value]
@@ -92,7 +89,7 @@ def array(values: Sequence[str]) -> str:
 
 
 def numbers(values: Sequence[float]) -> str:
-    """A parameter of an array of numbers."""
+    """A parameter that is an array of numbers."""
     return "{" + ",".join(map(repr, values)) + "}"
 
 
@@ -104,12 +101,12 @@ def job_of(spec: str) -> NewJob:
 
 
 def _moment(value: float | None) -> float | None:
-    """JSON says whole seconds as integers."""
+    """Converts whole seconds, which JSON reads as integers."""
     return None if value is None else float(value)
 
 
 def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
-    """A row as read by TOLD; `job` if it is known without reading it."""
+    """The record of a row read with TOLD. `job`: its NewJob, if it is known already."""
     (
         spec,
         state,
@@ -117,8 +114,8 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
         attempt,
         lost,
         worker,
-        place,
-        joined_at,
+        position,
+        return_position,
         due_at,
         created_at,
         started_at,
@@ -134,8 +131,8 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
             job=job,
             version=version,
             state=STATES[state],
-            place=place,
-            joined_at=joined_at,
+            queue_position=position,
+            return_position=return_position,
             due_at=due_at,
             attempt=attempt,
             lost=lost,
@@ -150,11 +147,11 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
     (
         after,
         pending,
-        slack,
-        ran,
+        failures_allowed,
+        function_done,
         deadline_at,
-        parked,
-        round,
+        blocked_on,
+        reopenings,
         result,
         value,
         error,
@@ -162,7 +159,7 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
         note,
         ended_at,
         expires_at,
-        memo,
+        checkpoints,
     ) = rest
     return Record(
         job=job,
@@ -170,23 +167,23 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
         state=STATES[state],
         after=tuple(after or ()),
         pending=pending,
-        slack=slack,
-        ran=ran,
-        place=place,
-        joined_at=joined_at,
+        failures_allowed=failures_allowed,
+        function_done=function_done,
+        queue_position=position,
+        return_position=return_position,
         due_at=due_at,
         deadline_at=_moment(deadline_at),
         attempt=attempt,
         lost=lost,
         worker=worker,
-        parked=parked,
+        blocked_on=blocked_on,
         result=result,
         value=value,
         error=error,
         reason=reason,
-        memo=tuple((name, each) for name, each in memo or ()),
+        checkpoints=tuple((name, each) for name, each in checkpoints or ()),
         note=note,
-        round=round,
+        reopenings=reopenings,
         created_at=created_at,
         started_at=started_at,
         updated_at=updated_at,
@@ -196,20 +193,22 @@ def record(told: Sequence[Any], job: NewJob | None = None) -> Record:
 
 
 def new_record(job: NewJob, now: float) -> Record:
-    """A plain job that has just been stored."""
-    return Record(job=job, version=0, state=State.READY, place=now, joined_at=now, created_at=now, updated_at=now)
+    """The record of a plain job that has just been stored."""
+    return Record(
+        job=job, version=0, state=State.READY, queue_position=now, return_position=now, created_at=now, updated_at=now
+    )
 
 
 # --- jobs
 
 
 def is_plain(job: NewJob) -> bool:
-    """Joins the line as it comes: beside it at most labels have to be written, no column is set that has a default."""
+    """Whether the job is queued at once, as one row and at most labels, and sets no column that has a default."""
     return job.key is None and job.lease is None and _is_simple(job)
 
 
 def is_keyed(job: NewJob) -> bool:
-    """Plain but for its key and its lease, and the holder of the key answers it."""
+    """Whether the job is plain but for its key and its lease, and a held key returns its holder."""
     return job.key is not None and job.key_conflict == "keep" and job.nonce is None and _is_simple(job)
 
 
@@ -218,13 +217,13 @@ def _is_simple(job: NewJob) -> bool:
         job.after
         or job.delay > 0
         or job.lane is not None
-        or job.ran
+        or job.function_done
         or job.aging
         or job.root is not None
         or job.parent is not None
         or job.deadline is not None
-        or job.slack != 0
-        or job.need is not None
+        or job.failures_allowed != 0
+        or job.required is not None
         or not job.task
         or job.reach
         or any(label != said(label) for label in job.labels)
@@ -232,7 +231,7 @@ def _is_simple(job: NewJob) -> bool:
 
 
 def plain_columns(jobs: Sequence[NewJob]) -> list[str | None]:
-    """Of plain jobs: what `enqueue_plain` is told, a column each; None: all of them as by default."""
+    """Parameters of `enqueue_plain` for plain jobs, one array for each column; None: the default for all of them."""
     return [
         array([job.id for job in jobs]),
         array([job.task for job in jobs]),
@@ -248,12 +247,12 @@ def plain_columns(jobs: Sequence[NewJob]) -> list[str | None]:
 
 
 def plain_extras(jobs: Sequence[NewJob]) -> tuple[str | None, bool]:
-    """What `enqueue_plain` is told beside: each job's labels, as text; and whether the caller has chosen an id."""
+    """More parameters of `enqueue_plain`: each job's labels, as text; and whether the caller has chosen an id."""
     return _label_column(jobs), any(job.nonce is not None for job in jobs)
 
 
 def key_columns(jobs: Collection[NewJob]) -> tuple[str | None, str, str | None, str | None]:
-    """What `enqueue_keyed` is told beside: labels, keys, what must be known of these later, leases. None: none."""
+    """More parameters of `enqueue_keyed`: labels, keys, the words of `_later`, leases. None: no job has any."""
     later = [_later(job) for job in jobs]
     words = array([text(each) if each else "" for each in later]) if any(later) else None
     leases = ",".join("NULL" if job.lease is None else repr(job.lease) for job in jobs)
@@ -269,7 +268,7 @@ def _label_column(jobs: Collection[NewJob]) -> str | None:
 
 
 def _limit_columns(jobs: Sequence[NewJob]) -> tuple[str | None, str | None]:
-    """Arrays of different lengths make no array: each as text."""
+    """Limits and costs, as text for each job: an array cannot contain arrays of different lengths."""
     if not any(job.limits for job in jobs):
         return None, None
     return (
@@ -279,14 +278,14 @@ def _limit_columns(jobs: Sequence[NewJob]) -> tuple[str | None, str | None]:
 
 
 def job_words(job: NewJob) -> dict[str, Any]:
-    """All that the functions must know of a job that is not plain."""
+    """The parameters of a job that is not plain."""
     words: dict[str, Any] = {
         "id": job.id,
         "task": job.task,
         "queue": job.queue,
         "spec": job,
         "rank": rank(job),
-        "slack": job.slack,
+        "failures_allowed": job.failures_allowed,
     }
     if job.limits:
         words["limits"] = [name for name, _ in job.limits]
@@ -297,7 +296,7 @@ def job_words(job: NewJob) -> dict[str, Any]:
         ("delay", job.delay if job.delay > 0 else None),
         ("deadline", job.deadline),
         ("timeout", job.wait_timeout),
-        ("ran", job.ran or None),
+        ("function_done", job.function_done or None),
         ("lease", job.lease),
         ("key", job.key),
         ("lane", job.lane),
@@ -305,7 +304,7 @@ def job_words(job: NewJob) -> dict[str, Any]:
         ("parent", job.parent),
         ("after", job.after or None),
         ("labels", job.labels or None),
-        ("need", job.need),
+        ("required", job.required),
         ("conflict", job.key_conflict if job.key is not None else None),
         ("words", _later(job)),
         ("reach", job.reach or None),
@@ -316,7 +315,7 @@ def job_words(job: NewJob) -> dict[str, Any]:
 
 
 def _later(job: NewJob) -> dict[str, Any] | None:
-    """What a function may have to know after the job is stored, and no column says."""
+    """Values that functions may need after the job is stored, and that have no column."""
     words: dict[str, Any] = {
         name: value
         for name, value in (
@@ -325,13 +324,13 @@ def _later(job: NewJob) -> dict[str, Any] | None:
             ("priority", job.priority if job.aging else None),
             ("window", job.key_window),
             ("started", job.key if job.key_until == "started" else None),
-            ("need", job.need),
+            ("required", job.required),
             ("stride", job.stride if job.lane is not None else None),
             ("deadline", job.deadline),
-            ("ran", job.ran or None),
+            ("function_done", job.function_done or None),
         )
         if value is not None
     }
-    if job.slack != 0:
-        words["slack"] = job.slack
+    if job.failures_allowed != 0:
+        words["failures_allowed"] = job.failures_allowed
     return words or None

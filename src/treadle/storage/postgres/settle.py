@@ -1,6 +1,6 @@
-"""Outcomes and heartbeats as JSON, and what became of them.
+"""Sends outcomes and heartbeats as JSON, and reads their results.
 
-Without it no job ever ends. What an outcome does is decided in `functions/settle.sql`.
+`functions/settle.sql` decides what an outcome does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from treadle.core.model import (
     SUPERSEDED,
     Claim,
     Claimed,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     Outcome,
     Presence,
     Settled,
@@ -37,7 +37,7 @@ SETTLE_CLAIM: Final = noting("SELECT * FROM {schema}.work(%s::float8, %s::json, 
 HEARTBEAT: Final = noting(
     "SELECT held, told FROM {schema}.heartbeat(%s::float8, %s::text, %s::text, %s::json, %s::float8)", 2
 )
-PAUSES: Final = (0.005, 0.01, 0.02, 0.04)  # s between the calls of a heartbeat whose memo meets a locked row
+PAUSES: Final = (0.005, 0.01, 0.02, 0.04)  # s between the calls of a heartbeat while the row of a checkpoint is locked
 
 
 async def settle(run: Caller, outcomes: Sequence[Outcome], now: float | None) -> list[Settled]:
@@ -72,25 +72,33 @@ def _reason(why: str) -> str:
     if kind == "moved":
         return f"it is {STATES[words[0]]} at version {words[1]}"
     if kind == "locked":
-        return "somebody else's open transaction holds a row it would change; settle it again"
+        return "another open transaction has locked a row that this outcome changes; settle it again"
     return str(refusal(why))
 
 
 def _is_ending(out: Outcome) -> bool:
-    """An ending and nothing else."""
+    """Whether the outcome is an ending and nothing else."""
     return (
         out.state.final
-        and not out.then
-        and not out.memo
-        and not out.ran
+        and not out.followups
+        and not out.checkpoints
+        and not out.function_done
         and not out.reach
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
     )
 
 
 def _act_of(out: Outcome) -> str | None:
-    """What a person's act does, if it assigns only state and retention; None: it is something else."""
-    if len(out.memo) != 1 or out.memo[0][0] != ACT or out.then or out.after or out.ran or out.delay > 0 or out.reach:
+    """The kind of a person's act, if it assigns only state and retention; None: any other outcome."""
+    if (
+        len(out.checkpoints) != 1
+        or out.checkpoints[0][0] != ACT
+        or out.followups
+        or out.after
+        or out.function_done
+        or out.delay > 0
+        or out.reach
+    ):
         return None
     if out.result is not None or out.value is not None:
         return None
@@ -100,14 +108,15 @@ def _act_of(out: Outcome) -> str | None:
 
 
 def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
-    """In the order of their ids, which is that of all row locks; and whether some are more than plain endings.
+    """The outcomes in the order of their ids, which is that of all row locks; and whether any is more than a plain
+    ending.
 
-    Outcomes that others of the call wait for take their turn with those. Acts go together if all of a call are alike,
-    so that their order means nothing.
+    An outcome that others of the call wait for takes the per-row path, as they do. Acts take the bulk path only if all
+    outcomes of the call are acts of one kind, because then their order does not matter.
     """
     times = Counter(out.id for out in outcomes)
     named = {up for out in outcomes for up in out.after}
-    named |= {up for out in outcomes for new in out.then for up in new.after}
+    named |= {up for out in outcomes for new in out.followups for up in new.after}
     acts = {_act_of(out) for out in outcomes}
     act = next(iter(acts)) if len(acts) == 1 else None
     words = []
@@ -125,20 +134,20 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
                 each[name] = value
         alone = times[out.id] == 1 and out.id not in named
         if alone and act is not None:
-            each["act"] = out.memo[0][1]
+            each["act"] = out.checkpoints[0][1]
         if alone and act == "end":
-            each |= {"fast": True, "memo": out.memo}
+            each |= {"fast": True, "checkpoints": out.checkpoints}
         elif alone and _is_ending(out):
             each["fast"] = True
         else:
             each |= {
                 "delay": out.delay,
-                "ran": out.ran,
-                "need": out.need,
-                "slack": out.slack,
-                "memo": out.memo,
+                "function_done": out.function_done,
+                "required": out.required,
+                "failures_allowed": out.failures_allowed,
+                "checkpoints": out.checkpoints,
                 "after": out.after,
-                "then": [job_words(new) for new in to_store(out.then)],
+                "followups": [job_words(new) for new in to_store(out.followups)],
                 "reach": out.reach or None,
             }
         words.append(each)
@@ -146,35 +155,38 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
     return text(words), not all("fast" in each for each in words)
 
 
-async def heartbeat(run: Caller, worker: Presence, holds: Sequence[Hold], lease: float, now: float | None) -> Held:
-    """A hold with a memo waits for a row that another transaction has: it asks again, and holds no lock meanwhile."""
+async def heartbeat(
+    run: Caller, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float, now: float | None
+) -> HeartbeatResult:
+    """A renewal with a checkpoint is retried while another transaction has its row locked; no lock is held in
+    between."""
     presence = None if worker.gone else said(to_json(worker).decode())
     lost: set[str] = set()
     unsaved: set[str] = set()
     for pause in (*PAUSES, None):
-        answer = await run.call(HEARTBEAT, [now, said(worker.worker), presence, _holds(holds), lease])
+        answer = await run.call(HEARTBEAT, [now, said(worker.worker), presence, _renewals(renewals), lease])
         lost.update(heard(id) for held, id in answer if not held)
         locked = {heard(id) for held, id in answer if held}
-        again = [hold for hold in holds if hold.memo and hold.id in locked]
-        unsaved = unsaved.difference(hold.id for hold in holds) | locked
+        again = [renewal for renewal in renewals if renewal.checkpoints and renewal.id in locked]
+        unsaved = unsaved.difference(renewal.id for renewal in renewals) | locked
         if not again or pause is None:
             break
-        holds = again
+        renewals = again
         await asyncio.sleep(pause)
-    return Held(frozenset(lost), frozenset(unsaved))
+    return HeartbeatResult(frozenset(lost), frozenset(unsaved))
 
 
-def _holds(holds: Sequence[Hold]) -> str:
+def _renewals(renewals: Sequence[LeaseRenewal]) -> str:
     return text(
         [
             {
-                "id": hold.id,
-                "version": hold.version,
-                "memo": hold.memo,
-                "note": hold.note,
-                "quiet": not hold.memo and hold.note is None and not hold.reach,
-                "reach": hold.reach or None,
+                "id": renewal.id,
+                "version": renewal.version,
+                "checkpoints": renewal.checkpoints,
+                "note": renewal.note,
+                "quiet": not renewal.checkpoints and renewal.note is None and not renewal.reach,
+                "reach": renewal.reach or None,
             }
-            for hold in holds
+            for renewal in renewals
         ]
     )

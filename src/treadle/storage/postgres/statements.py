@@ -1,7 +1,7 @@
-"""The texts that are sent: functions by the names this Treadle gave them, statements with schema and parameters.
+"""Prepares the texts of statements: fills in the schema and parameters, and renames functions to those of this version.
 
-Without it two versions of Treadle could not share a schema while one is replaced by the other: each has functions of
-its own, whose names end in a hash of all their texts. In `functions/` and in our statements they are called plainly.
+The name of each function ends in a hash of all function texts. So two versions of Treadle can share a schema while one
+replaces the other. The texts in `functions/` and our statements use the plain names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DEFINED: Final = re.compile(r"\bCREATE (?:OR REPLACE )?FUNCTION (\w+)\(")
 
 @functools.cache
 def function_texts() -> tuple[str, ...]:
-    """What makes the functions, in the order of the files' names; the functions called plainly."""
+    """The statements that create the functions, sorted by file name, with plain function names."""
     folder = files("treadle.storage.postgres").joinpath("functions")
     named = sorted((entry.name, entry.read_text("utf-8")) for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return tuple(filled(text) for _, text in named)
@@ -28,7 +28,7 @@ def function_texts() -> tuple[str, ...]:
 
 @functools.cache
 def revision() -> str:
-    """What tells these functions from those of another Treadle."""
+    """The hash that distinguishes these functions from those of other versions."""
     return hashlib.blake2b("\0".join(function_texts()).encode(), digest_size=4).hexdigest()
 
 
@@ -39,7 +39,7 @@ def _calls() -> re.Pattern[str]:
 
 
 def renamed(text: str) -> str:
-    """Each function by the name it has in the schema."""
+    """The text with each function under its name in the schema."""
     return _calls().sub(lambda found: f"{found[1]}_{revision()}(", text)
 
 
@@ -49,19 +49,19 @@ def quoted(name: str) -> str:
 
 
 def channel_of(schema: str, kind: str) -> str:
-    """The channel notifications of one kind travel on: "say" (queues and workers) or "ends" (jobs)."""
+    """The channel for notifications of one kind: "say" (queues and workers) or "ends" (jobs)."""
     return f"treadle_{kind}_{hashlib.blake2b(schema.encode(), digest_size=8).hexdigest()}"
 
 
 class Statements:
-    """Statements as they are written -> as they are sent: `{schema}` is the schema, each %s the next parameter."""
+    """Statements as written -> as sent. `{schema}` is the schema, each %s the next parameter."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
         self._sent: dict[str, str] = {}
 
     def sent(self, template: str) -> str:
-        """With $1, $2 ... where the parameters go."""
+        """The statement as sent, with $1, $2 ... for the parameters."""
         found = self._sent.get(template)
         if found is None:
             numbers = itertools.count(1)
@@ -71,5 +71,5 @@ class Statements:
 
 
 def _parameter(number: int, kind: str | None) -> str:
-    """JSON and arrays go as text: a user's connection may have ideas of its own of how to write them."""
+    """JSON and arrays are sent as text: a user's connection may encode these types differently."""
     return f"${number}::text{kind}" if kind else f"${number}"

@@ -1,15 +1,15 @@
-"""Jobs in a schema of a PostgreSQL database: its connections and hints, and what makes the schema anew when it is gone.
+"""Jobs in a schema of a PostgreSQL database; recreates our tables and functions if they are missing.
 
-Without it many machines could not share jobs where their data already is. What is decided about a row is decided in
-`functions/`, next to the rows.
+`functions/` decides everything about rows, on the server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from treadle.errors import StorageError
+from treadle.storage.contract import Capabilities
 from treadle.storage.postgres import address as urls
 from treadle.storage.postgres import transfer
 from treadle.storage.postgres.connection import Row, Value
@@ -29,7 +29,8 @@ from treadle.storage.transfer import Chunk, MoveState
 
 
 class _Renewed(Caller):
-    """Statements over the pool; if the server lacks what we made there, it is made anew, once, and tried again."""
+    """Runs statements over the pool. If our tables or functions are missing, it migrates once and repeats the
+    statement."""
 
     def __init__(self, pool: Pool, address: urls.Address, publish: Callable[[Noted], None]) -> None:
         self._pool, self._address, self._publish = pool, address, publish
@@ -54,13 +55,14 @@ class _Renewed(Caller):
 class PostgresStorage(Verbs):
     """Jobs in one schema of a database, shared by any number of machines.
 
-    url   postgresql:// or postgres://, as libpq reads it; besides: schema= (treadle), pool= (5 connections),
-          timeout= (15 s for an answer), prepare= auto, on, or off (behind a pooler),
+    url   postgresql:// or postgres://, as libpq reads it; in addition: schema= (treadle), pool= (5 connections),
+          timeout= (15 s for a result), prepare= auto, on, or off (behind a pooler),
           listen= on, off, or host:port of the server itself
     now   a clock for tests; None: the server's own
     """
 
-    one_trip_up_to: ClassVar[int] = 32  # a commit and twenty statements a trip; measured in decisions/two-pumps.md
+    # 32: a round trip costs a commit and twenty statements; measured in decisions/two-pumps.md
+    capabilities = Capabilities(settle_claim=True, transactions=True, movable=True, marks=True, one_trip_up_to=32)
 
     def __init__(self, url: str, *, now: Callable[[], float] | None = None) -> None:
         self._address = urls.read(url)
@@ -80,7 +82,8 @@ class PostgresStorage(Verbs):
             self._notifier.publish(noted.topics)
 
     async def open(self) -> None:
-        """Connect and migrate. Raises StorageUnavailable, NotADatabase, SchemaTooNew; StorageError if a right lacks."""
+        """Connect and migrate. Raises StorageUnavailable, NotADatabase, SchemaTooNew; StorageError if a privilege is
+        missing."""
         if self._open:
             return
         await migrate(self._address)
@@ -92,7 +95,7 @@ class PostgresStorage(Verbs):
         self._open = True
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Release all connections."""
         self._open = False
         notifier, self._notifier = self._notifier, None
         if notifier is not None:
@@ -102,8 +105,8 @@ class PostgresStorage(Verbs):
         self._pool.close()
 
     def within(self, session: Any) -> Inside:
-        """The verbs inside an open transaction of the user's; see `storage.sessions` for what it may be. The storage
-        need not be open."""
+        """The verbs inside an open transaction of the user; `storage.user_session` lists the kinds of session. The
+        storage need not be open."""
         return Inside(session, self._home)
 
     async def begin(self, sync: bool) -> RunTransaction:
@@ -127,7 +130,7 @@ class PostgresStorage(Verbs):
         return await schema_of(self._address) or None
 
     async def health(self) -> Health:
-        """What can be seen of the server; see `treadle doctor`."""
+        """The state of the server, for `treadle doctor`."""
         return await health(self._pool, self._address.schema)
 
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:

@@ -1,7 +1,7 @@
-"""Topics that a function of ours noted, returned with its rows, and the payloads that carry them to other processes.
+"""Reads the topics that a function noted and returned with its rows, and writes the payloads that carry them.
 
-Nothing is notified inside the transaction that wrote the rows: a commit that notifies holds a lock of the whole server
-until it is on disk, so such commits are flushed one after the other.
+Topics are not notified inside the transaction that wrote the rows. A commit that notifies holds a lock of the whole
+server until it is on disk, so such commits are flushed one after the other.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from treadle.storage.postgres.rows import heard, said
 from treadle.storage.postgres.statements import channel_of
 
 KINDS: Final = ("say", "ends")  # queues and workers; jobs
-MOST: Final = 7_900  # bytes of a payload; the server takes fewer than 8,000
+MOST: Final = 7_900  # bytes of a payload; the server accepts less than 8,000
 ALL: Final = {"say": ["queue:*", "worker:*"], "ends": ["job:*"]}
 
-# It writes no WAL before its commit, so that waits for no flush: it holds the lock for microseconds. The setting makes
-# that certain.
+# It writes no WAL before its commit, so the commit waits for no flush and holds that lock for microseconds. The setting
+# makes sure of it.
 NOTIFY: Final = (
     "SELECT set_config('synchronous_commit', 'off', true) "
     "UNION ALL SELECT pg_notify(key, value)::text FROM json_each_text($1::json)"
@@ -33,14 +33,15 @@ _encode = msgspec.json.encode
 
 
 class Noted(NamedTuple):
-    """What a call has to publish once its transaction has committed. transaction: a user's; None: it has committed."""
+    """Topics to publish after the commit. `transaction`: the user's transaction; None: a call of ours, which has
+    committed."""
 
     transaction: str | None
     topics: list[str]
 
 
 class Caller(Runner, Protocol):
-    """Statements of this folder; those that may note topics are called."""
+    """A runner whose `call` runs statements that may note topics."""
 
     async def call(self, text: str, values: Sequence[Value], often: bool = True) -> list[Row]:
         """The rows of a statement made by `noting`; its topics are published after the commit."""
@@ -48,13 +49,13 @@ class Caller(Runner, Protocol):
 
 
 def noting(statement: str, columns: int) -> str:
-    """The statement with one more row, the last. Its last column, a text, holds the topics, or NULL."""
+    """The statement with one more row at the end, whose last column, a text, holds the topics, or NULL."""
     topics = "{schema}.noted_topics({schema}.channel('say'), {schema}.channel('ends'))"
     return f"{statement} UNION ALL SELECT {'NULL, ' * (columns - 1)}{topics}"
 
 
 def take_noted(rows: list[Row]) -> Noted | None:
-    """Remove the row of topics."""
+    """Remove the row of topics, and return the topics."""
     [*_, found] = rows.pop()
     if found is None:
         return None
@@ -67,7 +68,7 @@ def kind_of(topic: str) -> str:
 
 
 def payloads(schema: str, topics: Iterable[str]) -> str:
-    """For NOTIFY: channel and payload."""
+    """The parameter of NOTIFY: channels and their payloads."""
     each: dict[str, list[str]] = defaultdict(list)
     for topic in topics:
         each[kind_of(topic)].append(said(topic))

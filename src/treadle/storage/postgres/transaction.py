@@ -1,7 +1,6 @@
-"""The verbs inside a transaction: the user's own, by any driver or framework, or one begun for a run.
+"""The verbs inside a transaction: the user's own, over any driver or framework, or one begun for a run.
 
-Without it an order and the job that ships it could be stored one without the other. Nothing here commits what is the
-user's, and nothing is notified there; the hints are sent when the server says that it has committed.
+No code here commits or notifies inside a user's transaction; its hints are sent when the server reports it committed.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from treadle.storage.postgres.verbs import Verbs
 from treadle.storage.user_session import Session, is_async, session_of
 
 T = TypeVar("T")
-UNDO: Final = 5.0  # s to undo a transaction in good order; then its connection is simply closed
+UNDO: Final = 5.0  # s to roll back a transaction; then its connection is closed
 
-# The first lock of a table makes a session notice what others have created since its transaction began.
+# The first lock on a table lets a session see functions that were created after its transaction began.
 FRESH: Final = "SELECT count(*) FROM {schema}.function_set"
 
 
 class Home(NamedTuple):
-    """What a storage tells its transactions of itself."""
+    """The parts of a storage that its transactions use."""
 
     address: Address
     statements: Statements
     now: Callable[[], float] | None
     identity: Identity
-    follow: Callable[[Noted], None]  # publishes what a user's transaction noted, once that has committed
-    publish: Callable[[Noted], None]  # ... what one noted that has committed
+    follow: Callable[[Noted], None]  # publishes the topics of a user's transaction once that has committed
+    publish: Callable[[Noted], None]  # publishes the topics of one that has committed
 
 
 class _Joined(Caller):
-    """Our statements over the user's session."""
+    """Runs our statements on the user's session."""
 
     def __init__(self, session: Session, home: Home, noted: Callable[[Noted], None]) -> None:
         self._session, self._home, self._noted = session, home, noted
@@ -69,7 +68,8 @@ class _Joined(Caller):
 
 
 class Inside:
-    """The verbs inside a session of the user's. Each is a savepoint, so an error of ours is not the transaction's."""
+    """The verbs inside a session of the user. Each is a savepoint, so an error of ours does not abort the
+    transaction."""
 
     def __init__(self, given: Any, home: Home, noted: Callable[[Noted], None] | None = None) -> None:
         self._given, self._home, self._noted = given, home, noted or home.follow
@@ -117,8 +117,8 @@ class Inside:
         return answer
 
     async def _in_utf8(self, session: Session, encoding: str, act: Callable[[], Awaitable[T]]) -> T:
-        """A connection of the user's may use another encoding, in which our texts would be garbled or refused. Should
-        this fail, the savepoint restores theirs."""
+        """Sets UTF-8 for one verb: in another encoding our texts would be garbled or refused. If that fails, the
+        savepoint restores the user's encoding."""
         if encoding == "UTF8":
             return await act()
         await session.run("SET LOCAL client_encoding = 'UTF8'")
@@ -127,22 +127,22 @@ class Inside:
         return answer
 
     async def _check(self, joined: _Joined, writes: bool) -> str:
-        """The encoding of the connection. Raises BadSession where jobs cannot be stored."""
+        """The encoding of the connection. Raises BadSession if jobs cannot be stored there."""
         identity, waits, given = self._home.identity, is_async(self._given), f"a {type(self._given).__name__}"
         wanted = await identity.get(waits)
         [row] = await joined.run(IDENTITY, [marked(self._home.address)])
-        # a client of SQL_ASCII knows no texts: its driver answers bytes
+        # with client_encoding SQL_ASCII the driver returns bytes
         found, isolation, encoding, _ = (each.decode() if isinstance(each, bytes) else each for each in row)
         if found is not None and found != wanted:
             wanted = await identity.again(waits)
         if found is None or found != wanted:
             where = f"schema {self._home.address.schema!r} of {self._home.address.shown}"
-            raise BadSession(given, f"it is a transaction of another database; the jobs live in {where}")
+            raise BadSession(given, f"it is a transaction of another database; the jobs are in {where}")
         if writes and isolation not in ("read committed", "read uncommitted"):
-            # its statements would go on seeing what was there when it began: who has ended since would be waited for
+            # its statements would keep an old snapshot, and make a job wait for jobs that have ended since
             raise BadSession(
                 given,
-                f"its isolation is {isolation}, and jobs need read committed; store them in a transaction of that",
+                f"its isolation is {isolation}, and jobs need read committed; set that for the transaction",
             )
         return str(encoding)
 
@@ -155,7 +155,7 @@ class RunTransaction:
     def __init__(self, raw: Any, home: Home) -> None:
         self.raw, self._home = raw, home
         self.bound = Inside(raw, home, self._note)
-        self._noted: Noted | None = None  # the last call's, and with it those of all calls before
+        self._noted: Noted | None = None  # of the last call, which includes those of earlier calls
         self._over = False
 
     def _note(self, noted: Noted) -> None:
@@ -184,10 +184,11 @@ class RunTransaction:
 
     async def close(self) -> None:
         await self.roll_back()
-        self.raw.pgconn.finish()  # a connection of its own: whatever was set in the session goes with it
+        self.raw.pgconn.finish()  # the connection is used only once, so session settings end with it
 
     async def _end(self) -> None:
-        """Undo it, and let nobody go on. What runs there still is told to stop first: it has the connection's lock."""
+        """Roll back, and make the connection unusable. A statement in progress holds the connection's lock, so it is
+        cancelled first."""
         with contextlib.suppress(psycopg.Error, OSError, TimeoutError):
             async with asyncio.timeout(UNDO):
                 if self.raw.lock.locked():
@@ -206,8 +207,8 @@ class RunTransaction:
 
 
 async def renew(address: Address, waits: bool) -> None:
-    """Make our functions anew, over a connection of our own: newer versions keep only the sets of the last few.
-    `waits`: there is an event loop to wait on."""
+    """Create our functions again, over a connection of our own: newer versions keep only the latest few sets. `waits`:
+    there is an event loop to wait on."""
     if waits:
         await migrate(address)
         return

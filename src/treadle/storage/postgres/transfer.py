@@ -1,7 +1,4 @@
-"""All that the schema holds, job by job, and such jobs stored again; and the mark of a move, which every verb obeys.
-
-Without it a project could not leave the embedded default for a database, nor this database for another.
-"""
+"""Exports the rows of the schema job by job, imports them, and stores the mark of a move, which every verb obeys."""
 
 from __future__ import annotations
 
@@ -42,8 +39,8 @@ MARK: Final = "SELECT value FROM {schema}.meta WHERE name = 'move'"
 SET_MARK: Final = noting("SELECT {schema}.set_mark(%s::float8, %s)", 1)
 TAKE_IN: Final = "SELECT {schema}.take_in(%s::json, %s::json, %s::json, %s)"
 
-# By id: an order that stays while jobs end. A key is held by whom `holder` names, while its own row says so too; by one
-# who has ended, if its window went on when it did.
+# By id: this order does not change when jobs end. A job holds its key if `holder` names it and its own row still has
+# the key; an ended job, only if its key window was open when it ended.
 PAGE: Final = f"""
 SELECT {TOLD_ENDED},
     j.key IS NOT NULL AND (j.state < 3 OR coalesce(j.created_at + (j.words ->> 'window')::float8 > j.ended_at, false))
@@ -74,7 +71,8 @@ def _written(mark: MoveState) -> str:
 
 
 def _check(answer: Sequence[Sequence[Any]]) -> None:
-    """The functions return NULL; the stored mark if it refuses the new one; or whose transaction is in the way."""
+    """The functions return NULL, or the stored mark if it refuses the new one, or the transaction that is in the
+    way."""
     [[found]] = answer
     if found is not None and (waits := from_json(found)).keys() == {"waits"}:
         raise InTheWay(waits["waits"])
@@ -82,7 +80,7 @@ def _check(answer: Sequence[Sequence[Any]]) -> None:
         raise overtaken(decode_mark(heard(found)), "this PostgreSQL schema")
 
 
-# --- leaving
+# --- export
 
 
 async def unload(run: Runner, cursor: str | None, limit: int) -> Chunk:
@@ -112,7 +110,7 @@ async def _rates(run: Runner) -> tuple[Rate, ...]:
     return tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
 
 
-# --- arriving
+# --- import
 
 
 async def load(run: Runner, given: Chunk, mark: MoveState) -> None:
@@ -130,13 +128,13 @@ def _facts(given: Sequence[LimitFacts]) -> list[dict[str, Any]]:
 
 
 def _words(carried: Carried) -> dict[str, Any]:
-    """The columns of its row, and what stands in other tables."""
+    """The columns of the job's row, and its rows in other tables."""
     row = carried.record
     words = _columns(row)
     if row.job.key_until == "started" and row.started_at is not None and not carried.holds_key:
-        words["key"] = None  # given away at its claim
+        words["key"] = None  # given up when it was claimed
     words |= {
-        "steps": row.memo,
+        "steps": row.checkpoints,
         "labels": row.job.labels,
         "holds": carried.holds_key,
         "first": carried.behind,
@@ -152,15 +150,15 @@ def _columns(row: Record) -> dict[str, Any]:
         "version": row.version,
         "state": NUMBER[row.state],
         "rank": asked["rank"],
-        "ran": row.ran,
-        "memo": bool(row.memo),
+        "function_done": row.function_done,
+        "checkpoints": bool(row.checkpoints),
         "attempt": row.attempt,
         "lost": row.lost,
-        "round": row.round,
+        "reopenings": row.reopenings,
         "pending": row.pending,
-        "slack": row.slack,
-        "place": row.place,
-        "joined_at": row.joined_at,
+        "failures_allowed": row.failures_allowed,
+        "queue_position": row.queue_position,
+        "return_position": row.return_position,
         "due_at": row.due_at,
         "deadline_at": row.deadline_at,
         "created_at": row.created_at,
@@ -178,7 +176,7 @@ def _columns(row: Record) -> dict[str, Any]:
         "lane": job.lane,
         "root": job.root,
         "parent": job.parent,
-        "parked": row.parked,
+        "blocked_on": row.blocked_on,
         "limits": asked.get("limits"),
         "costs": asked.get("costs"),
         "after": row.after or None,

@@ -1,7 +1,7 @@
-"""Publishes the topics of users' transactions, once these have committed.
+"""Publishes the topics of users' transactions after their commits.
 
-The user commits, in any thread and with any driver, so a thread of ours asks the server which of them have. It has a
-connection of its own only while a transaction is pending and for a short time after.
+The user commits in any thread and with any driver, so a thread of ours polls the server for the status of these
+transactions. It has a connection only while one is pending, and for a short time after.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from psycopg import RawCursor
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.topics import NOTIFY, Noted, payloads
 
-FIRST: Final = 0.003  # s between two questions: at least
-SHARE, SLOWEST = 0.2, 0.5  # of a transaction's age, and s at most: so much later than the commit a hint comes
-LONGEST: Final = 30.0  # s a transaction is followed; later the polls of workers find its jobs as soon
-IDLE: Final = 1.0  # s without a transaction to follow, until the connection is closed: DROP DATABASE waits for five
-LAST: Final = 0.5  # s that `close` waits for the last question
+FIRST: Final = 0.003  # s between two polls: at least
+SHARE, SLOWEST = 0.2, 0.5  # the longest delay of a hint: a share of its transaction's age, and s at most
+LONGEST: Final = 30.0  # s a transaction is followed; after that the workers' polls find its jobs just as soon
+IDLE: Final = 1.0  # s without a pending transaction before the connection is closed: DROP DATABASE waits for five
+LAST: Final = 0.5  # s that `close` waits for the last poll
 STATUS: Final = "SELECT value, pg_xact_status(value::xid8) FROM json_array_elements_text($1::json)"
 
 
@@ -35,7 +35,7 @@ class _Pending:
 
 
 class UserCommits:
-    """Hints: when anything goes wrong, the topics are dropped."""
+    """Follows users' transactions. Topics are hints, so any error drops them."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -50,10 +50,10 @@ class UserCommits:
         self._closing = False
 
     def follow(self, noted: Noted) -> None:
-        """Publish these when the transaction has committed. Never waits; any thread may call it."""
+        """Publish these topics when the transaction has committed. Never waits; any thread may call it."""
         if self._address.notifier is None or noted.transaction is None:
             return
-        if self._process != os.getpid():  # a fork has our transactions, and not our thread
+        if self._process != os.getpid():  # a forked process has these transactions, but not the thread
             self._reset()
         with self._change:
             self._closing = False
@@ -65,7 +65,7 @@ class UserCommits:
             self._change.notify()
 
     async def close(self) -> None:
-        """Ask once more, and end. Waits for a short time at most."""
+        """Poll once more, and end. Waits for a short time at most."""
         with self._change:
             self._closing = True
             thread = self._thread
@@ -80,7 +80,7 @@ class UserCommits:
                 try:
                     connection = connection or self._connect()
                     self._publish(RawCursor(connection))
-                except Exception:  # the server is away, or another one answers: polls find the jobs
+                except Exception:  # the server is unavailable or another one: workers find the jobs by polling
                     with self._change:
                         self._pending.clear()
                     if connection is not None:
@@ -94,7 +94,7 @@ class UserCommits:
         return psycopg.connect(self._address.conninfo, autocommit=True, prepare_threshold=None)
 
     def _wait(self) -> bool:
-        """Until it is time to ask; False: the thread ends."""
+        """Wait until the next poll; False: the thread ends."""
         with self._change:
             if not self._pending and not self._closing:
                 self._change.wait(IDLE)
@@ -111,7 +111,8 @@ class UserCommits:
             return bool(self._pending)
 
     def _publish(self, cursor: RawCursor[Any]) -> None:
-        """Ask about all that are pending, in one statement; send the topics of those that have committed."""
+        """Poll the status of all pending transactions in one statement; publish the topics of those that have
+        committed."""
         with self._change:
             pending, last = dict(self._pending), self._closing
         asked = "[" + ",".join(f'"{transaction}"' for transaction in pending) + "]"

@@ -1,12 +1,13 @@
-"""Sweeping dead rows out of the tables that change most, by what they cost the claims instead of by the minute.
+"""Vacuums the tables that change most, as soon as dead rows cost the claims as much time as a vacuum.
 
-Without it a claim would walk past all that has left the line since autovacuum last came by: at full speed that is a
-million entries at its head, and claims become four times as slow. Nobody waits for it, and nothing depends on it.
+A claim reads past all index entries of jobs that have left the queue since the last vacuum. With autovacuum alone these
+are a million at full speed, and claims become four times as slow. No call waits for a vacuum or depends on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -16,22 +17,23 @@ from treadle.errors import TreadleError
 from treadle.storage.postgres.pool import Pool
 from treadle.storage.postgres.scan_floor import Floor, ScanFloor
 
-LEAST, MOST = 2_000, 100_000  # rows that have left the line since the last sweep: not before, and not later
-FIRST: Final = 20_000  # not later the first time, to learn whether rows are held back
+LEAST, MOST = 2_000, 100_000  # jobs that have left the queue since the last vacuum: not before, and not later
+FIRST: Final = 20_000  # not later than this the first time, to learn whether rows are held back
 WALK: Final = 6e-9  # s a claim spends on each of them: 100,000 add 0.6 ms, measured
-PRICE: Final = (0.05, 0.2)  # s a sweep takes: believed at least, and at first
-# Who is not the owner is told so by the server in a warning, and nothing happens; nor where another sweep is under way.
+PRICE: Final = (0.05, 0.2)  # s a vacuum takes: the least that is assumed, and the first assumption
+# If we do not own a table, the server only warns. It skips a table that another vacuum is processing.
 SWEEP: Final = (
-    "VACUUM (SKIP_LOCKED, TRUNCATE false, INDEX_CLEANUP on) {schema}.job, {schema}.ticket, {schema}.edge, "
+    "VACUUM (SKIP_LOCKED, TRUNCATE false, INDEX_CLEANUP on) {schema}.job, {schema}.recent_claim, {schema}.edge, "
     "{schema}.slot, {schema}.start, {schema}.gate"
 )
-# Those somebody may still see: an old snapshot is open.
+# Dead rows that a vacuum left, because an old snapshot may still see them.
 LEFT: Final = "SELECT pg_stat_get_dead_tuples('{schema}.job'::regclass)"
 
 
 class VacuumPacer:
-    """Sweeps when the claims of this process have walked for as long as a sweep takes: so neither costs more than twice
-    what is best, whether a claim takes one job or hundreds. Beside the calls of the loop it is on."""
+    """Vacuums when the claims of this process have spent as much time on dead entries as a vacuum takes. Neither then
+    costs more than twice the optimum, whether a claim takes one job or hundreds. It runs concurrently with other
+    calls."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -41,11 +43,11 @@ class VacuumPacer:
         self._sweep: asyncio.Task[None] | None = None
 
     def floors(self, ask: Claim) -> dict[str, Floor] | None:
-        """Where a claim may begin to look."""
+        """Where a claim may begin to scan."""
         return self._head.floors(ask)
 
     def claimed(self, ask: Claim, floors: dict[str, Floor] | None, records: Sequence[Record], aside: int) -> None:
-        """A claim was made: these left the line by it, and so many who stepped aside."""
+        """A claim took these jobs out of the queue, and blocked `aside` others."""
         self._head.claimed(ask, floors, records)
         if floors is None:
             self._walked += self._dead * WALK
@@ -58,19 +60,19 @@ class VacuumPacer:
     async def _run(self) -> None:
         began = time.perf_counter()
         try:
-            await self._pool.run_alone(SWEEP)  # heartbeats need the pool meanwhile
-            took = time.perf_counter() - began
-            [(held,)] = await self._pool.run(LEFT, [], often=False)
+            await self._pool.run_alone(SWEEP)  # meanwhile heartbeats need the pool
         except TreadleError:
-            # What is wrong with the server is said by the next verb. Tables too large to be swept within the time of a
-            # call are autovacuum's: it is tried ever less often.
+            # The next verb reports what is wrong with the server. Tables too large to be vacuumed within the timeout of
+            # a call are left to autovacuum: each failure doubles the interval.
             self._price, self._most = 2 * self._price, 2 * self._most
-        else:
-            self._price, self._most = max(took, PRICE[0]), MOST
+            return
+        self._price, self._most = max(time.perf_counter() - began, PRICE[0]), MOST
+        with contextlib.suppress(TreadleError):
+            [(held,)] = await self._pool.run(LEFT, [], often=False)
             self._head.swept(held)
 
     async def close(self) -> None:
-        """Let go of a sweep that is under way."""
+        """Cancel a vacuum in progress."""
         sweep, self._sweep = self._sweep, None
         if sweep is not None and not sweep.done():
             sweep.cancel()

@@ -1,7 +1,4 @@
-"""The verbs of the contract over anything that runs our statements: our own connections, or a user's transaction.
-
-Without it what one enqueues within a transaction of one's own could behave differently from what one enqueues without.
-"""
+"""The verbs of the contract, over anything that runs our statements: our own connections, or a user's transaction."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from collections.abc import Callable, Sequence
 from treadle.core.model import (
     Claim,
     Claimed,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     LimitChange,
     LimitUse,
     NewJob,
@@ -43,7 +40,7 @@ from treadle.storage.value_checks import (
 
 
 class Verbs:
-    """What the contract says of each. `now` reads a test's clock; None: the server's own."""
+    """The verbs of the contract. `now` reads a test's clock; None: the server's own."""
 
     def __init__(self, runner: Caller, now: Callable[[], float] | None, watch: Watch | None = None) -> None:
         self._runner, self._clock, self._watch = runner, now, watch or Nobody()
@@ -65,14 +62,14 @@ class Verbs:
                 raise
             return Claimed()
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        check_beat(worker, holds, lease)
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        check_beat(worker, renewals, lease)
         try:
-            return await heartbeat(self._runner, worker, holds, lease, self._moment())
+            return await heartbeat(self._runner, worker, renewals, lease, self._moment())
         except StorageError as error:
             if _role(error) != "gone":
                 raise
-            return Held(lost=frozenset(hold.id for hold in holds))
+            return HeartbeatResult(lost=frozenset(renewal.id for renewal in renewals))
 
     @guarded_settle
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
@@ -123,6 +120,6 @@ class Verbs:
 
 
 def _role(error: StorageError) -> str | None:
-    """Under which mark of a move a verb was not done."""
+    """The role of the mark that forbade a verb; None: another error."""
     mark = mark_of(error)
     return None if mark is None else mark.role

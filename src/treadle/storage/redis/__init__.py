@@ -1,4 +1,4 @@
-"""Jobs on a Redis or Valkey server: the fastest storage, for many processes and machines."""
+"""The storage on a Redis or Valkey server: the fastest one, for many processes and machines."""
 
 from treadle.storage.redis.shards import ShardedRedis
 from treadle.storage.redis.storage import RedisStorage

@@ -1,6 +1,6 @@
-"""One connection once it is made: bytes out, and as many answers in.
+"""Sends packed commands over one connection and collects the answers.
 
-Without it each trip would go through the driver's streams and asyncio's: two tasks' turns more, and 30 us where 12 do.
+It bypasses the streams of the driver and of asyncio: a trip takes 12 us instead of 30 us, and two task switches fewer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _NOT_YET: Final = object()
 
 
 class Connection(asyncio.Protocol):
-    """Takes over a connection that the driver has made. One caller at a time; who gives up in between closes it.
+    """Takes over a connection that the driver has made. It serves one caller at a time. A caller that stops waiting for
+    its answers must close it.
 
-    timeout  s until a question that has no answer is given up
+    timeout  seconds until a request without an answer fails
     """
 
     def __init__(self, connection: Any, timeout: float) -> None:
-        self._connection = connection  # kept: its writer closes the transport when it goes
+        self._connection = connection  # keep a reference: its writer closes the transport when it is collected
         self._transport: asyncio.Transport = connection._writer.transport
         self._loop, self._timeout = asyncio.get_running_loop(), timeout
         self._answers: list[Any] = []
@@ -35,7 +36,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_protocol(self)
 
     async def ask(self, packed: bytes, answers: int) -> list[Any]:
-        """The answers, an error the server said among them as a value. Raises Broken, InvalidResponse, TimeoutError."""
+        """Send the commands and return this many answers; errors from the server are values among them. Raises Broken,
+        InvalidResponse, TimeoutError."""
         if self._transport.is_closing():
             raise Broken("the connection was closed")
         self._answers, self._wanted, self._since = [], answers, self._loop.time()
@@ -49,19 +51,19 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     def close(self) -> None:
-        """At once; an answer may still be on its way."""
+        """Close at once, even if an answer is outstanding."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._connection._close()
 
     async def closed(self) -> None:
-        """Close, and wait until it is."""
+        """Close, and wait until the connection is closed."""
         self.close()
         await self._gone
 
     def _look(self) -> None:
-        """One timer for all questions, not one for each: 3 us a trip."""
+        """Check the timeout of the current request. One timer serves all requests, which saves 3 us per trip."""
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return
@@ -76,7 +78,7 @@ class Connection(asyncio.Protocol):
             self._waiter.set_exception(error)
         self.close()
 
-    # --- what the transport says
+    # --- callbacks of the transport
 
     def data_received(self, data: bytes) -> None:
         answers, reader = self._answers, self._reader

@@ -1,8 +1,8 @@
-"""What takes more than one shard: a workflow that goes to the first one, and a call whose jobs belong to several.
+"""Implements operations over several shards: moving a workflow to the first one, and calls with jobs in several.
 
-Without it a crash between two steps would leave a workflow nowhere, or half of a call stored. Each way is a row of
-steps that anybody may take again: what is half done is found where it began (`leaving`, `calls`), and each receiver
-remembers what it has taken (`done`) until nobody can bring it any more.
+Each operation is a sequence of steps that any process may repeat, so a crash between two steps loses nothing.
+Unfinished operations are found where they began (`leaving`, `calls`). Each receiver remembers what it has stored
+(`done`) until no process can send it again.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from treadle.storage.redis.storage import RedisStorage
 from treadle.storage.redis.transfer import away
 from treadle.storage.transfer import refusal
 
-FRESH: Final = 5.0  # s a call over several shards is its caller's affair
-VALID: Final = 300.0  # s after it was read within which a part may be stored
-REMEMBER: Final = 2 * VALID  # s a receiver knows what he took, after nobody can read it any more
+FRESH: Final = 5.0  # seconds before another process may finish a call over several shards
+VALID: Final = 300.0  # seconds after reading for which the data may be stored in another shard
+REMEMBER: Final = 2 * VALID  # seconds for which a receiver remembers an operation that is finished
 KEPT: Final = (
-    300.0  # s a workflow is kept where it left, for a first shard that fails over and loses it; below REMEMBER
+    300.0  # seconds for which a moved workflow is kept in its old shard, in case home loses it; below REMEMBER
 )
-IDLE: Final = 86_400.0  # s after which a pointer to the first shard may be dropped, if there is nothing there
-SURE: Final = 120.0  # s between the intention to drop it, which any use of it ends, and doing so
-SWEPT: Final = 500  # pointers looked at in one go
+IDLE: Final = 86_400.0  # seconds after which a pointer may be dropped, if it leads to no job
+SURE: Final = 120.0  # seconds between marking a pointer and dropping it; any use of the pointer removes the mark
+SWEPT: Final = 500  # pointers checked in each shard by one sweep
 
 T = TypeVar("T")
 _jobs = msgspec.msgpack.Decoder(list[NewJob]).decode
@@ -37,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """All answers; the first error only when none is at work any more."""
+    """Await all calls, then return their results or raise the first error."""
     answers = await asyncio.gather(*calls, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):
@@ -46,17 +46,17 @@ async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
 
 
 class CrossShard:
-    """Between the shards of one namespace. The first of them is home."""
+    """Operations over the shards of one namespace. The first shard is called home here."""
 
     def __init__(self, layout: Layout, shards: Sequence[RedisStorage]) -> None:
         self._layout, self._shards, self._home = layout, shards, shards[0]
         self._swept: dict[int, bytes] = {}
 
-    # --- a workflow goes home
+    # --- moving a workflow to the first shard
 
     async def bring_home(self, shard: int, root: str) -> None:
-        """All of this workflow is in the first shard then, and whatever will be asked for of it goes there."""
-        now = await self._home.moment()  # before it is read: what is read then may be stored until `VALID` later
+        """Move this workflow to the first shard; later calls for any of its jobs go there too."""
+        now = await self._home.moment()  # taken before reading: the data may be stored until `VALID` seconds later
         answer = await self._shards[shard].call("leave", root, uuid.uuid4().hex)
         mark = away(answer)
         if mark is not None:
@@ -66,15 +66,15 @@ class CrossShard:
 
     async def _take(self, shard: int, root: bytes, number: bytes, jobs: Sequence[Any], now: float) -> None:
         if not await self._home.call("take", number, repr(now + VALID), *jobs):
-            raise StorageUnavailable("a workflow on its way to the first shard took too long; try again")
+            raise StorageUnavailable("moving a workflow to the first shard took too long; repeat the call")
         await self._shards[shard].call("sent", repr(KEPT), root, number)
         await self._home.call("over", repr(REMEMBER), number)
 
     async def bring_again(self) -> None:
-        """Workflows that the first shard took in the last minutes, and does not know: its node failed over, and the new
-        primary never had them. They were acknowledged long before, so they must not go with that node's last moment."""
+        """Store workflows again that were moved in the last `KEPT` seconds and that the first shard has lost, because
+        its node failed over. Their jobs were acknowledged long before, so a fail-over must not lose them."""
         for storage in self._shards[1:]:
-            await storage.call("sent", repr(KEPT), "", "")  # those older than that go
+            await storage.call("sent", repr(KEPT), "", "")  # deletes the older ones
             numbers = await storage.read("ZRANGE", "sent:at", 0, -1)
             known = await self._home.read("ZMSCORE", "done", *numbers) if numbers else ()
             for number, score in zip(numbers, known, strict=True):
@@ -84,7 +84,8 @@ class CrossShard:
                     await self._home.call("over", repr(REMEMBER), number)
 
     async def finish(self, fresh: float = FRESH) -> None:
-        """Do the rest of what somebody began and did not end: for calls, if that was `fresh` seconds ago."""
+        """Finish operations that another process began: all moves, and calls that began `fresh` seconds ago or
+        earlier."""
         now = await self._home.moment()
         for shard, storage in enumerate(self._shards[1:], 1):
             for root in await storage.read("HKEYS", "leaving"):
@@ -99,10 +100,11 @@ class CrossShard:
                     await self._carry_out(call.decode(), _jobs(found), now)
                 await self._forget(shard, call.decode())
 
-    # --- one call, several shards
+    # --- calls over several shards
 
     async def enqueue(self, jobs: Sequence[NewJob], parts: Mapping[int, Sequence[int]]) -> list[Record]:
-        """All of them or none: written down whole in one shard first, then carried out, by others if we do not live."""
+        """Store all jobs or none. The whole call is first written to one shard and then carried out; if this process
+        dies, another one carries it out."""
         call, where = uuid.uuid4().hex, next(iter(parts))
         now = await self._home.moment()
         await self._shards[where].open_call("intend", call, _encode(list(jobs)))
@@ -134,10 +136,10 @@ class CrossShard:
         await self._home.call("over", repr(REMEMBER), *(f"{call}/{number}" for number in range(len(self._shards))))
         await together(storage.call("over", repr(REMEMBER), call) for storage in self._shards[1:])
 
-    # --- what belongs into the first shard, and may not be known elsewhere
+    # --- jobs that belong to the first shard
 
     async def enqueue_home(self, jobs: Sequence[NewJob], call: str = "", until: float = 0.0) -> list[Record]:
-        """In the first shard, with all workflows there that these jobs have to do with."""
+        """Store jobs in the first shard, after moving there all workflows that they refer to."""
         here = {job.id for job in jobs}
         roots = [job.root for job in jobs if job.root is not None]
         ups = {up: job.wait_timeout is not None for job in jobs for up in job.after if up not in here}
@@ -147,7 +149,8 @@ class CrossShard:
         return found
 
     async def gather_home(self, own: Sequence[str], ups: Mapping[str, bool]) -> None:
-        """`own` will be stored at home, and nowhere else; `ups` will be waited for there, also unknown ones if True."""
+        """Prepare the first shard for jobs that refer to others. The ids in `own` will be stored there and in no other
+        shard; the ids in `ups` will be waited for there, even if unknown where the value is True."""
         wanted: dict[int, dict[str, str]] = {}
         for id in own:
             if self._layout.spreads(id):
@@ -160,12 +163,12 @@ class CrossShard:
                 anywhere = not self._layout.spreads(id) or self._layout.of(id) == shard
                 wanted.setdefault(shard, {}).setdefault(id, "0" if unknown and anywhere else "")
         to = {id: word for some in wanted.values() for id, word in some.items()}
-        wanted[0] = dict.fromkeys(wanted.get(0, ()), "")  # a pointer there leads to a workflow its id is a member of
+        wanted[0] = dict.fromkeys(wanted.get(0, ()), "")  # a pointer there leads to the workflow of the id
         await self._go_home(wanted, to)
 
     async def point(self, jobs: Sequence[NewJob]) -> bool:
-        """See to it that jobs which belong with their workflow are not stored by themselves where their own ids say.
-        False: one of them is there already."""
+        """Set pointers so that no call stores one of these jobs in the shard of its own id, if its workflow is in
+        another. False: one of them is there already."""
         wanted: dict[int, dict[str, str]] = {}
         for job in jobs:
             if job.root is not None and job.root != job.id and self._layout.spreads(job.id):
@@ -178,7 +181,8 @@ class CrossShard:
         return not any(word and word != f"@{wanted[shard][id]}" for shard, id, word in known)
 
     async def _plant(self, wanted: Mapping[int, Mapping[str, str]]) -> list[tuple[int, str, str]]:
-        """What each shard says of these ids: shard, id, the root if it is there, or a pointer elsewhere."""
+        """Look up ids in shards and set the given pointers for unknown ones. Returns shard, id, and the root of its
+        workflow if the id is there, "@<n>" if a pointer was found, or ""."""
         shards = [shard for shard in wanted if wanted[shard]]
         answers = await together(
             self._shards[shard].call("plant", *(word for pair in wanted[shard].items() for word in pair))
@@ -197,7 +201,7 @@ class CrossShard:
         further: dict[int, dict[str, str]] = {}
         for shard, id, word in await self._plant(wanted):
             if word.startswith("@"):
-                further.setdefault(int(word[1:]), {})[id] = to[id]  # who was about to store it there finds this
+                further.setdefault(int(word[1:]), {})[id] = to[id]  # refuses a concurrent store in that shard
             elif word and shard:
                 leaving.add((shard, word))
         further.pop(0, None)
@@ -207,18 +211,18 @@ class CrossShard:
             await self.bring_home(shard, root)
 
     async def where(self, ids: Sequence[str]) -> dict[str, int]:
-        """In which shard each of these is; those that nobody knows are left out."""
+        """The shard of each id; unknown ids are left out."""
         found: dict[str, int] = {}
         others = {shard: dict.fromkeys(ids, "") for shard in range(1, len(self._shards))}
-        for wanted in (others, {0: dict.fromkeys(ids, "")}):  # in the order in which a workflow may go
+        for wanted in (others, {0: dict.fromkeys(ids, "")}):  # home last, because workflows move there
             told = await self._plant(wanted)
             found.update({id: shard for shard, id, word in told if word and word[0] != "@"})
         return found
 
-    # --- pointers nobody needs
+    # --- obsolete pointers
 
     async def sweep(self) -> None:
-        """Look at some of the pointers of each shard, and drop those that lead to nothing any more."""
+        """Check up to about `SWEPT` pointers of each shard; mark, and later drop, those that lead to no job."""
         for shard, storage in enumerate(self._shards[1:], 1):
             cursor, words = await storage.read("HSCAN", "left", self._swept.get(shard, b"0"), "COUNT", SWEPT)
             self._swept[shard] = cursor

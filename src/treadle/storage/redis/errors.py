@@ -1,4 +1,4 @@
-"""The driver's errors as the library's. Without it a caller could not tell a full server from one that is away."""
+"""Translates the driver's errors into the library's: full, denied, unavailable, or another storage error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ RIGHTS: Final = (
 )
 ADVICE: Final = "check the user and password in the URL, and the user's rights (guide on Redis, section ACL)"
 DENIED = ("NOPERM", "NOAUTH", "WRONGPASS")
-IN_SCRIPT = ("ACL failure in script", "user executing the script")  # as Redis and Valkey say NOPERM there
+IN_SCRIPT = (
+    "ACL failure in script",
+    "user executing the script",
+)  # the texts of Redis and Valkey for NOPERM in a script
 REFUSED = (told.AuthenticationError, told.AuthorizationError, told.NoPermissionError)
 AWAY = (
     "READONLY",
@@ -30,15 +33,15 @@ AWAY = (
 
 
 def translated(error: BaseException, where: str) -> BaseException:
-    """The error a caller is told; others than the driver's and the system's stay as they are."""
+    """The error to raise instead of one of the driver or the system; other errors are returned unchanged."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, told.OutOfMemoryError):
         return StorageFull(f"{where}: {error}; nothing of the call was stored")
     if isinstance(error, told.ReadOnlyError):
-        return StorageUnavailable(f"{where}: it is a replica, or was made one ({error})")
+        return StorageUnavailable(f"{where}: the server is a replica, or became one ({error})")
     if isinstance(error, (told.AskError, told.TryAgainError)):
-        return StorageUnavailable(f"{where}: our keys are on their way to another node ({error})")
+        return StorageUnavailable(f"{where}: the cluster is moving the keys to another node ({error})")
     if isinstance(error, REFUSED) or (isinstance(error, told.ResponseError) and _denied(error)):
         return StorageDenied(f"{where}: {error}; {ADVICE}")
     if isinstance(error, (told.ConnectionError, told.TimeoutError, told.ClusterDownError, OSError, EOFError)):
@@ -58,6 +61,6 @@ def _denied(error: Exception) -> bool:
 
 
 def says(error: Exception, codes: tuple[str, ...]) -> bool:
-    """Whether the server said one of these; a script's own call wraps what it was told."""
+    """Whether the server returned one of these codes. A script wraps the error of a command inside it."""
     text = str(error)
     return text.startswith(codes) or any(f"-{code} " in text or f": {code} " in text for code in codes)

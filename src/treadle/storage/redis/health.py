@@ -1,7 +1,4 @@
-"""What the server says of itself: version, memory, persistence, replicas. Read only.
-
-Without it nobody could tell, before it happens, that this server may drop jobs.
-"""
+"""Reads the server's version, memory, persistence and replicas, to find settings that may lose jobs. Read only."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ SETTINGS: Final = (
 
 
 class Health(Struct, frozen=True):
-    """INFO as it came, and those settings that decide what survives; None where the server will not tell."""
+    """The server's INFO, and the settings that decide which data survives; None if the server forbids reading them."""
 
     info: dict[str, str]
     settings: dict[str, str] | None
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Of Redis, whose versions count; a Valkey says which one it stands for."""
+        """The Redis version; for Valkey, the Redis version with which it is compatible."""
         parts = self.info.get("redis_version", "0").split(".")
         return tuple(int(part) for part in parts if part.isdecimal())
 
@@ -44,7 +41,7 @@ class Health(Struct, frozen=True):
 
 class Asked(Protocol):
     async def command(self, *words: Any) -> Any:
-        """One plain command."""
+        """Run one plain command."""
         ...
 
 
@@ -61,7 +58,7 @@ async def health(pool: Asked) -> Health:
             found = await pool.command("CONFIG", "GET", name)
         except StorageUnavailable:
             raise
-        except StorageError:  # many who rent servers out forbid it
+        except StorageError:  # many hosting services forbid CONFIG
             return Health(info, None)
         if len(found) == 2:
             settings[name] = found[1].decode()

@@ -1,6 +1,6 @@
-"""Hearing what the scripts publish: one connection that listens, comes back by itself, and is quiet when nobody waits.
+"""Receives what the scripts publish, on one connection that reconnects by itself.
 
-Without it workers would find new work at the next poll only. Hints: nothing depends on their arrival.
+It unsubscribes from channels for which nobody waits. Messages are only hints: polling finds the same changes later.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from treadle.storage.redis.pool import Pool
 from treadle.storage.redis.topology import CONNECT
 from treadle.storage.topic_waiters import TopicWaiters
 
-AGAIN: Final = (0.1, 5.0)  # s between two attempts to come back: the first, and the longest
-IDLE: Final = 30.0  # s nobody has waited for a kind of topic until its channel is left
-NEW: Final = 5.0  # s for that after opening: who only sends jobs is not to be told of each of them
-PING: Final = 15.0  # s between two looks: of silence, until the connection is asked whether it lives
+AGAIN: Final = (0.1, 5.0)  # seconds before reconnecting: the first pause, and the longest
+IDLE: Final = 30.0  # seconds without a waiter after which a channel is left
+NEW: Final = 5.0  # IDLE right after opening, so that a process that only enqueues does not receive its own topics
+PING: Final = 15.0  # seconds of silence after which the connection is checked
 
 Take = Callable[[bytes], None]
 
@@ -29,26 +29,26 @@ _topics = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Notifier:
-    """Two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not hear of every ending. And one
-    for each worker of this process that is handed jobs."""
+    """Subscribes to two channels: `say` (queues, workers) and `ends` (jobs), so that workers need not receive every
+    ending. Each mailbox for direct hand-off has a channel of its own."""
 
     def __init__(self, pool: Pool, tag: str, waiters: TopicWaiters) -> None:
         self._pool, self._tag, self._waiters = pool, tag, waiters
         self._posts: dict[bytes, Take] = {}
         self._channels = {"job": f"{tag}:ends".encode(), "": f"{tag}:say".encode()}
         self._listening: set[bytes] = set()  # confirmed
-        self._wanted: dict[bytes, float] = {}  # channel -> when somebody last waited for it
+        self._wanted: dict[bytes, float] = {}  # channel -> the last moment at which it had a waiter
         self._waiting: dict[bytes, int] = {}
         self._connection: Any = None
         self._timer: asyncio.TimerHandle | None = None
-        self._silent = 0  # looks since something was heard
-        self._pause = AGAIN[0]  # s until the next attempt to come back
+        self._silent = 0  # checks since the last message
+        self._pause = AGAIN[0]  # seconds before the next attempt to reconnect
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
-        self.refusal: str | None = None  # what the server said to SUBSCRIBE, if it refused
+        self.refusal: str | None = None  # the server's error if it refused SUBSCRIBE
 
     def post(self, take: Take) -> Mailbox:
-        """A channel of its own, listened to from now on."""
+        """Subscribe to a new channel for one mailbox."""
         mailbox = Mailbox(f"{self._tag}:hand:{os.urandom(8).hex()}", self._left)
         self._posts[mailbox.address.encode()] = take
         if self._connection is not None:
@@ -63,14 +63,15 @@ class Notifier:
         return self._channels["job" if topic.startswith("job:") else ""]
 
     async def open(self) -> None:
-        """Listen to both, so that nothing spoken from now on is missed.
+        """Subscribe to both channels, so that nothing published from now on is missed.
 
-        Of endings not for longer than until the first that nobody here waits for: a worker that began under a backlog
-        was told of all it had settled (a trip of 8 jobs: 7 % of the server's time, and one more turn of the loop)."""
+        `ends` is left at the first message for which nothing here waits. Otherwise a worker with a backlog would
+        receive every ending that it settles: for a trip of 8 jobs 7 % of the server's time, and one more turn of the
+        loop."""
         idle = asyncio.get_running_loop().time() - IDLE
         self._wanted = {self._channels[""]: idle + NEW, self._channels["job"]: idle}
         self._task = asyncio.create_task(self._keep_listening())
-        with contextlib.suppress(TimeoutError):  # then polling has to do, and the task goes on trying
+        with contextlib.suppress(TimeoutError):  # polling works meanwhile, and the task keeps trying
             async with asyncio.timeout(CONNECT):
                 await self._ready.wait()
 
@@ -83,7 +84,7 @@ class Notifier:
 
     @contextlib.contextmanager
     def listening(self, topics: Sequence[str]) -> Iterator[None]:
-        """Somebody waits for these meanwhile."""
+        """Keep the channels of these topics subscribed while the caller waits for them."""
         now, channels = asyncio.get_running_loop().time(), {self._channel(topic) for topic in topics}
         for channel in channels:
             self._wanted[channel] = now
@@ -99,7 +100,7 @@ class Notifier:
                 self._wanted[channel] = now
 
     def _send(self, *words: Any) -> None:
-        with contextlib.suppress(Exception):  # the reader finds out and comes back
+        with contextlib.suppress(Exception):  # `_keep_listening` notices a lost connection and reconnects
             self._connection._writer.write(hiredis.pack_command(words))
 
     async def _keep_listening(self) -> None:
@@ -113,10 +114,10 @@ class Notifier:
                 self._silent = 0
                 self._timer = loop.call_later(PING, self._look)
                 await line.lost
-                raise ConnectionError("the server has closed the connection")
+                raise ConnectionError("the server closed the connection")
             except asyncio.CancelledError:
                 raise
-            except Exception:  # whatever it was, polling is the net, and we try again
+            except Exception:  # any error: reconnect; polling works meanwhile
                 await asyncio.sleep(self._pause)
                 self._pause = min(2 * self._pause, AGAIN[1])
             finally:
@@ -128,7 +129,7 @@ class Notifier:
                     self._connection = None
 
     def _look(self) -> None:
-        """After silence: does it live? After silence to that too: no, and the reader finds the connection closed."""
+        """Send a PING after silence. If nothing comes after it either, close the connection to reconnect."""
         if self._silent > 1:
             self._connection._close()
         elif self._silent:
@@ -137,7 +138,7 @@ class Notifier:
         self._timer = asyncio.get_running_loop().call_later(PING, self._look)
 
     def _take(self, words: Any) -> None:
-        if isinstance(words, hiredis.ReplyError):  # it does not listen: come back later
+        if isinstance(words, hiredis.ReplyError):  # SUBSCRIBE was refused: reconnect later
             self.refusal = str(words)
             self._ready.set()
             self._connection._close()
@@ -157,7 +158,7 @@ class Notifier:
         elif kind == b"subscribe" and channel not in self._posts:
             self.refusal = None
             self._listening.add(channel)
-            if self._ready.is_set():  # something may have been said meanwhile
+            if self._ready.is_set():  # a message may have been missed meanwhile
                 self._waiters.speak([topic for topic in self._waiters.topics if self._channel(topic) == channel])
             if self._listening >= set(self._wanted):
                 self._ready.set()
@@ -169,7 +170,7 @@ class Notifier:
 
 
 class Mailbox:
-    """A channel that one worker has for itself; see `treadle.storage.contract.Post`."""
+    """The channel of one worker's mailbox; see `treadle.storage.contract.Post`."""
 
     def __init__(self, address: str, left: Callable[[str], None]) -> None:
         self.address, self._left = address, left
@@ -179,8 +180,8 @@ class Mailbox:
 
 
 class _Line(asyncio.Protocol):
-    """Takes over a connection that the driver has made, and hands on what it says in the very turn in which it comes: a
-    stream, and the task that reads it, would be one more on a hint's way, and the driver's own reading 0.1 ms."""
+    """Takes over a connection that the driver has made, and passes messages on in the turn of the loop in which they
+    arrive. A stream with a reading task would delay them by another turn, the driver's own reading by 0.1 ms."""
 
     def __init__(self, connection: Any, take: Callable[[Any], None]) -> None:
         self._connection, self._take = connection, take
@@ -193,7 +194,7 @@ class _Line(asyncio.Protocol):
             self._reader.feed(data)
             while (words := self._reader.gets()) is not False:
                 self._take(words)
-        except Exception:  # not what a server says: we come back, and listen again
+        except Exception:  # not the protocol: reconnect and subscribe again
             self._connection._close()
 
     def connection_lost(self, error: Exception | None) -> None:

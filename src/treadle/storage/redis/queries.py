@@ -1,8 +1,8 @@
-"""Looking: rows by id, pages, counts. Reads along an index in steps and filters here; changes nothing.
+"""Reads rows by id, pages and counts; changes nothing.
 
-Without it nobody could see what is stored. A page without filters reads the rows it shows. A filter or a count
-reads every row of the index (made, ended, or a line), 500 at a time, so that nobody waits for long; `stats` has the
-server count them in the same way.
+It reads along an index in steps and filters in Python. A page without filters reads only the rows it shows. A filter or
+a count reads every row of the index (made, ended, or a queue), 500 at a time, so that other calls do not wait long. For
+`stats` the server counts the rows, 1,000 at a time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from treadle.storage.redis.rows import STATES, decode_presence, decode_rule, pai
 from treadle.storage.row_rules import rank
 
 STEP: Final = 500  # rows of one trip
-TALLY: Final = 1_000  # rows counted in one trip: 2-3 ms of the server
+TALLY: Final = 1_000  # rows counted in one trip: 2-3 ms of the server's time
 
 
 class Reader(Protocol):
-    """What looking needs of the storage."""
+    """The methods of a storage that queries need."""
 
     async def call(self, verb: str, *words: Any) -> Any:
         """Run a script."""
@@ -54,14 +54,14 @@ def _present(answer: list[bytes]) -> list[bytes]:
 async def find(
     dbs: Sequence[Reader], query: Query, rows_of: Callable[[list[str]], Awaitable[dict[str, Record]]]
 ) -> Page:
-    """A page of what is in all of these; `rows_of` finds rows by their ids."""
+    """A page over the rows of all these storages. `rows_of` reads rows by their ids."""
     cursor = None if query.cursor is None else queries.read_cursor(query.cursor, query.order)
     queue, mark = query.queue, None
     if query.ahead_of is not None:
         own = (await rows_of([query.ahead_of])).get(query.ahead_of)
-        if own is None or own.place is None:
+        if own is None or own.queue_position is None:
             return Page(total=0 if query.count else None)
-        mark = queries.sort_key(own, "line")
+        mark = queries.sort_key(own, "queue")
         if queue is None:
             queue = own.job.queue
     if query.ids:
@@ -73,7 +73,7 @@ async def find(
     total, wanted = 0, max(query.limit, 0) + 1
     async for row in _merged([_stream(db, query, queue, None if query.count else cursor) for db in dbs], query.order):
         if mark is not None and not _is_ahead(row, mark):
-            if query.order == "line":
+            if query.order == "queue":
                 break
             continue
         if not queries.matches(row, query):
@@ -89,7 +89,7 @@ async def find(
 
 
 async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> AsyncIterator[Record]:
-    """Streams that are in this order as one; a row that moved from one to the next is there once."""
+    """Merge streams that are in this order. A row that moved from one to another meanwhile appears once."""
     if len(streams) == 1:
         async for each in streams[0]:
             yield each
@@ -110,7 +110,7 @@ async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> Async
 
 
 def _is_ahead(row: Record, mark: tuple[Any, ...]) -> bool:
-    return row.place is not None and row.job.queue == mark[0] and queries.sort_key(row, "line") < mark
+    return row.queue_position is not None and row.job.queue == mark[0] and queries.sort_key(row, "queue") < mark
 
 
 def _is_behind(row: Record, order: str, cursor: tuple[Any, ...]) -> bool:
@@ -122,9 +122,9 @@ def _is_behind(row: Record, order: str, cursor: tuple[Any, ...]) -> bool:
 
 
 async def _stream(db: Reader, query: Query, queue: str | None, cursor: tuple[Any, ...] | None) -> AsyncIterator[Record]:
-    """The rows in the order asked for, from behind the cursor on."""
+    """The rows in the order of the query, after the cursor."""
     size = STEP if query.count or _filters(query) else min(STEP, max(query.limit, 0) + 1)
-    if query.order == "line":
+    if query.order == "queue":
         async for row in _lines(db, queue, cursor, size):
             yield row
         return
@@ -181,21 +181,21 @@ async def walk(
         spot = float(answer[-3]), answer[-4].decode()
 
 
-# --- in numbers
+# --- numbers
 
 
 async def counts(db: Reader, now: float) -> tuple[Count, ...]:
-    """By queue, task and state: counted by the server, step by step along all there are."""
+    """Counts by queue, task and state. The server counts all rows, in steps."""
     found: dict[tuple[str, str, State], tuple[int, int, int, float]] = {}
     at, id = b"", b""
     while True:
         at, id, *told = await db.call("tally", TALLY, at, id)
         for n in range(0, len(told), 7):
-            queue, task, state, jobs, line, parked, first = told[n : n + 7]
+            queue, task, state, jobs, line, blocked, first = told[n : n + 7]
             key = queue.decode(), task.decode(), STATES[state]
             before = found.get(key, (0, 0, 0, now))
-            place = float(first) if first else now
-            found[key] = before[0] + jobs, before[1] + line, before[2] + parked, min(before[3], place)
+            position = float(first) if first else now
+            found[key] = before[0] + jobs, before[1] + line, before[2] + blocked, min(before[3], position)
         if not at:
             break
     return tuple(
@@ -204,11 +204,11 @@ async def counts(db: Reader, now: float) -> tuple[Count, ...]:
             task=key[1],
             state=key[2],
             jobs=jobs,
-            in_line=line,
-            parked=parked,
+            queued=line,
+            blocked=blocked,
             oldest=max(0.0, now - first) if line else None,
         )
-        for key, (jobs, line, parked, first) in sorted(found.items())
+        for key, (jobs, line, blocked, first) in sorted(found.items())
     )
 
 
@@ -218,7 +218,7 @@ async def workers(db: Reader, now: float) -> tuple[Presence, ...]:
 
 
 async def limit_facts(db: Reader) -> dict[str, LimitFacts]:
-    """What is stored of each limit."""
+    """The stored facts of each limit."""
     words, found = await db.read("HGETALL", "facts"), list[Fact]()
     for at in range(0, len(words), 2):
         kind, _, name = words[at].decode().partition(":")
@@ -271,18 +271,18 @@ def _numbers(pairs: list[bytes]) -> dict[str, int]:
 
 
 def repeated_order(rows: list[Record], queues: tuple[tuple[str, int], ...]) -> list[Record]:
-    """The jobs of a claim that is answered once more, in the order they were handed out."""
+    """The jobs of a repeated claim, in the order in which the first call returned them."""
     order = {queue: -n for n, (queue, _) in enumerate(reversed(queues))}
 
     def spot(row: Record) -> tuple[float, ...]:
-        place = row.place if row.place is not None else row.joined_at
-        return order.get(row.job.queue, 1), -rank(row.job), place or 0.0
+        position = row.queue_position if row.queue_position is not None else row.return_position
+        return order.get(row.job.queue, 1), -rank(row.job), position or 0.0
 
     return sorted((row for row in rows if row.state is State.RUNNING), key=lambda row: (*spot(row), row.job.id))
 
 
 def summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
-    """The counts of several shards as those of one."""
+    """The sums of the counts of several shards."""
     found: dict[tuple[str, str, str], Count] = {}
     for each in (count for counts in told for count in counts):
         key = each.queue, each.task, each.state.value
@@ -292,8 +292,8 @@ def summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
             each = replace(
                 each,
                 jobs=old.jobs + each.jobs,
-                in_line=old.in_line + each.in_line,
-                parked=old.parked + each.parked,
+                queued=old.queued + each.queued,
+                blocked=old.blocked + each.blocked,
                 oldest=max(waits) if waits else None,
             )
         found[key] = each
@@ -301,7 +301,7 @@ def summed(told: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
 
 
 def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
-    """Likewise the use of their limits."""
+    """The sums of the limit use of several shards."""
     found: dict[str, LimitUse] = {}
     for each in (use for uses in told for use in uses):
         old = found.get(each.key)
@@ -310,7 +310,7 @@ def used(told: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
             each = replace(
                 each,
                 used=old.used + each.used,
-                parked=old.parked + each.parked,
+                blocked=old.blocked + each.blocked,
                 starts=old.starts + each.starts,
                 next_start=min(opens) if opens else None,
             )

@@ -1,7 +1,7 @@
-"""Which shard a job belongs to, and whether it may be there: pure, from what was asked for.
+"""Decides to which shard a job belongs, from the job alone. Pure, so all processes agree.
 
-Without it two processes could look for a job in two places. A shard beside the first one has whole workflows that
-concern nobody else; whatever has to be counted or told apart over all jobs is in the first (decisions/shards.md).
+The shards after the first have only whole workflows that involve no other workflow. Everything that must be counted or
+compared over all jobs is in the first (decisions/shards.md).
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from treadle.core.ids import is_derived
 from treadle.core.model import Claim, NewJob, Record
 from treadle.storage.row_rules import rank
 
-MOST: Final = 64  # shards; each claim asks all of them
+MOST: Final = 64  # shards; each claim makes a trip to all of them
 
 _RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-_OLD = re.compile(r"[0-9a-f]{32}")  # derived ids were this until November 2026; a user may choose such an id
+_OLD = re.compile(r"[0-9a-f]{32}")  # the form of derived ids until November 2026; users may choose such ids
 
 
 def is_random(id: str) -> bool:
-    """A UUID version 7, as ids are where nobody chose one."""
+    """Whether this is a UUID version 7, the form of ids that no user chose."""
     return _RANDOM.fullmatch(id) is not None
 
 
 def roams(id: str) -> bool:
-    """Whether a job of this id may be in any shard: with its workflow, whatever its own id says."""
+    """Whether a job with this id is in the shard of its workflow, which may be any shard."""
     return is_derived(id) or _OLD.fullmatch(id) is not None
 
 
 class Layout:
-    """Where ids belong. Ids that somebody chose belong into the first shard: only there can it be said whether they are
-    known. `spreads` says which do not."""
+    """Maps ids to shards. Ids that a user chose belong to the first shard, the only one that can tell whether they are
+    known. `spreads` returns whether an id may be in another shard."""
 
     def __init__(self, count: int, spreads: Callable[[str], bool] = is_random) -> None:
         self.count, self.spreads = count, spreads
 
     def of(self, id: str) -> int:
-        """The shard of a workflow with this root, and of everything in it, unless it has gone to the first one."""
+        """The shard of the workflow with this root, unless the workflow has moved to the first one."""
         return zlib.crc32(id.encode()) % self.count if self.spreads(id) else 0
 
     def parts(self, jobs: Sequence[NewJob]) -> dict[int, list[int]] | None:
-        """The jobs of one call, as numbers, by their shards. None: the call concerns others."""
+        """The indexes of the jobs of one call, by shard. None: the call may involve other jobs, so it belongs to the
+        first shard."""
         roots = {job.id: job.root or job.id for job in jobs}
         found: dict[int, list[int]] = {}
         for number, job in enumerate(jobs):
@@ -57,21 +58,21 @@ class Layout:
             if roots[job.id] != root or any(roots.get(up) != root for up in job.after):
                 return None
             found.setdefault(self.of(root), []).append(number)
-        # A part of a call cannot be refused by itself once the others are stored.
+        # A job with a reach may be refused, and one part of a call cannot be refused once others are stored.
         return None if len(found) > 1 and any(job.reach for job in jobs) else found
 
 
 class Spot(Struct, frozen=True, gc=False, order=True):
-    """A job in line, as far as its turn goes."""
+    """The part of a queued job that decides its order."""
 
-    behind: int  # the rank, negative: first is least
-    place: float
+    behind: int  # the rank, negative, so that the first job is the least
+    position: float
     id: str
 
 
 def dealt(asked: Sequence[tuple[str, int]], limit: int, lines: Sequence[Sequence[Sequence[Spot]]]) -> list[list[int]]:
-    """How many to claim of each queue in each shard, so that those are taken who would come first were it one line:
-    each queue's share, then the rest as asked. `lines`: by shard, by queue."""
+    """The number of jobs to claim in each shard of each queue, so that the same jobs are claimed as from one shard:
+    each queue's share, then the rest in the order of the queues. `lines`: queued jobs by shard and queue."""
     taken = [[0] * len(asked) for _ in lines]
     turns = [
         sorted((spot, shard) for shard, own in enumerate(lines) for spot in own[queue]) for queue in range(len(asked))
@@ -87,13 +88,13 @@ def dealt(asked: Sequence[tuple[str, int]], limit: int, lines: Sequence[Sequence
 
 
 def in_order(rows: Sequence[Record], ask: Claim) -> tuple[Record, ...]:
-    """Claimed in several shards, as one line would have handed them out."""
+    """Jobs claimed in several shards, in the order in which one shard would have returned them."""
     queues: list[tuple[str, int]] = list(ask.queues)
     if ask.ids:
         of = {row.job.id: row.job.queue for row in rows}
         queues = [(queue, len(rows)) for queue in dict.fromkeys(of[id] for id in ask.ids if id in of)]
     lines: dict[str, list[Record]] = {queue: [] for queue, _ in queues}
-    for row in sorted(rows, key=lambda row: (-rank(row.job), row.joined_at or 0.0, row.job.id)):
+    for row in sorted(rows, key=lambda row: (-rank(row.job), row.return_position or 0.0, row.job.id)):
         lines.setdefault(row.job.queue, []).append(row)
     found: list[Record] = []
     for queue, share in (*queues, *((queue, len(rows)) for queue in lines)):

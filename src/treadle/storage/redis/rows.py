@@ -1,7 +1,7 @@
-"""A job as bytes and back: what the scripts read at fixed places, and what they carry unread.
+"""Converts jobs to bytes and back: fields that the scripts read at fixed offsets, and data that they carry unread.
 
-Without it Python and Lua would lay a row out differently; `lua/row.lua` is the other half. Two values per job: `job`
-never changes, `row` is there from the first claim on (at once, if the job is not plain).
+A job has two values: `job` never changes, and `row` exists from the first claim on (from the start, if the job is not
+plain or has a lane). `lua/row.lua` uses the same layout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.storage.row_rules import rank
 PLAIN: Final = 1
 RAN: Final = 2
 TAIL: Final = 4
-ANY: Final = 2_147_483_647  # slack: any number
+ANY: Final = 2_147_483_647  # failures_allowed: any number
 NONE: Final = -1e300  # no moment
 
 STATES: Final = tuple(State)
@@ -41,55 +41,56 @@ decode_rule = msgspec.msgpack.Decoder(Limit).decode
 
 
 def until_bytes(until: float | None) -> bytes:
-    """The end of a pause, as the scripts keep it."""
+    """The end of a pause, as the scripts store it."""
     return b"" if until is None else repr(until).encode()
 
 
 def is_plain(job: NewJob) -> bool:
-    """Asks for nothing but its turn, a lane and limits: neither its coming nor its ending concerns anybody else."""
+    """Whether only priority, lane and limits decide when the job runs; storing or ending it affects no other job."""
     return not (
         job.key is not None
         or job.after
         or job.delay > 0
-        or job.ran
+        or job.function_done
         or job.aging
         or job.root is not None
         or job.parent is not None
         or job.deadline is not None
         or job.lease is not None
-        or job.slack != 0
+        or job.failures_allowed != 0
         or job.wait_timeout is not None
-        or job.need is not None
+        or job.required is not None
         or not job.task
         or job.reach
     )
 
 
 def is_bulk(job: NewJob) -> bool:
-    """Can be stored by the script for plain jobs, which refuses none of them. A chosen id may have to be refused."""
+    """Whether the bulk path can store it. That script refuses no job, and a chosen id may have to be refused."""
     return job.nonce is None and is_plain(job)
 
 
 class _Head(Struct, omit_defaults=True, gc=False):
-    """What the scripts must know of a job beside its turn; what is left out has its default. A dict takes 3 us more."""
+    """The fields of a job that the scripts need besides rank, task and queue. Fields with their default are left out.
+    A dict would take 3 us more."""
 
     limits: tuple[tuple[str, int], ...] = ()
     lane: str | None = None
     stride: float = 1.0
-    slack: int | bool = 0  # False: any number
+    failures_allowed: int | bool = 0  # False: any number
     priority: int | None = None
     aging: float = 0.0
     delay: float = 0.0
     key: str | None = None
     conflict: str | None = None
     key_window: float | None = None
-    started: bool = False  # the key is free once it has started
+    started: bool = False  # the key is free once the job has started
     after: tuple[str, ...] = ()
-    need: int | None = None
+    required: int | None = None
     wait_timeout: float | None = None
     deadline: float | None = None
     lease: float | None = None
-    ran: bool = False
+    function_done: bool = False
     root: str | None = None
     parent: str | None = None
     reach: tuple[str, ...] = ()
@@ -99,13 +100,16 @@ def _head(job: NewJob, plain: bool) -> bytes:
     if plain:
         asks = job.limits or job.lane is not None
         return encode(_Head(job.limits, job.lane, job.stride)) if asks else b""
-    slack, conflict = False if job.slack is None else job.slack, job.key_conflict if job.key is not None else None
+    failures_allowed, conflict = (
+        False if job.failures_allowed is None else job.failures_allowed,
+        job.key_conflict if job.key is not None else None,
+    )
     return encode(
         _Head(
             job.limits,
             job.lane,
             job.stride,
-            slack,
+            failures_allowed,
             job.priority,
             job.aging,
             job.delay,
@@ -114,11 +118,11 @@ def _head(job: NewJob, plain: bool) -> bytes:
             job.key_window,
             job.key_until == "started",
             job.after,
-            job.need,
+            job.required,
             job.wait_timeout,
             job.deadline,
             job.lease,
-            job.ran,
+            job.function_done,
             job.root,
             job.parent,
             job.reach,
@@ -127,7 +131,7 @@ def _head(job: NewJob, plain: bool) -> bytes:
 
 
 def job_bytes(job: NewJob, plain: bool) -> bytes:
-    """All but the moment it was made, which the script puts at the end."""
+    """The first value of a job without the moment of its creation, which the script appends."""
     task, queue = job.task.encode(), job.queue.encode()
     head = _head(job, plain)
     fixed = _JOB.pack(PLAIN if plain else 0, rank(job), job.keep, job.keep_failed, len(task), len(queue), len(head))
@@ -140,13 +144,15 @@ def _body(data: bytes) -> NewJob:
 
 
 def new_record(job: NewJob, now: float) -> Record:
-    """A plain job that has just been stored, without a lane."""
-    return Record(job=job, version=0, state=State.READY, place=now, joined_at=now, created_at=now, updated_at=now)
+    """The record of a plain job without a lane that was stored at `now`."""
+    return Record(
+        job=job, version=0, state=State.READY, queue_position=now, return_position=now, created_at=now, updated_at=now
+    )
 
 
 def stored(jobs: Sequence[NewJob], moment: bytes, places: bytes, *known: Any) -> list[Record]:
-    """Plain jobs: in a call of them `known` (number, job, row, ...) were there; of the others, those with a lane have
-    these places."""
+    """The records of a call of plain jobs. `known` (number, job, row, ...): those that were stored before. `places`:
+    the positions of the new ones that have a lane."""
     now = float(moment)
     rows = [new_record(job, now) for job in jobs]
     for at in range(0, len(known), 3):
@@ -155,8 +161,8 @@ def stored(jobs: Sequence[NewJob], moment: bytes, places: bytes, *known: Any) ->
         there, left = {known[at] - 1 for at in range(0, len(known), 3)}, _MADE.iter_unpack(places)
         for number, job in enumerate(jobs):
             if job.lane is not None and number not in there:
-                [place] = next(left)
-                rows[number] = replace(rows[number], place=place, joined_at=place)
+                [position] = next(left)
+                rows[number] = replace(rows[number], queue_position=position, return_position=position)
     return rows
 
 
@@ -165,7 +171,7 @@ def _moment(value: float) -> float | None:
 
 
 def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
-    """The two values of a job as a Record; `job` if it is known without reading it."""
+    """The record from the two values of a job. `job`: the NewJob, if it need not be decoded."""
     if job is None:
         job = _body(data)
     if not row:
@@ -175,15 +181,15 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         flags,
         version,
         pending,
-        slack,
+        failures_allowed,
         attempt,
         lost,
-        round,
+        reopenings,
         _,
         _,
         created_at,
-        place,
-        joined_at,
+        position,
+        return_position,
         due_at,
         deadline_at,
         started_at,
@@ -194,31 +200,31 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         worker,
         queue,
     ) = _ROW.unpack_from(row)
-    if flags == PLAIN and state == RUNNING:  # a plain claim has no more than this: 1.3 us against 2.4
+    if flags == PLAIN and state == RUNNING:  # a plain job just claimed has no other fields: 1.3 us against 2.4
         return Record(
             job=job,
             version=version,
             state=State.RUNNING,
-            joined_at=joined_at,
+            return_position=return_position,
             due_at=due_at,
             attempt=attempt,
             lost=lost,
             worker=row[_ROW.size : _ROW.size + worker].decode(),
-            round=round,
+            reopenings=reopenings,
             created_at=created_at,
             started_at=started_at,
             updated_at=updated_at,
         )
     after: tuple[str, ...] = job.after
-    memo: Pairs = ()
-    parked = result = value = error = reason = note = None
+    checkpoints: Pairs = ()
+    blocked_on = result = value = error = reason = note = None
     if flags & TAIL:
         tail = [
             each if each is not False else None for each in decode_any(memoryview(row)[_ROW.size + worker + queue :])
         ]
         after = job.after if tail[0] is None else tuple(tail[0])
-        parked, result, value, error, reason = tail[1:6]
-        memo = tuple(map(tuple, tail[6])) if tail[6] else ()
+        blocked_on, result, value, error, reason = tail[1:6]
+        checkpoints = tuple(map(tuple, tail[6])) if tail[6] else ()
         note = tail[7]
     return Record(
         job=job,
@@ -226,23 +232,23 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
         state=STATES[state],
         after=after,
         pending=pending,
-        slack=None if slack == ANY else slack,
-        ran=bool(flags & RAN),
-        place=_moment(place),
-        joined_at=_moment(joined_at),
+        failures_allowed=None if failures_allowed == ANY else failures_allowed,
+        function_done=bool(flags & RAN),
+        queue_position=_moment(position),
+        return_position=_moment(return_position),
         due_at=_moment(due_at),
         deadline_at=_moment(deadline_at),
         attempt=attempt,
         lost=lost,
         worker=row[_ROW.size : _ROW.size + worker].decode() if worker else None,
-        parked=parked,
+        blocked_on=blocked_on,
         result=result,
         value=value,
         error=error,
         reason=reason,
-        memo=memo,
+        checkpoints=checkpoints,
         note=note,
-        round=round,
+        reopenings=reopenings,
         created_at=created_at,
         started_at=_moment(started_at),
         updated_at=updated_at,
@@ -252,35 +258,35 @@ def record(data: bytes, row: bytes, job: NewJob | None = None) -> Record:
 
 
 def row_bytes(row: Record, plain: bool, ups: Sequence[str]) -> bytes:
-    """The second value of a job, as `record` reads it; `ups`: whom it waited for before what it waits for now."""
+    """The second value of a job, as `record` reads it. `ups`: the jobs for which it waited earlier."""
     job, worker = row.job, (row.worker or "").encode()
     same, flags, tail = row.after == job.after, PLAIN if plain else 0, b""
-    if row.ran:
+    if row.function_done:
         flags |= RAN
     if plain and job.limits:
         tail = encode(job.limits)
-    words = (row.parked, row.result, row.value, row.error, row.reason)
-    if not same or row.memo or row.note is not None or ups or any(word is not None for word in words):
+    words = (row.blocked_on, row.result, row.value, row.error, row.reason)
+    if not same or row.checkpoints or row.note is not None or ups or any(word is not None for word in words):
         flags |= TAIL
         tail = encode(
             (
                 False if same else row.after,
                 *map(_or_false, words),
-                row.memo or False,
+                row.checkpoints or False,
                 _or_false(row.note),
                 list(ups) or False,
             )
         )
-    moments = (row.place, row.joined_at, row.due_at, row.deadline_at, row.started_at)
+    moments = (row.queue_position, row.return_position, row.due_at, row.deadline_at, row.started_at)
     fixed = _ROW.pack(
         NUMBER[row.state],
         flags,
         row.version,
         row.pending,
-        ANY if row.slack is None else row.slack,
+        ANY if row.failures_allowed is None else row.failures_allowed,
         row.attempt,
         row.lost,
-        row.round,
+        row.reopenings,
         job.keep,
         job.keep_failed,
         row.created_at,
@@ -300,18 +306,18 @@ def _or_none(moment: float | None) -> float:
 
 
 def in_doubles(value: float) -> bytes:
-    """A moment as it stands at the end of a job."""
+    """A moment as 8 bytes, as at the end of a job's first value."""
     return _MADE.pack(value)
 
 
 def moment_of(data: bytes) -> float:
-    """A moment as scripts say it: as text it would cost the server 4,000 instructions."""
+    """A moment from a script's answer. As text it would cost the server 4,000 instructions."""
     moment: float = _MADE.unpack(data)[0]
     return moment
 
 
 def doubles(data: bytes) -> tuple[float, float]:
-    """A bucket: its tokens, and when."""
+    """The tokens of a bucket, and the moment of that level."""
     return _MADE.unpack_from(data)[0], _MADE.unpack_from(data, 8)[0]
 
 
@@ -319,13 +325,13 @@ def doubles(data: bytes) -> tuple[float, float]:
 
 
 def _is_ending(out: Outcome) -> bool:
-    """Only ends the job: the script puts the row together without unpacking anything."""
+    """Whether the outcome only ends the job, so that the script builds the row without unpacking anything."""
     return (
         out.state.final
-        and not out.then
+        and not out.followups
         and not out.after
-        and not out.memo
-        and not out.ran
+        and not out.checkpoints
+        and not out.function_done
         and out.note is None
         and not out.reach
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
@@ -360,12 +366,12 @@ def outcome_bytes(out: Outcome) -> bytes:
         "value": out.value,
         "error": out.error,
         "reason": out.reason,
-        "memo": out.memo,
+        "checkpoints": out.checkpoints,
         "note": out.note,
         "after": out.after,
-        "need": out.need,
-        "slack": out.slack,
-        "ran": out.ran,
+        "required": out.required,
+        "failures_allowed": out.failures_allowed,
+        "function_done": out.function_done,
         "keep": out.keep,
         "reach": out.reach,
     }
@@ -380,14 +386,14 @@ _presence = msgspec.msgpack.Decoder(Presence).decode
 
 
 def decode_presence(data: bytes) -> tuple[Presence, float]:
-    """A worker, and when it was heard of."""
+    """A worker, and the moment of its last heartbeat."""
     return _presence(memoryview(data)[8:]), _MADE.unpack_from(data)[0]
 
 
 def handed(data: bytes) -> tuple[str, Record]:
-    """What `hand.lua` says: the ticket, and the job that was claimed under it."""
-    ticket, body = _HANDED.unpack_from(data)
-    at = _HANDED.size + ticket
+    """The message of a hand-off (`hand.lua`): the claim id, and the job claimed under it."""
+    claim_id, body = _HANDED.unpack_from(data)
+    at = _HANDED.size + claim_id
     return data[_HANDED.size : at].decode(), record(data[at : at + body], data[at + body :])
 
 

@@ -1,7 +1,7 @@
-"""The scripts, one for each verb, put together from the files in `lua/`.
+"""Assembles the scripts, one for each verb, from the files in `lua/`.
 
-Without it each verb would be several commands, and another caller could come between them. The shared pieces are made
-when the verb calls `slowly()`: who gets along without them is spared the 20 us that it takes.
+One script for each verb makes the verb atomic. The shared pieces are defined only when the verb calls `slowly()`, which
+takes 20 us; the bulk path does without them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from msgspec import Struct
 from treadle.storage.constants import filled
 
 SHARED: Final = ("row", "book", "admit", "endings")
-NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
-    "enqueue": (*SHARED, "tend"),  # for the claim of a worker that waits
+NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `slowly()` defines
+    "enqueue": (*SHARED, "advance_due"),  # for the claim of a hand-off
     "store": SHARED,
-    "claim": (*SHARED, "tend"),
+    "claim": (*SHARED, "advance_due"),
     "settle": (*SHARED, "reopen"),
-    "settle_claim": (*SHARED, "reopen", "tend"),
-    "heartbeat": (*SHARED, "tend"),
+    "settle_claim": (*SHARED, "reopen", "advance_due"),
+    "heartbeat": (*SHARED, "advance_due"),
     "limits": (*SHARED, "facts"),
-    "prune": (*SHARED, "tend"),
+    "prune": (*SHARED, "advance_due"),
     "load": (*SHARED, "carry", "facts"),
     "move": (),
     "unload": (*SHARED, "carry"),
     "leave": (*SHARED, "carry"),
     "take": (*SHARED, "carry"),
-    "peek": (*SHARED, "tend"),
+    "peek": (*SHARED, "advance_due"),
     "plant": ("row",),
     "intend": (),
     "over": (),
@@ -45,11 +45,11 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # what `slowly()` makes
     "tidy": SHARED,
     "recount": SHARED,
 }
-# Several in one script, one after the other. Their answers are joined, each after its length: for every list in an
-# answer the server sets 16 KB aside, for which glibc's allocator tidies up all that it has.
+# Verbs that run one after the other in one script. Their answers are joined into one list, each after its length. A
+# list for each would cost an allocation of 16 KB, for which glibc's allocator consolidates all its free chunks.
 FUSED: Final = {"settle_claim": ("settle", "claim")}
-HANDS: Final = ("enqueue",)  # may make a claim for a worker that waits, and needs for it what a claim needs
-BEFORE: Final[dict[str, tuple[str, ...]]] = {  # what the verb begins with
+HANDS: Final = ("enqueue",)  # verbs with hand-off, which contain the claim and its pieces
+BEFORE: Final[dict[str, tuple[str, ...]]] = {  # the files in front of the verb's own
     "enqueue": ("part",),
     "store": ("part",),
     "walk": ("spot",),
@@ -62,7 +62,7 @@ BEFORE: Final[dict[str, tuple[str, ...]]] = {  # what the verb begins with
 }
 
 
-BEHIND: Final[dict[str, tuple[str, ...]]] = {"claim": ("line",)}  # and what it goes on with
+BEHIND: Final[dict[str, tuple[str, ...]]] = {"claim": ("line",)}  # the files after the verb's own
 
 
 class Script(Struct, frozen=True):
@@ -72,19 +72,19 @@ class Script(Struct, frozen=True):
 
 @functools.cache
 def load() -> dict[str, Script]:
-    """Every verb's script by its name."""
+    """The script of each verb, by its name."""
     return {verb: _script(verb, pieces) for verb, pieces in NEEDS.items()}
 
 
 def _script(verb: str, pieces: tuple[str, ...]) -> Script:
     words = _read("words")
     if verb in HANDS:
-        # The pieces are made when somebody asks; what is open around them is named anew there, see `words.lua`.
+        # The pieces are defined only if a hand-off was requested. They declare the names of `words.lua` again.
         steps = words, _read("ask"), _slowly(pieces), "local function claim()\n", _text("claim"), "end\n", _read("hand")
         own = f"local function handed(queue)\n{''.join(steps)}end\n{_text(verb)}"
     elif pieces:
-        # Each verb is a function of its own: what it makes finds its names above in one step, and not by looking along
-        # all that the script has open (4 us a claim).
+        # Each verb is its own function, so that its closures capture names directly instead of searching all open names
+        # of the script (4 us a claim).
         run = "(function()\n{}end)()".format
         if verb in FUSED:
             own = "local all = {}\n" + "".join(f"join(all, {run(_text(each))})\n" for each in FUSED[verb])

@@ -1,6 +1,6 @@
-"""A claim over several shards: a look at all lines, then each shard is asked for its share of those who stand first.
+"""Claims from several shards: reads the heads of all queues, then claims from each shard its share of the first jobs.
 
-Without it a worker would empty one shard after the other, and who came first in another would wait for all of them.
+This keeps the queue order over all shards; claiming from one shard after the other would not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.storage.transfer import SETTLES, refusal
 
 
 class ShardClaims:
-    """`note`: told which rows were seen in which shard."""
+    """Claims over several shards. `note` is called with rows and the shard in which they were found."""
 
     def __init__(
         self, shards: Sequence[RedisStorage], cross_shard: CrossShard, note: Callable[[Sequence[Record], int], None]
@@ -34,8 +34,8 @@ class ShardClaims:
                 return found
 
     async def take(self, ask: Claim, told: Sequence[Any]) -> Claimed | None:
-        """What the shards said of their lines -> what could be had. None: something was half done, they are to say it
-        again."""
+        """Claim, given the answers of all shards to `peek`. None: an unfinished operation was found and finished; the
+        caller must peek again."""
         for answer in told:
             mark = transfer.away(answer)
             if mark is not None:
@@ -74,7 +74,7 @@ class ShardClaims:
         rows: list[Record] = []
         if any(room is not None for room, _ in (ask.tasks or {}).values()):
             answers = []
-            for shard, part in first.items():  # what one takes, the next must not
+            for shard, part in first.items():  # one after the other: a task's room is shared by all shards
                 answers.append(await self._claim_in(shard, _less(part, ask, rows), moments))
                 rows += answers[-1]
         else:
@@ -82,7 +82,7 @@ class ShardClaims:
             rows += [row for some in answers for row in some]
         if len(rows) == ask.limit:
             return rows
-        # who gave less than was asked for has looked at all he has
+        # a shard that returned fewer jobs than requested has no more to give
         through = {shard for (shard, part), some in zip(first.items(), answers, strict=True) if len(some) < part.limit}
         taken = {row.job.id for row in rows}
         left = [[spot for line in own for spot in line if spot.id not in taken] for own in lines]
@@ -111,12 +111,12 @@ class ShardClaims:
 
 
 def peek(ask: Claim) -> tuple[str, tuple[Any, ...]]:
-    """The script that tends, and says who stands first."""
+    """The call of the script that advances due rows and returns the heads of the queues."""
     return "peek", (encode(ask), repr(FRESH))
 
 
 def _less(part: Claim, ask: Claim, rows: Sequence[Record]) -> Claim:
-    """The part, with what room is left beside these rows."""
+    """The claim with the room of its tasks reduced by these rows."""
     if ask.tasks is None:
         return part
     taken: dict[str, int] = {}
@@ -134,6 +134,6 @@ def _less(part: Claim, ask: Claim, rows: Sequence[Record]) -> Claim:
 def _lines(words: Sequence[Any], ask: Claim) -> list[list[Spot]]:
     lines: list[list[Spot]] = [[] for _ in ask.queues]
     for at in range(0, len(words), 4):
-        queue, rank, place, id = words[at : at + 4]
-        lines[queue - 1].append(Spot(-int(rank), float(place), id.decode()))
+        queue, rank, position, id = words[at : at + 4]
+        lines[queue - 1].append(Spot(-int(rank), float(position), id.decode()))
     return lines

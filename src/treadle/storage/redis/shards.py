@@ -1,8 +1,8 @@
-"""One namespace in several hash tags, for the nodes of a cluster to share. Every verb asks the shards it needs.
+"""Spreads one namespace over several hash tags, so that it can use several nodes of a cluster.
 
-Without it what one node carries would be the limit of a namespace. A workflow that concerns nobody else is in the shard
-of its root's id; keys, limits, ids that somebody chose and waits for other workflows are in the first shard, and a
-workflow that comes to need one of them goes there (`cross_shard.py`).
+Every verb calls only the shards that it needs. A workflow that involves no other workflow is in the shard of its root's
+id. Keys, limits, chosen ids and waits for other workflows are in the first shard; a workflow that comes to need one of
+them moves there (`cross_shard.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from treadle.core.model import (
     Claim,
     Claimed,
     Declare,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     Limit,
     LimitChange,
     LimitUse,
@@ -34,12 +34,14 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import BadUrl, StorageUnavailable, Unsupported
+from treadle.storage.contract import Capabilities
 from treadle.storage.redis import queries, transfer
+from treadle.storage.redis.call_words import change_words, outcome_words, settled_of
 from treadle.storage.redis.cross_shard import CrossShard, together
 from treadle.storage.redis.health import Health
 from treadle.storage.redis.routing import MOST, Layout, is_random
 from treadle.storage.redis.shard_claims import ShardClaims, peek
-from treadle.storage.redis.storage import RedisStorage, change_words, outcome_words, settled
+from treadle.storage.redis.storage import RedisStorage
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Carried, Chunk, MoveState, gone, refusal
 from treadle.storage.value_checks import (
@@ -51,15 +53,17 @@ from treadle.storage.value_checks import (
     guarded_settle_claim,
 )
 
-KNOWN: Final = 100_000  # ids of which it is remembered where they were seen
-TRIES: Final = 8  # a workflow that moves between look and step is looked for again so often
+KNOWN: Final = 100_000  # ids whose shard is cached
+TRIES: Final = 8  # attempts to settle a job whose workflow moves between lookup and settle
 
 
 class ShardedRedis:
-    """`RedisStorage` over `shards` hash tags; the others as there.
+    """`RedisStorage` over `shards` hash tags, with the same other arguments.
 
-    spreads   which ids may be in another shard than the first, for tests; None: random ones, as they are by default
+    spreads   which ids may be in another shard than the first, for tests; default: those that no user chose
     """
+
+    capabilities = Capabilities(settle_claim=True, movable=True, marks=True)
 
     def __init__(
         self,
@@ -84,7 +88,8 @@ class ShardedRedis:
         self._seen: dict[str, int] = {}
 
     async def open(self) -> None:
-        """Connect. Raises StorageUnavailable, SchemaTooNew, BadUrl if it was made with another number of shards."""
+        """Connect. Raises StorageUnavailable and SchemaTooNew, and BadUrl if the namespace was created with another
+        number of shards."""
         await self._home.open()
         try:
             await together(shard.open() for shard in self._shards[1:])
@@ -93,10 +98,10 @@ class ShardedRedis:
             raise
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await together(shard.close() for shard in self._shards)
 
-    # --- where a job is
+    # --- the shard of a job
 
     def _note(self, rows: Sequence[Record | None], shard: int) -> None:
         seen = self._seen
@@ -107,7 +112,7 @@ class ShardedRedis:
             del seen[next(iter(seen))]
 
     async def _by_shard(self, ids: Sequence[str]) -> list[int]:
-        """The shard of each; the first one for those that nobody knows."""
+        """The shard of each id; the first one for unknown ids."""
         missing = [id for id in dict.fromkeys(ids) if id not in self._seen]
         found = await self._cross_shard.where(missing) if missing else {}
         self._seen.update(found)
@@ -149,10 +154,10 @@ class ShardedRedis:
                 return [told[number] for number in range(len(outcomes))]
             left.sort()
             await self._cross_shard.finish()
-        raise StorageUnavailable("a workflow is on its way to the first shard and was not met there; try again")
+        raise StorageUnavailable("a workflow is being moved to the first shard; repeat the call")
 
     async def _settle(self, shard: int, outcomes: Sequence[Outcome]) -> list[Settled | None]:
-        """None: to be tried again where it is then."""
+        """Settle in one shard. None for an outcome that must be settled again, because its job is in another shard."""
         if shard == 0:
             await self._gather(outcomes)
         return await self._understood(
@@ -160,7 +165,8 @@ class ShardedRedis:
         )
 
     async def _understood(self, shard: int, outcomes: Sequence[Outcome], answer: Any) -> list[Settled | None]:
-        """What a shard's answer says of each; None: it is, or goes, elsewhere."""
+        """The result of each outcome in a shard's answer. Moves the workflows that must be in the first shard; None for
+        their outcomes, and for jobs that are in another shard."""
         mark = transfer.away(answer)
         if mark is not None:
             if mark.role == "gone":
@@ -181,11 +187,12 @@ class ShardedRedis:
             await self._cross_shard.bring_home(shard, root)
         for number in again:
             self._seen.pop(outcomes[number].id, None)
-        return [None if n in again else each for n, each in enumerate(settled(kept, len(outcomes)))]
+        return [None if n in again else each for n, each in enumerate(settled_of(kept, len(outcomes)))]
 
     async def _gather(self, outcomes: Sequence[Outcome]) -> None:
-        """What these ask for may be known in another shard, or waited for from here."""
-        born = {job.id: job for out in outcomes for job in out.then}
+        """Prepare the first shard for these outcomes: move there the workflows that they or their follow-ups wait for,
+        and those that have the id of a follow-up."""
+        born = {job.id: job for out in outcomes for job in out.followups}
         own = [id for id in born if not is_derived(id) and self._layout.spreads(id)]
         ups = {up: False for out in outcomes for up in out.after if up not in born}
         for job in born.values():
@@ -195,20 +202,22 @@ class ShardedRedis:
         if own or ups:
             await self._cross_shard.gather_home(own, ups)
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        check_beat(worker, holds, lease)
-        where = await self._by_shard([hold.id for hold in holds])
-        parts: list[list[Hold]] = [[] for _ in self._shards]
-        for hold, shard in zip(holds, where, strict=True):
-            parts[shard].append(hold)
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        check_beat(worker, renewals, lease)
+        where = await self._by_shard([renewal.id for renewal in renewals])
+        parts: list[list[LeaseRenewal]] = [[] for _ in self._shards]
+        for renewal, shard in zip(renewals, where, strict=True):
+            parts[shard].append(renewal)
         beats = zip(self._shards[1:], parts[1:], strict=True)
         answers = await together(shard.heartbeat(worker, some, lease) for shard, some in beats)
         lost = frozenset[str]().union(*(held.lost for held in answers))
-        if lost:  # or it has gone home
+        if lost:  # or moved to the first shard
             await self._cross_shard.finish()
             for id in lost:
                 self._seen.pop(id, None)
-        return await self._home.heartbeat(worker, [*parts[0], *(hold for hold in holds if hold.id in lost)], lease)
+        return await self._home.heartbeat(
+            worker, [*parts[0], *(renewal for renewal in renewals if renewal.id in lost)], lease
+        )
 
     # --- claiming
 
@@ -218,7 +227,7 @@ class ShardedRedis:
 
     @guarded_settle_claim
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        """What has ended rides with the look at the lines: two trips to each shard instead of three."""
+        """Settle and peek at the queues in one trip: two trips to each shard instead of three."""
         if not outcomes:
             return [], await self.claim(ask)
         numbered = _parts(await self._by_shard([out.id for out in outcomes]), range(len(outcomes)))
@@ -240,14 +249,14 @@ class ShardedRedis:
         found = None if left else await self._claims.take(ask, lines)
         return settled, await self.claim(ask) if found is None else found
 
-    # --- looking
+    # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         found = await self._rows(list(dict.fromkeys(ids)))
         return [found.get(id) for id in ids]
 
     async def _rows(self, ids: list[str]) -> dict[str, Record]:
-        """First where they ought to be; then everywhere, in the order in which a workflow may go."""
+        """Read rows from the shards where they are expected, then from all; home last, because workflows move there."""
         found: dict[str, Record] = {}
         parts: dict[int, list[str]] = {}
         for id in ids:
@@ -263,7 +272,7 @@ class ShardedRedis:
         return found
 
     async def _arrive(self) -> None:
-        """Let nothing be between two shards."""
+        """Finish all moves of workflows, so that no job is between two shards."""
         if any(await together(shard.read("EXISTS", "leaving") for shard in self._shards[1:])):
             await self._cross_shard.finish()
 
@@ -279,16 +288,16 @@ class ShardedRedis:
             counts=queries.summed(counts), workers=await queries.workers(self._home, now), limits=queries.used(limits)
         )
 
-    async def recount(self) -> list[tuple[str, int, int]]:
-        """Of each shard, what its counters of slots said and what its rows say."""
-        return [each for told in await together(shard.recount() for shard in self._shards) for each in told]
+    async def recount(self, correct: bool = True) -> list[tuple[str, int, int]]:
+        """As `RedisStorage.recount`, for each shard."""
+        return [each for told in await together(shard.recount(correct) for shard in self._shards) for each in told]
 
     async def health(self) -> list[Health]:
-        """What each server that has some of the shards says of itself."""
+        """The health of each server that has one of the shards."""
         told = [found for shard in self._shards for found in await shard.health()]
         return list({found.info.get("run_id", number): found for number, found in enumerate(told)}.values())
 
-    # --- tending
+    # --- operating
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
         if not use:
@@ -296,7 +305,7 @@ class ShardedRedis:
         return queries.used(await together(shard.limits() for shard in self._shards))
 
     async def set_limits(self, changes: Sequence[LimitChange]) -> None:
-        """The first shard applies the changes; the others copy what it knows of queues, and of two copies the later."""
+        """Apply the changes in the first shard; the others copy its facts about queues. The latest copy wins."""
         check_changes(changes)
         self._check(change.rule if isinstance(change, Declare) else change for change in changes)
         if not changes:
@@ -312,13 +321,13 @@ class ShardedRedis:
                 raise Unsupported(
                     f"{self._home.where} with shards={len(self._shards)}",
                     f"the limit {rule.name!r} of a whole queue, whose jobs are in several shards",
-                    "a pause (slots=0) it can do; otherwise name a limit in the task's `limits=`, or use shards=1",
+                    "pause it with slots=0, name a limit in the task's `limits=`, or use shards=1",
                 )
 
     async def prune(self, limit: int) -> int:
         await (
             self._cross_shard.finish()
-        )  # first: what is stored late must still find those that were stored in its stead
+        )  # before pruning: calls that are finished late must find the rows that answer their jobs
         await self._cross_shard.bring_again()
         went = 0
         for shard in (*self._shards[1:], self._home):
@@ -332,19 +341,20 @@ class ShardedRedis:
                 stack.enter_context(shard.listening(topics))
             return await self._waiters.wait(topics, timeout)
 
-    # --- moving house
+    # --- moves
 
     async def read_mark(self) -> MoveState | None:
         return await self._home.read_mark()
 
     async def set_mark(self, mark: MoveState) -> None:
-        """The first shard decides. A run that dies behind it is repeated with a mark that the others accept."""
+        """Set the mark, first in the first shard, which decides. If the run dies after that, the next run's mark is
+        accepted by all shards."""
         for shard in self._shards:
             await shard.set_mark(mark)
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
         if cursor is None:
-            await self._cross_shard.finish(fresh=-1.0)  # of all that was begun; nothing more is, under a mark
+            await self._cross_shard.finish(fresh=-1.0)  # all calls that began; under a mark no other begins
         told, jobs = Chunk(), list[Carried]()
         while True:
             number, _, inner = (cursor or "0:").partition(":")
@@ -361,7 +371,7 @@ class ShardedRedis:
                 return replace(told, jobs=tuple(jobs), cursor=cursor)
 
     async def load(self, load: Chunk, mark: MoveState) -> None:
-        """All into the first shard: a job that is here may be waited for by one that is yet to come."""
+        """Load all jobs into the first shard, because a job that is loaded later may wait for one that is there."""
         self._check(rule for facts in load.rules for rule in (facts.set, facts.declared))
         paused = [facts for facts in load.rules if _is_queue(facts.name)]
         before = await self._shards[-1].read_mark()
@@ -379,7 +389,7 @@ def _is_queue(limit: str) -> bool:
 
 
 def _parts(where: Sequence[int], numbers: Sequence[int]) -> dict[int, list[int]]:
-    """The shards, and what is in each."""
+    """The numbers grouped by shard."""
     parts: dict[int, list[int]] = {}
     for number, shard in zip(numbers, where, strict=True):
         parts.setdefault(shard, []).append(number)

@@ -1,8 +1,8 @@
-"""Where the server is: at an address, wherever the Sentinels say, or whichever node of a cluster has our slot.
+"""Finds the server: at a fixed address, through Sentinels, or as the cluster node that has our slot.
 
-Without it a fail-over or a slot that moves would need a restart of every program. All keys of a storage have one hash
-tag, so a cluster's whole map comes down to one address; the driver's own cluster client packs commands in Python and
-repeats them by rules of its own, and is not used.
+After a fail-over, or when a slot moves, the next connection finds the new address. All keys of a storage have one hash
+tag, so a storage needs only one node of a cluster. The driver's own cluster client is not used: it packs commands in
+Python and repeats them by its own rules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redis.exceptions import ConnectionError as Broken
 from treadle.core.redaction import shown
 from treadle.errors import BadUrl
 
-CONNECT: Final = 5.0  # s
+CONNECT: Final = 5.0  # seconds
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
@@ -46,23 +46,23 @@ Address = tuple[str, int]
 
 
 class Place:
-    """A server at the address its URL names; those below find theirs."""
+    """A server at the address in its URL. Subclasses look their address up."""
 
-    moves = False  # whether another address may be worth a try
+    moves = False  # whether the server may be at another address later
 
     def __init__(self, url: str, kind: Kind, words: dict[str, Any]) -> None:
         self.where = shown(url)
         self._kind, self._words = kind, words
 
     async def connect(self) -> Any:
-        """A new connection to whom it is now."""
+        """A new connection to the current server."""
         return await self._to(self._words)
 
     def moved(self, to: Address) -> None:
-        """A node said who has our keys."""
+        """Called when a node has redirected us to the node that has our keys."""
 
     def lost(self) -> None:
-        """Whom we knew is away, or is no longer the one to ask."""
+        """Called when the known server is unreachable or no longer serves our keys."""
 
     async def _to(self, words: dict[str, Any]) -> Any:
         made: Any = self._kind(
@@ -81,7 +81,7 @@ class Place:
 
 
 class Watched(Place):
-    """The primary of a service, as the Sentinels name it."""
+    """The primary of a service, found through Sentinels."""
 
     moves = True
 
@@ -100,7 +100,7 @@ class Watched(Place):
         except BaseException:
             await made.disconnect(nowait=True)
             raise
-        if role != b"master":  # a Sentinel has not heard yet of what happened
+        if role != b"master":  # the Sentinel does not know of a fail-over yet
             await made.disconnect(nowait=True)
             raise Broken(f"the server that the Sentinels name is a {role.decode()}, not the primary")
         return made
@@ -115,10 +115,10 @@ class Watched(Place):
                 said.append(f"{watcher[0]}:{watcher[1]}: {str(error) or type(error).__name__}")
                 continue
             if found:
-                self._watchers.insert(0, self._watchers.pop(number))  # one that answers is asked first
+                self._watchers.insert(0, self._watchers.pop(number))  # try this one first from now on
                 return found[0].decode(), int(found[1])
             refused.append(None)
-            said.append(f"{watcher[0]}:{watcher[1]} knows no service {self._service!r}")
+            said.append(f"{watcher[0]}:{watcher[1]} does not know the service {self._service!r}")
         raise _nobody("no Sentinel knows the primary", said, refused)
 
     async def _asked(self, watcher: Address) -> list[bytes] | None:
@@ -132,7 +132,7 @@ class Watched(Place):
 
 
 class Clustered(Place):
-    """The node of a cluster that has the slot of our hash tag."""
+    """The cluster node that has the slot of our hash tag."""
 
     moves = True
 
@@ -173,8 +173,8 @@ class Clustered(Place):
                 if ours:
                     return owner
             refused.append(None)
-            said.append(f"{node[0]}:{node[1]} knows nobody who has slot {self._slot}")
-        raise _nobody("no node of the cluster could say who has our keys", said, refused)
+            said.append(f"{node[0]}:{node[1]} knows no node that has slot {self._slot}")
+        raise _nobody("no node of the cluster knows which node has the keys", said, refused)
 
     async def _slots(self, node: Address) -> list[Any]:
         connection = await self._at(node)
@@ -187,13 +187,14 @@ class Clustered(Place):
 
 
 def _nobody(what: str, said: Sequence[str], errors: Sequence[Exception | None]) -> RedisError:
-    """None of them knows. Where all refuse our credentials, that is the error: waiting would not help."""
+    """The error if no server knows the address. If all refuse our credentials it is an AuthenticationError, because
+    waiting would not help."""
     kind = AuthenticationError if all(isinstance(error, AuthenticationError) for error in errors) else Broken
     return kind(f"{what}: " + "; ".join(said))
 
 
 def _address(told: Sequence[Any], asked: Address) -> Address:
-    """A node that does not know its own name is the one we asked."""
+    """The address of a node. An entry without a host name is the node that sent it."""
     host = told[0].decode() if told[0] else ""
     return (host if host not in ("", "?") else asked[0]), int(told[1])
 
@@ -207,7 +208,7 @@ async def _ask(connection: Any, *words: Any) -> Any:
 
 
 def place_of(url: str, tag: str) -> Place:
-    """What a URL names, for the keys of one hash tag. Raises BadUrl."""
+    """The server that a URL names, for keys with this hash tag. Raises BadUrl."""
     parts = urlsplit(url)
     scheme, _, how = parts.scheme.partition("+")
     allowed = OPTIONS | (frozenset(WATCHERS) if how == "sentinel" else frozenset())
@@ -231,17 +232,17 @@ def place_of(url: str, tag: str) -> Place:
             )
         return Watched(url, kind, {**words, **mine}, hosts, path)
     if path not in ("", "0") or words.get("db"):
-        raise BadUrl(f"a cluster has the database 0 only, found {shown(url)!r}")
+        raise BadUrl(f"a cluster has only the database 0, found {shown(url)!r}")
     return Clustered(url, kind, words, hosts, tag)
 
 
 def _read(url: str, told: str) -> tuple[Kind, dict[str, Any]]:
-    """What the driver makes of a URL."""
+    """The connection class and its arguments, as the driver reads them from a URL."""
     try:
         words: dict[str, Any] = dict(parse_url(url))
     except (ValueError, TypeError):
-        # the driver's words may hold a part of the password, where a character of it is not percent-coded
-        wrong = "host, port or database cannot be read; percent-code the characters :/?#[]@ of a password"
+        # the driver's text may contain a part of the password if one of its characters is not percent-encoded
+        wrong = "host, port or database cannot be parsed; percent-encode the characters :/?#[]@ of a password"
         raise BadUrl(f"{wrong}, found {shown(told)!r}") from None
     kind: Kind = words.pop("connection_class", Connection)
     return kind, words

@@ -1,6 +1,6 @@
-"""All that a server holds, job by job, and such jobs stored again; and the mark of a move, which every script obeys.
+"""Implements moves from and to a Redis server: reads all its data, loads such data, and keeps the mark of the move.
 
-Without it nobody could come here from the embedded default, or leave for a database.
+Every script that changes jobs obeys the mark.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from treadle.storage.redis.rows import (
 )
 from treadle.storage.transfer import Carried, Chunk, Edge, MoveState, Rate, decode_mark, encode_mark, overtaken
 
-AWAY: Final = b"\0"  # what a script answers first when a mark keeps it from doing what it always does
+AWAY: Final = b"\0"  # the first value in the answer of a script that a mark has stopped
 MOST: Final = 500  # jobs in one script: some 10 ms of the server's time
 
 
 def mark_bytes(mark: MoveState) -> bytes:
-    """The first letter of its role, which is all that the scripts read, and all of it."""
+    """The stored form of a mark: the first letter of its role, which most scripts read alone, then all of it."""
     return mark.role[:1].encode() + encode_mark(mark)
 
 
@@ -41,13 +41,13 @@ def mark_of(found: bytes | None) -> MoveState | None:
 
 
 def check(answer: bytes) -> None:
-    """Raise MoveFailed if a script answered the stored mark, which refused the new one."""
+    """Raise MoveFailed if a script returned the stored mark, because the new one may not replace it."""
     if answer:
         raise overtaken(decode_mark(answer[1:]), "this namespace of Redis")
 
 
 def away(answer: Any) -> MoveState | None:
-    """The mark, if that is why a script did nothing."""
+    """The mark, if it stopped the script."""
     if isinstance(answer, list) and answer and answer[0] == AWAY:
         return mark_of(answer[1])
     return None
@@ -106,7 +106,7 @@ async def _rates(db: Reader) -> tuple[Rate, ...]:
 
 
 async def load(db: Reader, given: Chunk, mark: MoveState) -> None:
-    """In steps, each of which may be repeated; the mark comes with the last."""
+    """Load a chunk in steps, each of which may be repeated. Only the last step sets the mark's new cursor and count."""
     before = mark_of(await db.read("GET", "move"))
     cursor, count = (before.cursor, before.jobs) if before is not None and before.role == "filling" else (None, 0)
     parts = [given.jobs[at : at + MOST] for at in range(0, len(given.jobs), MOST)] or [()]
@@ -126,7 +126,7 @@ async def load(db: Reader, given: Chunk, mark: MoveState) -> None:
 
 
 def _sums(rate: Rate) -> list[tuple[float, int]]:
-    """What started at one moment, together."""
+    """The starts of a rate, summed by moment."""
     sums: dict[float, int] = {}
     for at, cost in rate.starts:
         sums[at] = sums.get(at, 0) + cost
@@ -134,7 +134,7 @@ def _sums(rate: Rate) -> list[tuple[float, int]]:
 
 
 def _untouched(each: Carried) -> bool:
-    """Stands in line since it was made: it needs no row."""
+    """Whether the job is queued and unchanged since it was stored. Such a plain job needs no row."""
     return each.record == new_record(each.record.job, each.record.created_at)
 
 

@@ -23,17 +23,17 @@ STEP = 64  # rows of the slow road between two turns of the loop
 
 def advance_due(unit: UnitOfWork) -> Generator[None, None, None]:
     now = unit.now
-    due = unit.ex(SQL["due"], (now, defaults.TEND_STEP)).fetchall()
+    due = unit.ex(SQL["due"], (now, defaults.DUE_STEP)).fetchall()
     lanes = any(found[2] & LANE for found in due)
     scheduled, lost, slow = list[int](), list[int](), list[str]()
-    for seq, id, flags, state, place, parked, joined_at, deadline_at, ran, queue in due:
-        over = deadline_at is not None and deadline_at <= now and not ran
-        if lanes or over or place is not None or parked is not None:
+    for seq, id, flags, state, position, blocked_on, return_position, deadline_at, function_done, queue in due:
+        over = deadline_at is not None and deadline_at <= now and not function_done
+        if lanes or over or position is not None or blocked_on is not None:
             slow.append(id)
-        elif state == 1 and joined_at is None and not flags & AGING:
+        elif state == 1 and return_position is None and not flags & AGING:
             scheduled.append(seq)
             unit.topics.add(f"queue:{queue}")
-        elif state == 2 and joined_at is not None and not flags & (LIMITS | SLOT):
+        elif state == 2 and return_position is not None and not flags & (LIMITS | SLOT):
             lost.append(seq)
             unit.topics.add(f"queue:{queue}")
         else:
@@ -64,17 +64,18 @@ def _slowly(unit: UnitOfWork, ids: list[str]) -> Generator[None, None, None]:
 def _act(unit: UnitOfWork, row: Record) -> Generator[None, None, None]:
     """The moment of this row has come."""
     now = unit.now
-    if row.deadline_at is not None and row.deadline_at <= now and not row.ran:
+    if row.deadline_at is not None and row.deadline_at <= now and not row.function_done:
         endings.end(unit, row, State.FAILED, EXPIRED, "its deadline passed")
     elif row.state is State.RUNNING:
         unit.join(row_rules.lost(row, now), now)
         unit.unblock(row)
     elif row.state is State.READY:
         unit.join(row, row.due_at or now)
-    elif row.started_at is None and not row.ran:
+    elif row.started_at is None and not row.function_done:
+        # prose: ok, a stored text, the same in every storage
         endings.end(unit, row, State.FAILED, EXPIRED, "what it waited for did not come in time")
     elif row.job.task:
         unit.join(row, now)
     else:
-        unit.put(replace(row, due_at=None if row.ran else row.deadline_at))
+        unit.put(replace(row, due_at=None if row.function_done else row.deadline_at))
     yield from endings.count_endings(unit)

@@ -28,9 +28,9 @@ READERS: Final = 500  # ms to wait for readers then, while nobody writes
 PAUSE_FIRST: Final = 5.0  # s until they are waited for again, if one did not end
 PAUSE_MOST: Final = 300.0
 SOMEBODY_READS: Final = (
-    "%s holds more than %d MB and cannot be moved back into the database, because some program has had a read "
-    "transaction open for long: look for a forgotten sqlite3 shell or notebook, a backup, or a query whose rows were "
-    "not all fetched; `lsof` on the file names the processes. Until it ends the log grows"
+    "%s is larger than %d MB and cannot be moved back into the database, because a program keeps a read transaction "
+    "open: look for a forgotten sqlite3 shell or notebook, a backup, or a query whose rows were not all fetched. "
+    "`lsof` on the file names the processes. The log grows until that transaction ends"
 )
 HEAD: Final = 32  # bytes at the beginning of a log, and before each of its pages
 PAGE_HEAD: Final = 24
@@ -76,7 +76,7 @@ class Checkpoints:
         self._running, self.is_behind = None, False
         error = None if running.cancelled() else running.exception()
         if error is not None:
-            log.warning("checkpoint of %s failed, the log goes on growing until one succeeds: %s", self._path, error)
+            log.warning("the checkpoint of %s failed; the log grows until one succeeds: %s", self._path, error)
 
     def _checkpoint(self) -> None:
         if self._lock is None:

@@ -75,7 +75,7 @@ def claim(unit: UnitOfWork, ask: Claim, quickly: bool = False) -> Generator[None
             unit.leases.note([row.job.id for row in taken], seqs)
             if earlier:
                 seqs += [seq for seq in earlier if seq not in seqs]
-            unit.ex(SQL["set_ticket"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), unit.now))
+            unit.ex(SQL["set_recent_claim"], (name or ask.worker, slot, ask.worker, numbers_text(seqs), unit.now))
         if tended or not taking.plainly:
             moments = unit.ex(SQL["moments"]).fetchone()
         else:
@@ -98,13 +98,13 @@ def _next_of_queues(unit: UnitOfWork, ask: Claim) -> float | None:
 
 
 def _held(unit: UnitOfWork, ask: Claim, seqs: Sequence[int]) -> list[Record]:
-    """What still runs under this ticket, in line order."""
+    """What still runs under this claim id, in line order."""
     rows = [row for row in unit.by_seq(seqs) if row.worker == ask.worker and row.state is RUNNING]
     order = {queue: -n for n, (queue, _) in enumerate(reversed(ask.queues))}
 
     def turn(row: Record) -> tuple[int, float, float, str]:
-        place = row.place if row.place is not None else row.joined_at
-        return order.get(row.job.queue, 1), -rank(row.job), place if place is not None else 0.0, row.job.id
+        position = row.queue_position if row.queue_position is not None else row.return_position
+        return order.get(row.job.queue, 1), -rank(row.job), position if position is not None else 0.0, row.job.id
 
     return sorted(rows, key=turn)
 
@@ -119,7 +119,7 @@ class ClaimWalk:
         self._rules = rules
         self._gate: Admission | None = None
         self._room = {task: most for task, (most, _) in (ask.tasks or {}).items() if most is not None}
-        self._holds = frozenset(ask.holds)
+        self._running = frozenset(ask.running)
         self._plain: dict[tuple[float, int], list[int]] = {}  # end of the lease, flag to set -> rows to lease together
         self._slots: dict[tuple[str, int], list[int]] = {}  # limit, cost -> those of them that take it
         self._ahead: list[str] = []  # of the page, to be read when the first meets a shut limit
@@ -168,13 +168,13 @@ class ClaimWalk:
     def _page(self, queue: str, size: int) -> list[Any]:
         """The next rows of a line behind the cursor, of the tasks there is room for."""
         self._flush()
-        rows, tasks, place = self.unit.rows, self._tasks, self._cursor or (None, None, None)
+        rows, tasks, position = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:
-            return rows(LINES["line_ids"], (queue, size, tasks, *place, text(list(dict.fromkeys(self.ask.ids)))))
+            return rows(LINES["line_ids"], (queue, size, tasks, *position, text(list(dict.fromkeys(self.ask.ids)))))
         if self._closed:
-            return rows(LINES["line_exempt"], (queue, size, tasks, *place))
+            return rows(LINES["line_exempt"], (queue, size, tasks, *position))
         if self._cursor is not None:
-            return rows(LINES["line_after"], (queue, size, tasks, *place))
+            return rows(LINES["line_after"], (queue, size, tasks, *position))
         if tasks is None:
             return rows(LINES["line"], (queue, size))
         return rows(LINES["line_tasks"], (queue, size, tasks))
@@ -201,7 +201,7 @@ class ClaimWalk:
                 return
 
     def _holds_any(self, jobs: Sequence[NewJob]) -> bool:
-        return bool(self._holds) and not self._holds.isdisjoint([job.id for job in jobs])
+        return bool(self._running) and not self._running.isdisjoint([job.id for job in jobs])
 
     def _meet_all(self, page: Sequence[Any], jobs: Sequence[NewJob], share: int, ruled: bool) -> bool:
         """One after the other -> False if the line has to be read anew before the end of the page."""
@@ -227,7 +227,7 @@ class ClaimWalk:
     def _take_head(self, page: Sequence[Any], jobs: Sequence[NewJob], ruled: bool) -> int:
         """Those at the head of a page whom all their limits let in, together: 1.7 us a job less than one by one."""
         count = 0
-        if not self._room and not self._holds:
+        if not self._room and not self._running:
             for found, job in zip(page, jobs, strict=False):
                 asks = ruled or job.limits
                 if not asks or found[1] & CAREFUL or not self._lets_in(found[0], job, ruled):
@@ -243,7 +243,7 @@ class ClaimWalk:
         """All of a page: rows that nothing holds back."""
         now, worker, tasks, lease = self.unit.now, self.ask.worker, self.ask.tasks, self.ask.lease
         plain, taken = self._plain, self.taken
-        for (seq, _, version, attempt, lost, place, created_at, _), job in zip(page, jobs, strict=True):
+        for (seq, _, version, attempt, lost, position, created_at, _), job in zip(page, jobs, strict=True):
             until = now + (job.lease or (tasks[job.task][1] if tasks is not None else None) or lease)
             taken.append(
                 Record(
@@ -252,7 +252,7 @@ class ClaimWalk:
                     state=RUNNING,
                     attempt=attempt,
                     lost=lost,
-                    joined_at=place,
+                    return_position=position,
                     worker=worker,
                     due_at=until,
                     created_at=created_at,
@@ -271,14 +271,14 @@ class ClaimWalk:
         """True: taken. False: it stepped aside, out of line. None: passed over."""
         seq, flags = found[:2]
         bounded = job.task in self._room
-        if job.id in self._holds or (bounded and self._room[job.task] <= 0):
+        if job.id in self._running or (bounded and self._room[job.task] <= 0):
             return None
         if not flags & CAREFUL and self._lets_in(seq, job, ruled):
             self._take_plain([found], [job], SLOT if ruled or job.limits else 0)
         elif flags & SLOW_CLAIM or ruled:
             self._read_ahead(job.id)
             row = self.unit.row(job.id)
-            if row.place is None:
+            if row.queue_position is None:
                 return False
             passed = self._admit(row)
             if not passed:
@@ -292,7 +292,7 @@ class ClaimWalk:
                 row,
                 version=row.version + 1,
                 state=RUNNING,
-                place=None,
+                queue_position=None,
                 worker=self.ask.worker,
                 due_at=until,
                 started_at=now,
@@ -348,7 +348,7 @@ class ClaimWalk:
         """Past the limit of its queue and its own ones; a job its own limits hold back steps aside."""
         unit, gate = self.unit, self.gate
         kept = unit.kept(row)
-        if row.ran:
+        if row.function_done:
             gate.let_pass(costs(row.job), kept)
             return True
         if gate.blocked_by(((f"queue:{row.job.queue}", 1),), kept):
@@ -358,11 +358,11 @@ class ClaimWalk:
             gate.admit(costs(row.job), kept)
             return True
         self._aside += 1
-        unit.put(replace(row, place=None, parked=shut, due_at=row.deadline_at))
+        unit.put(replace(row, queue_position=None, blocked_on=shut, due_at=row.deadline_at))
         self._met_shut.add(shut)
-        if row.parked is not None and row.parked != shut:
+        if row.blocked_on is not None and row.blocked_on != shut:
             self._flush()
-            unit.call_in_for(row.parked)
+            unit.call_in_for(row.blocked_on)
         return False
 
     def _lease(self, row: Record) -> Record:
@@ -371,8 +371,8 @@ class ClaimWalk:
             row,
             version=row.version + 1,
             state=RUNNING,
-            place=None,
-            parked=None,
+            queue_position=None,
+            blocked_on=None,
             worker=self.ask.worker,
             due_at=now + (row.job.lease or self._lease_of(row.job.task)),
             started_at=now,

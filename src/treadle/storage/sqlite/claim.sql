@@ -2,69 +2,69 @@
 
 -- name: glance
 SELECT (SELECT value FROM meta WHERE name = 'move'),
-    (SELECT jobs FROM ticket WHERE worker = ? AND slot = ? AND ticket = ?),
+    (SELECT jobs FROM recent_claim WHERE worker = ? AND slot = ? AND claim_id = ?),
     EXISTS (SELECT 1 FROM rule),
     (SELECT due_at FROM job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1), (SELECT min(at) FROM opening);
 
 -- name: moments
 SELECT (SELECT due_at FROM job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1), (SELECT min(at) FROM opening);
 
--- name: set_ticket
-INSERT OR REPLACE INTO ticket (worker, slot, ticket, jobs, at) VALUES (?, ?, ?, ?, ?);
+-- name: set_recent_claim
+INSERT OR REPLACE INTO recent_claim (worker, slot, claim_id, jobs, at) VALUES (?, ?, ?, ?, ?);
 
 -- The head of a line, exactly the rows it takes; `cursor` is the last that was passed over.
 
 -- name: line
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.place IS NOT NULL ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
+WHERE j.queue = ?1 AND j.queue_position IS NOT NULL ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
 -- name: line_tasks
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.place IS NOT NULL AND j.task IN (SELECT value FROM json_each(?3))
-ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
+WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND j.task IN (SELECT value FROM json_each(?3))
+ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
 -- name: line_after
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM job j INDEXED BY job_line CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.place IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
-    AND j.rank <= ?4 AND (-j.rank, j.place, j.id) > (-?4, ?5, ?6)
-ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
+WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
+    AND j.rank <= ?4 AND (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6)
+ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
 -- Of a line that is shut only those that ran may pass, and those that kept their slot.
 
 -- name: line_exempt
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM (
-    SELECT seq FROM job INDEXED BY job_line_ran WHERE queue = ?1 AND place IS NOT NULL AND ran = 1
+    SELECT seq FROM job INDEXED BY job_line_ran WHERE queue = ?1 AND queue_position IS NOT NULL AND function_done = 1
     UNION SELECT job FROM slot WHERE key = 'queue:' || ?1
 ) e CROSS JOIN job j ON j.seq = e.seq CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.place IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
-    AND (-j.rank, j.place, j.id) > (-?4, ?5, ?6)
-ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
+WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
+    AND (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6)
+ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
 -- name: line_ids
-SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.place, j.created_at, b.body
+SELECT j.seq, j.flags, j.version, j.attempt, j.lost, j.queue_position, j.created_at, b.body
 FROM json_each(?7) e CROSS JOIN job j ON j.id = e.value CROSS JOIN body b ON b.seq = j.seq
-WHERE j.queue = ?1 AND j.place IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
-    AND (?4 IS NULL OR (-j.rank, j.place, j.id) > (-?4, ?5, ?6))
-ORDER BY j.rank DESC, j.place, j.id LIMIT ?2;
+WHERE j.queue = ?1 AND j.queue_position IS NOT NULL AND (?3 IS NULL OR j.task IN (SELECT value FROM json_each(?3)))
+    AND (?4 IS NULL OR (-j.rank, j.queue_position, j.id) > (-?4, ?5, ?6))
+ORDER BY j.rank DESC, j.queue_position, j.id LIMIT ?2;
 
 -- name: any_in_line
-SELECT 1 FROM job INDEXED BY job_line WHERE queue = ? AND place IS NOT NULL LIMIT 1;
+SELECT 1 FROM job INDEXED BY job_line WHERE queue = ? AND queue_position IS NOT NULL LIMIT 1;
 
 -- name: queues_of
 SELECT j.queue FROM json_each(?) e CROSS JOIN job j ON j.id = e.value ORDER BY e.key;
 
 -- name: lease
-UPDATE job SET state = 2, version = version + 1, place = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
+UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
     flags = flags | ?4, room = substr(room, ?5)
 WHERE seq IN (SELECT value FROM json_each(?6));
 
 -- The same for rows whose numbers follow each other: no list to be read and sorted.
 
 -- name: lease_run
-UPDATE job SET state = 2, version = version + 1, place = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
+UPDATE job SET state = 2, version = version + 1, queue_position = NULL, due_at = ?1, worker = ?2, started_at = ?3, updated_at = ?3,
     flags = flags | ?4, room = substr(room, ?5)
 WHERE seq BETWEEN ?6 AND ?7;

@@ -176,7 +176,7 @@ class Database:
         if os.getpid() != self._pid:
             raise StorageError(
                 f"{self.path} was opened by process {self._pid}, this is its child {os.getpid()}: "
-                "SQLite connections do not survive a fork; open a storage of its own here"
+                "SQLite connections do not survive a fork; open a new storage in the child"
             )
 
     def _check_place(self) -> None:
@@ -184,18 +184,18 @@ class Database:
         A lock file that was deleted is made anew; it holds nothing that must be kept."""
         if place_of(self.named) != self._place:
             raise StorageUnavailable(
-                f"{self.named} was deleted, moved or replaced while this process had it open, and other processes no "
-                "longer see what is stored here: restart this process, or put the file back where it was"
+                f"{self.named} was deleted, moved or replaced while this process had it open, so other processes "
+                "do not see its changes: restart this process, or put the file back"
             )
         self._look_at = clock.monotonic() + LOOK
         if self._lock is not None and self._task is None and not self._lock.is_in_place():
-            log.warning("%s was deleted while the database is in use; it is made anew", self._lock.path)
+            log.warning("%s was deleted while the database is in use; creating it again", self._lock.path)
             self._lock.reopen()
 
     def check_writable(self) -> None:
         self.check_process()
         if self._lock is None or self._unwritable:
-            raise StorageFull(f"{self.path} can only be read here, nothing was stored: {self._unwritable}")
+            raise StorageFull(f"{self.path} is read-only for this process, nothing was stored: {self._unwritable}")
 
     def count_commit(self) -> None:
         """Somebody else's transaction has made the log longer."""
@@ -256,7 +256,7 @@ class Database:
                 if self._pending:
                     await asyncio.sleep(0)
         except BaseException as error:
-            told = StorageUnavailable(f"{self.path}: stopped in the middle ({error!r})")
+            told = StorageUnavailable(f"{self.path}: the transaction was interrupted ({error!r})")
             for request in waiting:
                 _fail(request, told)
             raise

@@ -32,8 +32,8 @@ def end(
             state=state,
             reason=reason,
             error=error,
-            place=None,
-            parked=None,
+            queue_position=None,
+            blocked_on=None,
             pending=0,
             due_at=None,
             updated_at=now,
@@ -74,15 +74,15 @@ def _count(unit: UnitOfWork, up: str, down: str, version: int, soft: bool, state
     row = unit.get(down)
     if row is None or row.state is not State.WAITING or row.version != version:
         return
-    if soft or row.slack is None or state is State.SUCCEEDED:
+    if soft or row.failures_allowed is None or state is State.SUCCEEDED:
         row = replace(row, pending=row.pending - 1)
     else:
-        row = replace(row, slack=row.slack - 1)
+        row = replace(row, failures_allowed=row.failures_allowed - 1)
     if row.pending <= 0:
         release(unit, row)
-    elif row.slack is None or row.slack >= 0:
+    elif row.failures_allowed is None or row.failures_allowed >= 0:
         unit.put(row)
-    elif row.started_at is None and not row.ran:
+    elif row.started_at is None and not row.function_done:
         end(unit, row, State.CANCELLED, UPSTREAM, f"{up}, which it waited for, ended as {state}")
     else:
         unit.join(row, unit.now)
@@ -111,15 +111,19 @@ def release(unit: UnitOfWork, row: Record) -> None:
     run_at = row.created_at + row.job.delay
     if not row.job.task:
         unit.put(row)
-    elif row.started_at is None and not row.ran and row.job.delay > 0 and run_at > unit.now:
+    elif row.started_at is None and not row.function_done and row.job.delay > 0 and run_at > unit.now:
         schedule(unit, row, run_at)
     else:
         unit.join(replace(row, pending=0), unit.now)
 
 
 def schedule(unit: UnitOfWork, row: Record, run_at: float) -> None:
-    due = first_moment(run_at, None if row.ran else row.deadline_at)
-    unit.put(replace(row, state=State.READY, pending=0, place=None, parked=None, joined_at=None, due_at=due))
+    due = first_moment(run_at, None if row.function_done else row.deadline_at)
+    unit.put(
+        replace(
+            row, state=State.READY, pending=0, queue_position=None, blocked_on=None, return_position=None, due_at=due
+        )
+    )
     unit.topics.add(f"queue:{row.job.queue}")
 
 
@@ -143,7 +147,9 @@ def give_up_key(unit: UnitOfWork, new: NewJob, parent: str = "") -> Generator[No
     if row.job.id == parent or row.state.final:  # ended since this call began: it came with it, doomed
         return None
     first: str | None = row.job.id
-    if not (row.ran or row.state is State.RUNNING or (row.state is State.WAITING and row.started_at is not None)):
+    if not (
+        row.function_done or row.state is State.RUNNING or (row.state is State.WAITING and row.started_at is not None)
+    ):
         end(unit, row, State.CANCELLED, SUPERSEDED, f"superseded by {new.id}")
         yield from count_endings(unit)
         found = unit.ex(SQL["behind"], (row.job.id,)).fetchone()

@@ -74,7 +74,15 @@ def add_plain(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Generator[None, None,
         if stored == len(part):
             _insert(unit, ADD_BODY, bodies, 2)
             answers += [
-                Record(job=job, version=0, state=READY, place=now, joined_at=now, created_at=now, updated_at=now)
+                Record(
+                    job=job,
+                    version=0,
+                    state=READY,
+                    queue_position=now,
+                    return_position=now,
+                    created_at=now,
+                    updated_at=now,
+                )
                 for job in part
             ]
         else:
@@ -200,7 +208,7 @@ class Batch:
         job = row.job
         self._top += 1
         flags = flags_of(job) | (DOWN if job.id in self._waited else 0)
-        if row.ran or row.after or row.slack != 0 or row.deadline_at is not None or row.pending:
+        if row.function_done or row.after or row.failures_allowed != 0 or row.deadline_at is not None or row.pending:
             flags |= MORE
         self._rows += inserted(row, self._top, flags, key)
         self._bodies += (self._top, bytearray(encode(job)))
@@ -212,9 +220,9 @@ class Batch:
         if row.state is not State.WAITING:
             self._unit.topics.add(f"queue:{job.queue}")
 
-    def place(self, job: NewJob, when: float) -> float:
+    def position(self, job: NewJob, when: float) -> float:
         """As Desk.place, but the rows added here stand in line too."""
-        unit, line, place = self._unit, (job.queue, rank(job)), turn(job, when)
+        unit, line, position = self._unit, (job.queue, rank(job)), turn(job, when)
         if line not in self._heads:
             self._heads[line] = unit.line_head(job)
         head = self._heads[line]
@@ -224,12 +232,12 @@ class Batch:
                 self._lanes[lane] = unit.lane_last(job)
             last = self._lanes[lane]
             if last is not None:
-                place = last + job.stride
+                position = last + job.stride
             elif head is not None:
-                place = min(place, head)
-            self._lanes[lane] = place if last is None else max(place, last)
-        self._heads[line] = place if head is None else min(place, head)
-        return place
+                position = min(position, head)
+            self._lanes[lane] = position if last is None else max(position, last)
+        self._heads[line] = position if head is None else min(position, head)
+        return position
 
     def flush(self) -> Generator[None, None, None]:
         """Insert all; what is read from here on sees them. One job may wait for thousands: those go in in steps."""
@@ -281,13 +289,16 @@ def _store(
         unit.ex(DESK["free_key"], (new.key,))
     deadline_at = None if new.deadline is None else now + new.deadline
     timeout_at = None if new.wait_timeout is None else now + new.wait_timeout
-    pending, slack = needed(new.need, after) + (soft is not None), tolerated(new.slack, new.need, after)
+    pending, failures_allowed = (
+        needed(new.required, after) + (soft is not None),
+        tolerated(new.failures_allowed, new.required, after),
+    )
     # an ending that is still to be counted moves others in line first, as the contract's order of steps has it
     simple = soft is None and not unit.endings
     if after and simple:
         simple = ended.isdisjoint(after) and unit.ended.isdisjoint(after)
     if simple and pending <= 0 and new.task:
-        batch.add(_released(batch, new, after, slack, deadline_at, now), new.key)
+        batch.add(_released(batch, new, after, failures_allowed, deadline_at, now), new.key)
         return
     batch.add(
         Record(
@@ -296,9 +307,9 @@ def _store(
             state=State.WAITING,
             after=after,
             pending=pending,
-            slack=slack,
-            ran=new.ran,
-            due_at=first_moment(deadline_at if not new.ran else None, timeout_at),
+            failures_allowed=failures_allowed,
+            function_done=new.function_done,
+            due_at=first_moment(deadline_at if not new.function_done else None, timeout_at),
             deadline_at=deadline_at,
             created_at=now,
             updated_at=now,
@@ -314,23 +325,28 @@ def _store(
 
 
 def _released(
-    batch: Batch, new: NewJob, after: tuple[str, ...], slack: int | None, deadline_at: float | None, now: float
+    batch: Batch,
+    new: NewJob,
+    after: tuple[str, ...],
+    failures_allowed: int | None,
+    deadline_at: float | None,
+    now: float,
 ) -> Record:
     """A job that has nothing to wait for: in line, or scheduled."""
-    due = None if new.ran else deadline_at
-    if not new.ran and new.delay > 0 and now + new.delay > now:
-        place, due = None, first_moment(now + new.delay, due)
+    due = None if new.function_done else deadline_at
+    if not new.function_done and new.delay > 0 and now + new.delay > now:
+        position, due = None, first_moment(now + new.delay, due)
     else:
-        place = batch.place(new, now)
+        position = batch.position(new, now)
     return Record(
         job=new,
         version=0,
         state=READY,
         after=after,
-        slack=slack,
-        ran=new.ran,
-        place=place,
-        joined_at=place,
+        failures_allowed=failures_allowed,
+        function_done=new.function_done,
+        queue_position=position,
+        return_position=position,
         due_at=due,
         deadline_at=deadline_at,
         created_at=now,

@@ -20,13 +20,13 @@ SELECT max((SELECT coalesce(max(seq), 0) FROM job), coalesce((SELECT CAST(value 
 SELECT DISTINCT up FROM edge WHERE up IN (SELECT value FROM json_each(?));
 
 -- name: add_plain
-INSERT OR IGNORE INTO job (created_at, updated_at, place, joined_at, state, room, queue, task, flags, keep, keep_failed,
+INSERT OR IGNORE INTO job (created_at, updated_at, queue_position, return_position, state, room, queue, task, flags, keep, keep_failed,
     seq, id, rank)
 VALUES (?1, ?1, ?1, ?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?, ?, ?);
 
 -- name: add_any
-INSERT INTO job (seq, id, queue, task, rank, flags, state, place, joined_at, due_at, created_at, updated_at,
-    ran, pending, slack, deadline_at, keep, keep_failed, key, lane, root, parent, after)
+INSERT INTO job (seq, id, queue, task, rank, flags, state, queue_position, return_position, due_at, created_at, updated_at,
+    function_done, pending, failures_allowed, deadline_at, keep, keep_failed, key, lane, root, parent, after)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: add_body

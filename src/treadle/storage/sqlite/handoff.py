@@ -1,7 +1,7 @@
 """Jobs handed to a worker that waits: who stores one makes that worker's claim in the same transaction.
 
 Without it a new job would take two commits to an idle worker, its own and the claim's, each with a sync. Being told is
-not what makes the job the worker's: the row is, and a claim repeated under its ticket answers it.
+not what makes the job the worker's: the row is, and a claim repeated under its claim id answers it.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ class Mailboxes:
     def claim(self, unit: UnitOfWork, ask: Claim) -> Generator[None, None, Claimed | None]:
         """One step of a claim, as `claim.claim`; the ask at its address ends, and where nothing is found it is a new
         one. Also when this transaction is undone: the claim is repeated then, and finds what its ask was handed."""
-        mailbox = self._mailboxes.get(ask.hand[0]) if ask.hand is not None else None
-        if mailbox is None or ask.hand is None:
+        mailbox = self._mailboxes.get(ask.hand_off[0]) if ask.hand_off is not None else None
+        if mailbox is None or ask.hand_off is None:
             return (yield from claim(unit, ask))
         if mailbox.asks:
             self._withdraw(mailbox)
         claimed = yield from claim(unit, ask)
-        wait = ask.hand[1]
+        wait = ask.hand_off[1]
         if claimed is not None and not claimed.records and wait > 0:
             mailbox.asks = True
             # Not all that it had room for: a burst is faster by hint and claim, and who is frozen holds back one.
-            words = encode(replace(ask, limit=1, hand=None))
+            words = encode(replace(ask, limit=1, hand_off=None))
             queues = tuple(queue for queue, _ in ask.queues)
             self._file.asks.add(WaitingWorker(mailbox.address, unit.now + wait, queues, words), unit.now)
         return claimed
@@ -108,7 +108,7 @@ class Mailboxes:
         grown = line in unit.topics
         stored = yield from steps
         [row] = stored
-        if row.place is not None:
+        if row.queue_position is not None:
             handed = yield from self._hand(asks, unit, row.job)
             if handed == row.job.id and not grown:
                 unit.topics.discard(line)
@@ -140,7 +140,7 @@ class Mailboxes:
         return (whole if 0 < len(whole) <= SAID else to_json(row.job.id)).decode()
 
     def _told(self, word: str) -> None:
-        """A job is said to be handed to an address of ours. The row says under which ticket."""
+        """A job is said to be handed to an address of ours. The row says under which claim id."""
         address, _, said = word.partition(" ")
         mailbox = self._mailboxes.get(address)
         if mailbox is None:

@@ -41,7 +41,7 @@ def set_limits(unit: UnitOfWork, changes: Sequence[LimitChange]) -> Generator[Ca
     for (key,) in unit.ex(SQL["slot_keys"]).fetchall():
         if rule_for(unit.rules, key) is None:
             unit.ex(SQL["drop_slots"], (key,))
-    for (key,) in unit.ex(DESK["parked_keys"]).fetchall():
+    for (key,) in unit.ex(DESK["blocked_keys"]).fetchall():
         unit.call_in_for(key)
         yield None
     unit.sync()

@@ -20,7 +20,7 @@ DELETE FROM rule WHERE name = ?;
 
 -- name: count_queue
 INSERT OR REPLACE INTO slot (key, job, live, cost)
-SELECT 'queue:' || queue, seq, state = 2 AND ran = 0, 1 FROM job
+SELECT 'queue:' || queue, seq, state = 2 AND function_done = 0, 1 FROM job
 WHERE started_at IS NOT NULL AND state < 3 AND (?1 IS NULL OR queue = ?1);
 
 -- name: mark_queue

@@ -57,7 +57,7 @@ class LockFile:
             if error.errno != errno.ELOOP:
                 raise
             found = f"{self.path} is a symbolic link, expected a file of Treadle's own"
-            raise StorageUnavailable(f"{found}: another user may have made it; delete it") from None
+            raise StorageUnavailable(f"{found}: another user may have created it; delete it") from None
 
     def forked(self) -> None:
         self.close()

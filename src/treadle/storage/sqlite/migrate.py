@@ -26,6 +26,11 @@ def known() -> tuple[tuple[int, str, str], ...]:
     return tuple(sorted(found))
 
 
+def newest() -> int:
+    """The number of the schema that this Treadle works with."""
+    return known()[-1][0]
+
+
 def schema_of(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
     """The number of the last migration applied; 0 for an empty file. Raises NotADatabase for somebody else's, unless
     it is to be `shared`: then for one that has tables of our names."""
@@ -41,7 +46,9 @@ def schema_of(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
             )
         taken = sorted(tables & _names())
         if taken:
-            raise NotADatabase(f"{path} has tables of its own with names that Treadle needs: {', '.join(taken)}")
+            raise NotADatabase(
+                f"{path} has other tables with names that Treadle needs: {', '.join(taken)}; give Treadle its own file"
+            )
         return 0
     number: int = db.execute("SELECT coalesce(max(number), 0) FROM migration").fetchone()[0]
     return number
@@ -54,9 +61,9 @@ def _names() -> set[str]:
 
 
 def check(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
-    found, newest = schema_of(db, path, shared), known()[-1][0]
-    if found > newest:
-        raise SchemaTooNew(found, newest)
+    found = schema_of(db, path, shared)
+    if found > newest():
+        raise SchemaTooNew(found, newest())
     return found
 
 

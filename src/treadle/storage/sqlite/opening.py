@@ -17,7 +17,7 @@ from treadle.core.private_files import make_file, share
 from treadle.errors import BadUrl, NotADatabase, StorageFull, StorageUnavailable
 from treadle.storage.sqlite.bulk_read import Gathering
 from treadle.storage.sqlite.lockfile import WAIT, LockFile, held, patiently
-from treadle.storage.sqlite.migrate import check, known, migrate
+from treadle.storage.sqlite.migrate import check, migrate, newest
 
 
 class Opened(NamedTuple):
@@ -43,17 +43,17 @@ def open_file(path: str, synchronous: str, now: clock.Clock, shared: bool = Fals
     if path.endswith(":memory:"):
         raise BadUrl("SQLite's :memory: cannot be shared by two connections; use memory://")
     if not os.path.isdir(folder):
-        raise NotADatabase(f"the folder {folder} does not exist; make it, or name another file")
+        raise NotADatabase(f"the folder {folder} does not exist; create it, or give another file")
     why = _unwritable(path, folder)
     if why and not os.path.exists(path):
-        raise StorageFull(f"{path} cannot be made: {why}")
+        raise StorageFull(f"{path} cannot be created: {why}")
     try:
         return _open_to_look(path, None, why) if why else _open_to_write(path, synchronous, now, shared)
     except sqlite3.Error as error:
         # Left to SQLite to find out: to open the file here and close it would drop the locks of everybody who has it
         # open in this process, and what they commit would be lost.
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
-            raise NotADatabase(f"{path} is not a SQLite database, or it is encrypted; name another file") from error
+            raise NotADatabase(f"{path} is not a SQLite database, or it is encrypted; give another file") from error
         raise
 
 
@@ -62,7 +62,7 @@ def _unwritable(path: str, folder: str) -> str:
     for each in (folder, path, path + "-lock"):
         if os.path.exists(each) and not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
-            return f"{each} is not writable for {user}; give it the right to write to the file and to its folder"
+            return f"{each} is not writable for {user}; grant write access to the file and its folder"
     return ""
 
 
@@ -102,7 +102,7 @@ def _connections(
 
 def _is_ready(db: sqlite3.Connection, path: str, shared: bool) -> bool:
     """Whether nothing has to be written before the file is used."""
-    return check(db, path, shared) == known()[-1][0] and bool(db.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
+    return check(db, path, shared) == newest() and bool(db.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
 
 
 def _make(db: sqlite3.Connection, path: str, now: clock.Clock, lock: LockFile, shared: bool) -> None:
@@ -116,7 +116,9 @@ def _make(db: sqlite3.Connection, path: str, now: clock.Clock, lock: LockFile, s
             # before the first table, or VACUUM would be needed: lets prune give a great backlog's pages back
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-                raise StorageUnavailable(f"{path}: its file system cannot do write-ahead logging")
+                raise StorageUnavailable(
+                    f"{path}: its file system does not support write-ahead logging; put the file on a local disk"
+                )
         migrate(db, path, now(), shared)
         share(lock.path, path)
         if fresh:

@@ -10,7 +10,7 @@ from typing import Any
 
 from treadle.storage.admission import Usage, is_over, rule_for
 from treadle.storage.sqlite.advance_due import advance_due
-from treadle.storage.sqlite.rows import AFTER, KEY, LABELS, MEMO, decode, from_json, text
+from treadle.storage.sqlite.rows import AFTER, CHECKPOINTS, KEY, LABELS, decode, from_json, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
@@ -31,7 +31,7 @@ def prune(unit: UnitOfWork, limit: int, past: str) -> Generator[InThread | None,
         return 0, past
     yield from advance_due(unit)
     went = yield from _prune_rows(unit, limit)
-    unit.ex(SQL["drop_tickets"], (unit.now - DAY,))
+    unit.ex(SQL["drop_recent_claims"], (unit.now - DAY,))
     unit.ex(SQL["drop_workers"], (unit.now - 30 * DAY,))
     past = yield from _drop_limits(unit, past)
     return went, past
@@ -78,8 +78,8 @@ def _delete(unit: UnitOfWork, rows: list[tuple[int, str, int]]) -> None:
     if labelled:
         bodies = unit.ex(SQL["labelled"], (text(labelled),)).fetchall()
         unit.many(SQL["drop_label"], [(label, seq) for seq, body in bodies for label in decode(body).labels])
-    if any(flags & MEMO for _, _, flags in rows):
-        unit.ex(SQL["drop_memo"], (seqs,))
+    if any(flags & CHECKPOINTS for _, _, flags in rows):
+        unit.ex(SQL["drop_checkpoints"], (seqs,))
     waited = [id for _, id, flags in rows if flags & AFTER]
     if waited:
         unit.ex(SQL["drop_edges"], (text(waited),))

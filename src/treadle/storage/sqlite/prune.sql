@@ -21,8 +21,8 @@ SELECT seq, body FROM body WHERE seq IN (SELECT value FROM json_each(?));
 -- name: drop_label
 DELETE FROM label WHERE label = ? AND job = ?;
 
--- name: drop_memo
-DELETE FROM memo WHERE job IN (SELECT value FROM json_each(?));
+-- name: drop_checkpoints
+DELETE FROM checkpoints WHERE job IN (SELECT value FROM json_each(?));
 
 -- name: drop_edges
 DELETE FROM edge WHERE down IN (SELECT value FROM json_each(?));
@@ -36,8 +36,8 @@ DELETE FROM body WHERE seq IN (SELECT value FROM json_each(?));
 -- name: drop_job
 DELETE FROM job WHERE seq IN (SELECT value FROM json_each(?));
 
--- name: drop_tickets
-DELETE FROM ticket WHERE at < ?;
+-- name: drop_recent_claims
+DELETE FROM recent_claim WHERE at < ?;
 
 -- name: drop_workers
 DELETE FROM worker WHERE seen < ?;

@@ -16,7 +16,7 @@ from treadle.storage.admission import Usage, rate_use, rule_for
 from treadle.storage.sqlite.limits import SQL as LIMITS
 from treadle.storage.sqlite.limits import read
 from treadle.storage.sqlite.rows import (
-    MEMO,
+    CHECKPOINTS,
     NUMBER,
     STATES,
     decode_presence,
@@ -33,13 +33,13 @@ ORDERS = {
     "newest": "j.created_at DESC, j.id DESC",
     "oldest": "j.created_at, j.id",
     "ended": "j.ended_at DESC, j.id",
-    "line": "j.queue, j.rank DESC, j.place, j.id",
+    "queue": "j.queue, j.rank DESC, j.queue_position, j.id",
 }
 BEHIND = {
     "newest": "(j.created_at, j.id) < (?, ?)",
     "oldest": "(j.created_at, j.id) > (?, ?)",
     "ended": "j.ended_at <= ? AND NOT (j.ended_at = ? AND j.id <= ?)",
-    "line": "(j.queue, -j.rank, j.place, j.id) > (?, ?, ?, ?)",
+    "queue": "(j.queue, -j.rank, j.queue_position, j.id) > (?, ?, ?, ?)",
 }
 
 
@@ -55,11 +55,11 @@ def by_seqs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Record]:
 
 
 def _records(db: sqlite3.Connection, found: Sequence[Any]) -> list[Record]:
-    remembering = [each[0] for each in found if each[1] & MEMO]
-    memos: dict[int, tuple[tuple[str, str], ...]] = {}
-    for seq, name, value in db.execute(SQL["memos"], (text(remembering),)) if remembering else ():
-        memos[seq] = (*memos.get(seq, ()), (name, value))
-    return [record(each, memos.get(each[0], ())) for each in found]
+    remembering = [each[0] for each in found if each[1] & CHECKPOINTS]
+    checkpoints: dict[int, tuple[tuple[str, str], ...]] = {}
+    for seq, name, value in db.execute(SQL["checkpoints"], (text(remembering),)) if remembering else ():
+        checkpoints[seq] = (*checkpoints.get(seq, ()), (name, value))
+    return [record(each, checkpoints.get(each[0], ())) for each in found]
 
 
 class Search:
@@ -99,8 +99,8 @@ class Search:
             self._and("j.id IN (SELECT value FROM json_each(?))", text(query.ids))
         if query.order == "ended":
             self._and("j.ended_at IS NOT NULL")
-        if query.order == "line":
-            self._and("j.place IS NOT NULL")
+        if query.order == "queue":
+            self._and("j.queue_position IS NOT NULL")
 
     def run(self, db: sqlite3.Connection) -> tuple[list[int], int | None]:
         query = self.query
@@ -111,7 +111,7 @@ class Search:
                 if own is None:
                     return [], 0 if query.count else None
                 self._and(
-                    "j.place IS NOT NULL AND j.queue = ? AND (-j.rank, j.place, j.id) < (?, ?, ?)",
+                    "j.queue_position IS NOT NULL AND j.queue = ? AND (-j.rank, j.queue_position, j.id) < (?, ?, ?)",
                     own[0],
                     -own[1],
                     *own[2:],
@@ -151,16 +151,16 @@ def told(db: sqlite3.Connection, found: Sequence[Any], now: float) -> tuple[Coun
     places = dict(db.execute(SQL["places"], (text(firsts),)).fetchall())
     made = []
     for queue, task, state, jobs, line, aside, first in found:
-        place = places.get(first)
+        position = places.get(first)
         made.append(
             Count(
                 queue=queue,
                 task=task,
                 state=STATES[state],
                 jobs=jobs,
-                in_line=line,
-                parked=aside,
-                oldest=None if place is None else max(0.0, now - place),
+                queued=line,
+                blocked=aside,
+                oldest=None if position is None else max(0.0, now - position),
             )
         )
     return tuple(sorted(made, key=lambda count: (count.queue, count.task, count.state)))

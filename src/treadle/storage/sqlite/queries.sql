@@ -1,28 +1,28 @@
--- name: memos
-SELECT job, name, value FROM memo WHERE job IN (SELECT value FROM json_each(?)) ORDER BY num;
+-- name: checkpoints
+SELECT job, name, value FROM checkpoints WHERE job IN (SELECT value FROM json_each(?)) ORDER BY num;
 
 -- name: spot
-SELECT queue, rank, place, id FROM job WHERE id = ? AND place IS NOT NULL;
+SELECT queue, rank, queue_position, id FROM job WHERE id = ? AND queue_position IS NOT NULL;
 
 -- One row of JSON each: a thread that steps through many rows loses the GIL at each.
 
 -- name: counts
 SELECT json_group_array(json_array(queue, task, state, jobs, line, aside, first)) FROM (
-    SELECT queue, task, state, count(*) AS jobs, count(place) AS line,
-        sum(parked IS NOT NULL AND place IS NULL) AS aside, min(place), CASE WHEN place IS NOT NULL THEN seq END AS first
+    SELECT queue, task, state, count(*) AS jobs, count(queue_position) AS line,
+        sum(blocked_on IS NOT NULL AND queue_position IS NULL) AS aside, min(queue_position), CASE WHEN queue_position IS NOT NULL THEN seq END AS first
     FROM job GROUP BY queue, task, state);
 
 -- name: places
-SELECT seq, place FROM job WHERE seq IN (SELECT value FROM json_each(?));
+SELECT seq, queue_position FROM job WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: used
 SELECT json_group_array(json_array(key, taken, live)) FROM (
     SELECT key, sum(cost) AS taken, sum(live * cost) AS live FROM slot GROUP BY key);
 
 -- name: aside
-SELECT json_group_array(json_array(parked, jobs)) FROM (
-    SELECT parked, count(*) AS jobs FROM job INDEXED BY job_aside
-    WHERE parked IS NOT NULL AND place IS NULL GROUP BY parked);
+SELECT json_group_array(json_array(blocked_on, jobs)) FROM (
+    SELECT blocked_on, count(*) AS jobs FROM job INDEXED BY job_aside
+    WHERE blocked_on IS NOT NULL AND queue_position IS NULL GROUP BY blocked_on);
 
 -- name: rated
 SELECT key, tokens, at FROM bucket

@@ -36,14 +36,14 @@ def after_the_end(unit: UnitOfWork, row: Record, out: Outcome) -> Generator[None
             shown = holder.job.id if within(out.reach, holder.job.queue) else ""
             return Settled("refused", str(KeyHeld(each.job.key or "", shown)))
     _remember(unit, out)
-    found[0] = replace(row, memo=noted(row, out).memo)
+    found[0] = replace(row, checkpoints=noted(row, out).checkpoints)
     yield from _reopen_all(unit, found, out.delay)
     return APPLIED
 
 
 def _remember(unit: UnitOfWork, out: Outcome) -> None:
-    if out.memo:
-        unit.remember(out.id, out.memo)
+    if out.checkpoints:
+        unit.remember(out.id, out.checkpoints)
 
 
 def _reopen_all(unit: UnitOfWork, found: list[Record], delay: float) -> Generator[None, None, None]:
@@ -107,34 +107,34 @@ def _uncount(unit: UnitOfWork, up: Record, down: str, version: int) -> None:
     if row is None or row.state is not WAITING or version != row.version:
         return
     unit.ex(DESK["open_again"], (up.job.id, down))
-    if row.slack is None or up.state is State.SUCCEEDED:
+    if row.failures_allowed is None or up.state is State.SUCCEEDED:
         unit.put(replace(row, pending=row.pending + 1))
     else:
-        unit.put(replace(row, slack=row.slack + 1))
+        unit.put(replace(row, failures_allowed=row.failures_allowed + 1))
 
 
 def _reopen(unit: UnitOfWork, row: Record) -> None:
     if row.job.key is not None:
         unit.take_key(row.job.key, row.job.id)
-    ran = row.job.ran or row.reason == CHILDREN
+    function_done = row.job.function_done or row.reason == CHILDREN
     deadline_at = None if row.job.deadline is None else unit.now + row.job.deadline
     unit.put(
         replace(
             row,
             version=row.version + 1,
             state=WAITING,
-            ran=ran,
+            function_done=function_done,
             attempt=0,
             lost=0,
-            round=row.round + 1,
+            reopenings=row.reopenings + 1,
             worker=None,
             result=None,
             value=None,
             error=None,
             reason=None,
-            joined_at=None,
+            return_position=None,
             deadline_at=deadline_at,
-            due_at=None if ran else deadline_at,
+            due_at=None if function_done else deadline_at,
             started_at=None,
             ended_at=None,
             expires_at=None,
@@ -146,8 +146,14 @@ def _reopen(unit: UnitOfWork, row: Record) -> None:
 def _recount(unit: UnitOfWork, id: str) -> Generator[None, None, None]:
     """What it waits for now: those of its upstreams that were reopened have to end again."""
     row = unit.row(id)
-    need, slack = (None, None) if row.ran and not row.job.ran else (row.job.need, row.job.slack)
-    row = replace(row, pending=needed(need, row.after), slack=tolerated(slack, need, row.after))
+    required, failures_allowed = (
+        (None, None)
+        if row.function_done and not row.job.function_done
+        else (row.job.required, row.job.failures_allowed)
+    )
+    row = replace(
+        row, pending=needed(required, row.after), failures_allowed=tolerated(failures_allowed, required, row.after)
+    )
     unit.put(row)
     unit.many(DESK["drop_edge"], [(up, id) for up in row.after])
     yield from endings.watch_ups(unit, id, row.after)

@@ -22,7 +22,7 @@ SLOT: Final = 16  # it has rows in `slot`
 LANE: Final = 32
 AGING: Final = 64
 LABELS: Final = 128
-MEMO: Final = 256  # it has rows in `memo`
+CHECKPOINTS: Final = 256  # it has rows in `checkpoints`
 MORE: Final = 512  # columns are set that a claim does not read for a plain row
 LEASE: Final = 1024  # a lease of its own
 AFTER: Final = 2048  # it has waited for jobs: rows in `edge`
@@ -42,9 +42,10 @@ decode_rule = msgspec.msgpack.Decoder(Limit).decode
 decode_presence = msgspec.msgpack.Decoder(Presence).decode
 
 FULL: Final = (
-    "j.seq, j.flags, j.state, j.version, j.pending, j.slack, j.ran, j.place, j.joined_at, j.due_at, j.deadline_at, "
-    "j.attempt, j.lost, j.worker, j.parked, j.result, j.value, j.error, j.reason, j.note, j.round, j.created_at, "
-    "j.started_at, j.updated_at, j.ended_at, j.expires_at, j.after, b.body"
+    "j.seq, j.flags, j.state, j.version, j.pending, j.failures_allowed, j.function_done, j.queue_position, "
+    "j.return_position, j.due_at, j.deadline_at, j.attempt, j.lost, j.worker, j.blocked_on, j.result, j.value, "
+    "j.error, j.reason, j.note, j.reopenings, j.created_at, j.started_at, j.updated_at, j.ended_at, j.expires_at, "
+    "j.after, b.body"
 )
 
 
@@ -102,19 +103,19 @@ def flags_of(job: NewJob) -> int:
 def more(row: Record) -> bool:
     """Whether a claim has to read more of this row than of a plain one."""
     return bool(
-        row.ran
+        row.function_done
         or row.after
         or row.pending
-        or row.slack != 0
-        or row.round
-        or row.memo
+        or row.failures_allowed != 0
+        or row.reopenings
+        or row.checkpoints
         or row.deadline_at is not None
         or row.result is not None
         or row.value is not None
         or row.error is not None
         or row.reason is not None
         or row.note is not None
-        or row.parked is not None
+        or row.blocked_on is not None
     )
 
 
@@ -127,13 +128,13 @@ def is_plain(job: NewJob) -> bool:
         or job.delay > 0
         or job.labels
         or job.lane is not None
-        or job.ran
+        or job.function_done
         or job.aging
         or job.root is not None
         or job.parent is not None
         or job.deadline is not None
         or job.lease is not None
-        or job.slack != 0
+        or job.failures_allowed != 0
         or not job.task
         or job.nonce is not None
         or job.reach
@@ -155,14 +156,14 @@ def inserted(row: Record, seq: int, flags: int, key: str | None) -> tuple[Any, .
         rank(job),
         flags,
         NUMBER[row.state],
-        row.place,
-        row.joined_at,
+        row.queue_position,
+        row.return_position,
         row.due_at,
         row.created_at,
         row.updated_at,
-        row.ran,
+        row.function_done,
         row.pending,
-        row.slack,
+        row.failures_allowed,
         row.deadline_at,
         None if job.keep == defaults.KEEP else job.keep,
         None if job.keep_failed == defaults.KEEP_FAILED else job.keep_failed,
@@ -181,22 +182,22 @@ def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:
         NUMBER[row.state],
         row.version,
         row.pending,
-        row.slack,
-        row.ran,
-        row.place,
-        row.joined_at,
+        row.failures_allowed,
+        row.function_done,
+        row.queue_position,
+        row.return_position,
         row.due_at,
         row.deadline_at,
         row.attempt,
         row.lost,
         row.worker,
-        row.parked,
+        row.blocked_on,
         row.result,
         row.value,
         row.error,
         row.reason,
         row.note,
-        row.round,
+        row.reopenings,
         row.started_at,
         row.updated_at,
         row.ended_at,
@@ -206,7 +207,7 @@ def updated(row: Record, seq: int, flags: int) -> tuple[Any, ...]:
     )
 
 
-def record(columns: tuple[Any, ...], memo: tuple[tuple[str, str], ...] = ()) -> Record:
+def record(columns: tuple[Any, ...], checkpoints: tuple[tuple[str, str], ...] = ()) -> Record:
     """A row as read by FULL."""
     (
         _,
@@ -214,22 +215,22 @@ def record(columns: tuple[Any, ...], memo: tuple[tuple[str, str], ...] = ()) -> 
         state,
         version,
         pending,
-        slack,
-        ran,
-        place,
-        joined_at,
+        failures_allowed,
+        function_done,
+        position,
+        return_position,
         due_at,
         deadline_at,
         attempt,
         lost,
         worker,
-        parked,
+        blocked_on,
         result,
         value,
         error,
         reason,
         note,
-        round,
+        reopenings,
         created_at,
         started_at,
         updated_at,
@@ -245,23 +246,23 @@ def record(columns: tuple[Any, ...], memo: tuple[tuple[str, str], ...] = ()) -> 
         state=STATES[state],
         after=job.after if after is None else tuple(from_json(after)),
         pending=pending,
-        slack=slack,
-        ran=bool(ran),
-        place=place,
-        joined_at=joined_at,
+        failures_allowed=failures_allowed,
+        function_done=bool(function_done),
+        queue_position=position,
+        return_position=return_position,
         due_at=due_at,
         deadline_at=deadline_at,
         attempt=attempt,
         lost=lost,
         worker=worker,
-        parked=parked,
+        blocked_on=blocked_on,
         result=result,
         value=value,
         error=error,
         reason=reason,
-        memo=memo,
+        checkpoints=checkpoints,
         note=note,
-        round=round,
+        reopenings=reopenings,
         created_at=created_at,
         started_at=started_at,
         updated_at=updated_at,

@@ -27,13 +27,15 @@ class TaskConnection(Ours):
     """What the function writes with. Its transaction is ended by Treadle, with the job's ending in it."""
 
     def commit(self) -> NoReturn:
-        raise BadSession("current().transaction()", "it is committed with the job's ending, when the function returns")
+        raise BadSession(
+            "current().transaction()", "Treadle commits it with the ending of the job, when the function returns"
+        )
 
     def rollback(self) -> NoReturn:
         raise BadSession("current().transaction()", "to roll it back, raise an exception")
 
     def close(self) -> NoReturn:
-        raise BadSession("current().transaction()", "it is closed when the job has ended")
+        raise BadSession("current().transaction()", "Treadle closes it when the job has ended")
 
 
 class RunTransaction:
@@ -79,7 +81,7 @@ class RunTransaction:
     async def commit(self) -> None:
         assert self.raw is not None
         if not self.raw.in_transaction:
-            raise BadSession("current().transaction()", "the function has ended the transaction itself")
+            raise BadSession("current().transaction()", "the function has ended the transaction; leave that to Treadle")
         try:
             await in_thread(self._loop, self._thread, self._commit)
         except sqlite3.Error as error:

@@ -11,7 +11,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.model import APPLIED, ASKED, SUPERSEDED, Held, Hold, Outcome, Presence, Record, Settled, State
+from treadle.core.model import (
+    APPLIED,
+    ASKED,
+    SUPERSEDED,
+    HeartbeatResult,
+    LeaseRenewal,
+    Outcome,
+    Presence,
+    Record,
+    Settled,
+    State,
+)
 from treadle.errors import UnknownUpstream
 from treadle.storage.admission import may_go_on
 from treadle.storage.row_rules import (
@@ -96,9 +107,9 @@ def _is_plain(out: Outcome) -> bool:
     """An ending and nothing else. Text with NUL goes the other way: SQLite's JSON ends a string there."""
     return (
         out.state.final
-        and not out.then
-        and not out.memo
-        and not out.ran
+        and not out.followups
+        and not out.checkpoints
+        and not out.function_done
         and not out.reach
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
         and (out.keep is None or float(out.keep).is_integer())
@@ -113,9 +124,9 @@ def _is_success(out: Outcome) -> bool:
     """The commonest plain ending of all: it brings a result, or not even that."""
     return (
         out.state is SUCCEEDED
-        and not out.then
-        and not out.memo
-        and not out.ran
+        and not out.followups
+        and not out.checkpoints
+        and not out.function_done
         and not out.reach
         and out.value is None
         and out.error is None
@@ -215,7 +226,7 @@ def _settle(unit: UnitOfWork, out: Outcome) -> Generator[None, None, Settled]:
     if row.state.final:
         return (yield from reopen.after_the_end(unit, row, out))
     try:
-        plan = enqueue.plan(unit, out.then, leaving=out.id if out.state.final else "")
+        plan = enqueue.plan(unit, out.followups, leaving=out.id if out.state.final else "")
         for up in out.after:
             above = None if up in plan.answers else unit.get(up)
             if up not in plan.answers and (above is None or not may_wait(out, row, above.job)):
@@ -230,18 +241,18 @@ def _settle(unit: UnitOfWork, out: Outcome) -> Generator[None, None, Settled]:
     return APPLIED
 
 
-def _merged(unit: UnitOfWork, row: Record, memo: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Its memo with these steps, which are written by themselves."""
-    if not memo:
-        return row.memo
-    unit.remember(row.job.id, memo)
-    return tuple({**dict(row.memo), **dict(memo)}.items())
+def _merged(unit: UnitOfWork, row: Record, checkpoints: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Its checkpoints with these steps, which are written by themselves."""
+    if not checkpoints:
+        return row.checkpoints
+    unit.remember(row.job.id, checkpoints)
+    return tuple({**dict(row.checkpoints), **dict(checkpoints)}.items())
 
 
 def _circle(unit: UnitOfWork, out: Outcome, plan: enqueue.Plan) -> set[str]:
     """Of the rows that answer jobs of this outcome, or that its jobs name, those that wait for its job, directly or
     through others; or are that job."""
-    if out.state is not WAITING or not out.then:
+    if out.state is not WAITING or not out.followups:
         return set()
     fresh = {new.id for new in plan.fresh}
     stored = (set(plan.answers.values()) | named_outside(out, plan.answers, fresh)) - fresh
@@ -263,10 +274,10 @@ def _apply(
         value=out.value,
         error=out.error,
         reason=out.reason,
-        memo=_merged(unit, old, out.memo),
+        checkpoints=_merged(unit, old, out.checkpoints),
         note=out.note if out.note is not None else old.note,
         updated_at=unit.now,
-        ran=old.ran or out.ran,
+        function_done=old.function_done or out.function_done,
         worker=None,
     )
     if out.state.final:
@@ -276,7 +287,7 @@ def _apply(
         return
     if out.result is not None:
         unit.topics.add(f"job:{row.job.id}")
-    unit.put(replace(row, place=None, parked=None, due_at=None, state=WAITING))
+    unit.put(replace(row, queue_position=None, blocked_on=None, due_at=None, state=WAITING))
     yield from enqueue.store_all(unit, plan, parent=old.job.id)
     if out.state is READY and out.delay <= 0:
         unit.join(row, unit.now)
@@ -288,17 +299,17 @@ def _apply(
 
 
 def _wait(unit: UnitOfWork, row: Record, out: Outcome, after: tuple[str, ...]) -> Generator[None, None, None]:
-    due = first_moment(None if row.ran else row.deadline_at, unit.now + out.delay if out.delay > 0 else None)
+    due = first_moment(None if row.function_done else row.deadline_at, unit.now + out.delay if out.delay > 0 else None)
     unit.ex(DESK["unname_edges"], (row.job.id,))
     unit.put(
         replace(
             row,
             state=WAITING,
             after=after,
-            pending=needed(out.need, after),
-            slack=out.slack,
-            place=None,
-            parked=None,
+            pending=needed(out.required, after),
+            failures_allowed=out.failures_allowed,
+            queue_position=None,
+            blocked_on=None,
             due_at=due,
         )
     )
@@ -308,10 +319,12 @@ def _wait(unit: UnitOfWork, row: Record, out: Outcome, after: tuple[str, ...]) -
 # --- heartbeat
 
 
-def heartbeat(unit: UnitOfWork, worker: Presence, holds: Sequence[Hold], lease: float) -> Generator[None, None, Held]:
+def heartbeat(
+    unit: UnitOfWork, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float
+) -> Generator[None, None, HeartbeatResult]:
     unit.refuse("closing", "gone")
     if unit.shut("closing"):
-        return Held(lost=frozenset(hold.id for hold in holds))
+        return HeartbeatResult(lost=frozenset(renewal.id for renewal in renewals))
     # of a worker that is new: of all, for a machine whose clock is set right is often started anew
     [seen] = unit.ex(SQL["seen"], (worker.worker,)).fetchone()
     if seen > unit.now + CLOCK_BACK:
@@ -322,40 +335,40 @@ def heartbeat(unit: UnitOfWork, worker: Presence, holds: Sequence[Hold], lease: 
         unit.ex(SQL["gone"], (worker.worker,))
     else:
         unit.ex(SQL["present"], (worker.worker, encode(worker), unit.now))
-    quiet = [hold for hold in holds if not hold.memo and hold.note is None and not hold.reach]
-    slow = [hold for hold in holds if hold.memo or hold.note is not None or hold.reach]
+    quiet = [renewal for renewal in renewals if not renewal.checkpoints and renewal.note is None and not renewal.reach]
+    slow = [renewal for renewal in renewals if renewal.checkpoints or renewal.note is not None or renewal.reach]
     if quiet:
-        rows = text([(hold.id, hold.version) for hold in quiet])
+        rows = text([(renewal.id, renewal.version) for renewal in quiet])
         done = unit.ex(SQL["beat"], {"due": unit.now + lease, "now": unit.now, "rows": rows}).rowcount
         if done != len(quiet):
-            slow = list(holds)
-    unit.read(hold.id for hold in slow)
+            slow = list(renewals)
+    unit.read(renewal.id for renewal in slow)
     lost = set()
-    for number, hold in enumerate(slow, 1):
-        if not _beat(unit, hold, lease):
-            lost.add(hold.id)
+    for number, renewal in enumerate(slow, 1):
+        if not _beat(unit, renewal, lease):
+            lost.add(renewal.id)
         if number % SLOW_STEP == 0:
             yield
     unit.sync()
     yield from advance_due(unit)
-    return Held(frozenset(lost))
+    return HeartbeatResult(frozenset(lost))
 
 
-def _beat(unit: UnitOfWork, hold: Hold, lease: float) -> bool:
-    row = unit.get(hold.id)
-    if not may_go_on(row, hold, unit):
+def _beat(unit: UnitOfWork, renewal: LeaseRenewal, lease: float) -> bool:
+    row = unit.get(renewal.id)
+    if not may_go_on(row, renewal, unit):
         return False
-    note = hold.note if hold.note is not None else row.note
+    note = renewal.note if renewal.note is not None else row.note
     if note != row.note:
         unit.topics.add(f"job:{row.job.id}")
     unit.put(
         replace(
             row,
             state=RUNNING,
-            place=None,
-            parked=None,
+            queue_position=None,
+            blocked_on=None,
             due_at=unit.now + (row.job.lease or lease),
-            memo=_merged(unit, row, hold.memo),
+            checkpoints=_merged(unit, row, renewal.checkpoints),
             note=note,
             updated_at=unit.now,
         )

@@ -65,7 +65,7 @@ UPDATE worker SET seen = ?1 WHERE seen > ?1;
 
 -- name: back_rows
 UPDATE job SET due_at = max(?1, due_at - (updated_at - ?1)), updated_at = ?1
-WHERE due_at > ?1 AND updated_at > ?1 AND state IN (1, 2) AND place IS NULL AND parked IS NULL;
+WHERE due_at > ?1 AND updated_at > ?1 AND state IN (1, 2) AND queue_position IS NULL AND blocked_on IS NULL;
 
 -- name: gone
 DELETE FROM worker WHERE name = ?;

@@ -107,7 +107,7 @@ def _check(path: str, found: os.stat_result, allowed: int, any_user: bool, users
     """Raise Refused for what another user may have prepared."""
     mode, expected = stat.S_IMODE(found.st_mode), FOLDER | allowed
     if not stat.S_ISDIR(found.st_mode):
-        what = f"it is {'a symbolic link' if stat.S_ISLNK(found.st_mode) else 'no folder'}, expected a folder"
+        what = f"it is {'a symbolic link' if stat.S_ISLNK(found.st_mode) else 'not a folder'}, expected a folder"
     elif found.st_uid not in users and not any_user:
         what = f"it belongs to user {found.st_uid}, expected user {' or '.join(map(str, sorted(users)))}"
     elif mode & 0o777 & ~expected:
@@ -115,6 +115,6 @@ def _check(path: str, found: os.stat_result, allowed: int, any_user: bool, users
     else:
         return
     raise Refused(
-        f"{path} is not used to wake other processes: {what}. Delete it; until then processes look at the "
+        f"{path} is not used to wake other processes: {what}. Delete it; until then processes poll the "
         "database five times a second"
     )

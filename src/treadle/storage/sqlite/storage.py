@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from treadle.core import clock
 from treadle.core.model import (
     Claim,
     Claimed,
-    Held,
-    Hold,
+    HeartbeatResult,
+    LeaseRenewal,
     LimitChange,
     LimitUse,
     NewJob,
@@ -28,6 +28,7 @@ from treadle.core.model import (
     Stats,
 )
 from treadle.errors import BadUrl
+from treadle.storage.contract import Capabilities
 from treadle.storage.sqlite import queries, transfer
 from treadle.storage.sqlite.connection import Database
 from treadle.storage.sqlite.enqueue import add_plain, enqueue
@@ -65,7 +66,9 @@ class SqliteStorage:
     shared          the file may have other tables too, for transactions that span yours and ours
     """
 
-    one_by_one: ClassVar[Literal[True]] = True
+    capabilities = Capabilities(
+        settle_claim=True, hand_off=True, transactions=True, movable=True, marks=True, single_caller=True
+    )
 
     def __init__(
         self, path: str, *, now: clock.Clock = clock.wall, synchronous: str = "full", shared: bool = False
@@ -125,10 +128,10 @@ class SqliteStorage:
             if claimed is not None:
                 return claimed
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        check_beat(worker, holds, lease)
-        found = self._file.submit(lambda unit: heartbeat(unit, worker, holds, lease), 1 + len(holds))
-        held: Held = await found
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        check_beat(worker, renewals, lease)
+        found = self._file.submit(lambda unit: heartbeat(unit, worker, renewals, lease), 1 + len(renewals))
+        held: HeartbeatResult = await found
         return held
 
     @guarded_settle

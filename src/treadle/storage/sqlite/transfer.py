@@ -43,7 +43,7 @@ def read_mark(db: sqlite3.Connection) -> MoveState | None:
 def set_mark(unit: UnitOfWork, mark: MoveState) -> Generator[None, None, None]:
     _write_mark(unit, mark)
     if mark.role not in SHUT:
-        for (key,) in unit.ex(DESK["parked_keys"]).fetchall():
+        for (key,) in unit.ex(DESK["blocked_keys"]).fetchall():
             unit.call_in_for(key)
             yield
         unit.topics.add("queue:*")
@@ -121,8 +121,8 @@ def _store(unit: UnitOfWork, fresh: Sequence[Carried], top: int) -> int:
         if job.labels:
             unit.many(ENQUEUE["add_label"], [(label, top) for label in job.labels])
         unit.add(row, top, flags)
-        if row.memo:
-            unit.remember(job.id, row.memo)
+        if row.checkpoints:
+            unit.remember(job.id, row.checkpoints)
         unit.put(row)
         if each.behind is not None:
             unit.ex(DESK["set_behind"], (job.id, each.behind))

@@ -21,10 +21,10 @@ from treadle.storage.sqlite.bulk_read import BulkRead
 from treadle.storage.sqlite.recent_leases import RecentLeases
 from treadle.storage.sqlite.rows import (
     AFTER,
+    CHECKPOINTS,
     DOWN,
     FULL,
     LIMITS,
-    MEMO,
     MORE,
     SLOT,
     decode,
@@ -136,8 +136,8 @@ class UnitOfWork:
         seq, flags = found[0], found[1]
         assert isinstance(seq, int)
         assert isinstance(flags, int)
-        memo = tuple(self.ex(SQL["memo"], (seq,)).fetchall()) if flags & MEMO else ()
-        row = record(found, memo)
+        checkpoints = tuple(self.ex(SQL["checkpoints"], (seq,)).fetchall()) if flags & CHECKPOINTS else ()
+        row = record(found, checkpoints)
         id = row.job.id
         self._rows[id], self._seq[id], self._flags[id] = row, seq, flags
 
@@ -171,7 +171,7 @@ class UnitOfWork:
         id = row.job.id
         self._rows[id] = row
         self._dirty.add(id)
-        if row.place is not None:
+        if row.queue_position is not None:
             self.topics.add(f"queue:{row.job.queue}")
         if row.state.final:
             self.topics.add(f"job:{id}")
@@ -186,8 +186,8 @@ class UnitOfWork:
             row, flags = self._rows[id], self._flags[id]
             assert row is not None
             flags = flags | MORE if more(row) else flags & ~MORE
-            if row.memo:
-                flags |= MEMO
+            if row.checkpoints:
+                flags |= CHECKPOINTS
             if row.after:
                 flags |= AFTER
             flags = self._write_slots(row, flags)
@@ -196,27 +196,31 @@ class UnitOfWork:
         self._dirty.clear()
         self.many(SQL["put"], changed)
 
-    def remember(self, id: str, memo: Iterable[tuple[str, str]]) -> None:
+    def remember(self, id: str, checkpoints: Iterable[tuple[str, str]]) -> None:
         seq = self.seq(id)
-        self.many(SQL["remember"], [(seq, name, value) for name, value in memo])
+        self.many(SQL["remember"], [(seq, name, value) for name, value in checkpoints])
 
     # --- joining the line
 
     def join(self, row: Record, when: float) -> None:
         """In line: at the turn it had, or at a new one as of `when`."""
-        place = row.joined_at if row.joined_at is not None else self.place(row.job, when)
-        due = None if row.ran else row.deadline_at
-        self.put(replace(row, state=State.READY, place=place, joined_at=place, parked=None, due_at=due))
+        position = row.return_position if row.return_position is not None else self.position(row.job, when)
+        due = None if row.function_done else row.deadline_at
+        self.put(
+            replace(
+                row, state=State.READY, queue_position=position, return_position=position, blocked_on=None, due_at=due
+            )
+        )
 
-    def place(self, job: NewJob, when: float) -> float:
-        place = turn(job, when)
+    def position(self, job: NewJob, when: float) -> float:
+        position = turn(job, when)
         if job.lane is None:
-            return place
+            return position
         last = self.lane_last(job)
         if last is not None:
             return last + job.stride
         head = self.line_head(job)
-        return place if head is None else min(place, head)
+        return position if head is None else min(position, head)
 
     def lane_last(self, job: NewJob) -> float | None:
         """Where the last of its lane stands."""
@@ -281,7 +285,7 @@ class UnitOfWork:
                 if flags & SLOT:
                     self.ex(SQL["drop_slot"], (key, seq))
             elif key != of_queue or flags & SLOT or rule_for(self.rules, key) is not None:
-                live = row.state is State.RUNNING and not row.ran
+                live = row.state is State.RUNNING and not row.function_done
                 self.ex(SQL["set_slot"], (key, seq, live, cost))
                 flags |= SLOT
         return flags & ~SLOT if row.state.final or row.started_at is None else flags
@@ -333,7 +337,7 @@ class UnitOfWork:
             others = heapq.merge([each for each in returned if not each.kept], self._aside(key, queue, False))
             for id in gate.back(key, keepers, others):
                 row = self.row(id)
-                self.put(replace(row, place=row.joined_at))
+                self.put(replace(row, queue_position=row.return_position))
                 self.came_back = True
         self.set_opening(gate, key)
 
@@ -353,7 +357,9 @@ class UnitOfWork:
         """The jobs of a queue that came back in line for a limit and are not claimed yet, in turn."""
         keeps = self._keeps(key)
         found = self.ex(SQL["returned"], (key, queue)).fetchall()
-        return sorted(_asker(decode(body), place, key, bool(keeps and kept), False) for body, place, kept in found)
+        return sorted(
+            _asker(decode(body), position, key, bool(keeps and kept), False) for body, position, kept in found
+        )
 
     def _aside(self, key: str, queue: str, kept: bool) -> Iterator[Asker]:
         """The jobs of a queue that stand aside for a limit, in turn: those that have kept their slot, or the others."""
@@ -361,8 +367,8 @@ class UnitOfWork:
         if kept and not keeps:
             return
         found = self.ex(SQL["aside_kept"], (key, queue)) if kept else self.ex(SQL["aside"], (key, queue, keeps))
-        for body, place in found:
-            yield _asker(decode(body), place, key, kept, True)
+        for body, position in found:
+            yield _asker(decode(body), position, key, kept, True)
 
     def set_opening(self, gate: Admission, key: str) -> None:
         """Note when the rate will let in the first of some queue who stands aside."""
@@ -379,5 +385,5 @@ class UnitOfWork:
             self.ex(SQL["set_opening"], (key, moment))
 
 
-def _asker(job: NewJob, place: float, key: str, kept: bool, aside: bool) -> Asker:
-    return Asker((-rank(job), place, job.id), dict(named_costs(job))[key], kept, aside)
+def _asker(job: NewJob, position: float, key: str, kept: bool, aside: bool) -> Asker:
+    return Asker((-rank(job), position, job.id), dict(named_costs(job))[key], kept, aside)

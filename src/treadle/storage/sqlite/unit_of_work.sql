@@ -1,23 +1,23 @@
 -- What the slow road reads and writes, one row at a time.
 
 -- name: put
-UPDATE job SET flags = ?, state = ?, version = ?, pending = ?, slack = ?, ran = ?, place = ?, joined_at = ?, due_at = ?,
-    deadline_at = ?, attempt = ?, lost = ?, worker = ?, parked = ?, result = ?, value = ?, error = ?, reason = ?,
-    note = ?, round = ?, started_at = ?, updated_at = ?, ended_at = ?, expires_at = ?, after = ?
+UPDATE job SET flags = ?, state = ?, version = ?, pending = ?, failures_allowed = ?, function_done = ?, queue_position = ?, return_position = ?, due_at = ?,
+    deadline_at = ?, attempt = ?, lost = ?, worker = ?, blocked_on = ?, result = ?, value = ?, error = ?, reason = ?,
+    note = ?, reopenings = ?, started_at = ?, updated_at = ?, ended_at = ?, expires_at = ?, after = ?
 WHERE seq = ?;
 
--- name: memo
-SELECT name, value FROM memo WHERE job = ? ORDER BY num;
+-- name: checkpoints
+SELECT name, value FROM checkpoints WHERE job = ? ORDER BY num;
 
 -- name: remember
-INSERT INTO memo (job, name, value) VALUES (?, ?, ?) ON CONFLICT (job, name) DO UPDATE SET value = excluded.value;
+INSERT INTO checkpoints (job, name, value) VALUES (?, ?, ?) ON CONFLICT (job, name) DO UPDATE SET value = excluded.value;
 
 -- name: lane_last
-SELECT max(place) FROM job WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND place IS NOT NULL;
+SELECT max(queue_position) FROM job WHERE queue = ? AND rank = ? AND lane = ? AND lane IS NOT NULL AND queue_position IS NOT NULL;
 
 -- name: line_head
-SELECT place FROM job INDEXED BY job_line
-WHERE queue = ? AND rank = ? AND place IS NOT NULL ORDER BY place LIMIT 1;
+SELECT queue_position FROM job INDEXED BY job_line
+WHERE queue = ? AND rank = ? AND queue_position IS NOT NULL ORDER BY queue_position LIMIT 1;
 
 -- name: holder
 SELECT id FROM job WHERE key = ?1 AND key IS NOT NULL;
@@ -96,26 +96,26 @@ SELECT tokens, at FROM bucket WHERE key = ?;
 INSERT OR REPLACE INTO bucket (key, tokens, at) VALUES (?, ?, ?);
 
 -- name: aside
-SELECT b.body, j.joined_at FROM job j CROSS JOIN body b ON b.seq = j.seq
-WHERE j.parked = ?1 AND j.parked IS NOT NULL AND j.queue = ?2 AND j.place IS NULL
+SELECT b.body, j.return_position FROM job j CROSS JOIN body b ON b.seq = j.seq
+WHERE j.blocked_on = ?1 AND j.blocked_on IS NOT NULL AND j.queue = ?2 AND j.queue_position IS NULL
     AND (?3 = 0 OR NOT EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq))
-ORDER BY j.rank DESC, j.joined_at, j.id;
+ORDER BY j.rank DESC, j.return_position, j.id;
 
 -- name: aside_kept
-SELECT b.body, j.joined_at FROM slot s CROSS JOIN job j ON j.seq = s.job CROSS JOIN body b ON b.seq = j.seq
-WHERE s.key = ?1 AND j.parked = ?1 AND j.queue = ?2 AND j.place IS NULL ORDER BY j.rank DESC, j.joined_at, j.id;
+SELECT b.body, j.return_position FROM slot s CROSS JOIN job j ON j.seq = s.job CROSS JOIN body b ON b.seq = j.seq
+WHERE s.key = ?1 AND j.blocked_on = ?1 AND j.queue = ?2 AND j.queue_position IS NULL ORDER BY j.rank DESC, j.return_position, j.id;
 
 -- name: aside_queue
 SELECT queue FROM job INDEXED BY job_aside
-WHERE parked = ?1 AND parked IS NOT NULL AND place IS NULL AND queue > ?2 ORDER BY queue LIMIT 1;
+WHERE blocked_on = ?1 AND blocked_on IS NOT NULL AND queue_position IS NULL AND queue > ?2 ORDER BY queue LIMIT 1;
 
 -- name: returned
-SELECT b.body, j.place, EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq)
+SELECT b.body, j.queue_position, EXISTS (SELECT 1 FROM slot s WHERE s.key = ?1 AND s.job = j.seq)
 FROM job j CROSS JOIN body b ON b.seq = j.seq
-WHERE j.parked = ?1 AND j.parked IS NOT NULL AND j.queue = ?2 AND j.place IS NOT NULL;
+WHERE j.blocked_on = ?1 AND j.blocked_on IS NOT NULL AND j.queue = ?2 AND j.queue_position IS NOT NULL;
 
--- name: parked_keys
-SELECT DISTINCT parked FROM job INDEXED BY job_aside WHERE parked IS NOT NULL AND place IS NULL;
+-- name: blocked_keys
+SELECT DISTINCT blocked_on FROM job INDEXED BY job_aside WHERE blocked_on IS NOT NULL AND queue_position IS NULL;
 
 -- name: set_opening
 INSERT OR REPLACE INTO opening (key, at) VALUES (?, ?);

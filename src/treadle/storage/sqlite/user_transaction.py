@@ -21,7 +21,7 @@ from treadle.storage.sqlite import queries
 from treadle.storage.sqlite.enqueue import enqueue
 from treadle.storage.sqlite.errors import translated
 from treadle.storage.sqlite.lockfile import WAIT
-from treadle.storage.sqlite.migrate import check, known
+from treadle.storage.sqlite.migrate import check, newest
 from treadle.storage.sqlite.settle import settle
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 from treadle.storage.user_session import SqliteSession, session_of
@@ -63,9 +63,9 @@ class Known:
         """Raise unless the file has our schema."""
         if self.is_made:
             return
-        found, newest = check(Plain(raw), self.path, self._shared), known()[-1][0]  # type: ignore[arg-type]
-        if found < newest:
-            what = f"its schema is {found}, this Treadle needs {newest}" if found else "Treadle has no tables in it"
+        found = check(Plain(raw), self.path, self._shared)  # type: ignore[arg-type]
+        if found < newest():
+            what = f"its schema is {found}, this Treadle needs {newest()}" if found else "it has no tables of Treadle"
             raise StorageError(f"{self.path}: {what}; {MAKE}")
         self.is_made = True
 
@@ -118,7 +118,7 @@ class UserTransaction:
             if name == "main" and not _same(file, self._path):
                 raise BadSession(
                     f"a connection to {file or 'a database in memory'}",
-                    f"the jobs live in {self._path}; one transaction can only span one file",
+                    f"the jobs are in {self._path}, and a transaction cannot span two files",
                 )
         return session.raw
 
@@ -142,7 +142,9 @@ class UserTransaction:
                     if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                         raise translated(error, self._path) from error
                     if clock.monotonic() > until:
-                        raise StorageUnavailable(f"{self._path}: somebody has written for {WAIT:.0f} s") from error
+                        raise StorageUnavailable(
+                            f"{self._path}: another transaction has written for {WAIT:.0f} s; repeat the call"
+                        ) from error
                 await _pause()
         finally:
             raw.execute(f"PRAGMA busy_timeout = {patience}")
@@ -153,7 +155,7 @@ def _stale(given: Any) -> BadSession:
     django = type(given).__module__.partition(".")[0] == "django"
     return BadSession(
         "Django's connection" if django else f"a {type(given).__name__}",
-        "it has read what others have changed since, and SQLite lets it write no more; roll back, and begin with "
+        "another transaction changed data that it has read, so SQLite refuses its writes; roll back, and begin with "
         + (
             'BEGIN IMMEDIATE: "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES'
             if django

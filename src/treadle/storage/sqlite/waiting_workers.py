@@ -25,7 +25,7 @@ _claim = msgspec.msgpack.Decoder(Claim).decode
 
 
 class WaitingWorker(Struct, frozen=True, array_like=True):
-    """One worker's, under its last ticket, until `until`. `words`: its claim as msgpack, read if its queue fits."""
+    """One worker's, under its last claim id, until `until`. `words`: its claim as msgpack, read if its queue fits."""
 
     address: str
     until: float
@@ -41,7 +41,7 @@ class WaitingWorker(Struct, frozen=True, array_like=True):
         except UNREADABLE:
             return None  # of another version of Treadle
         named = (asked.tasks is None or job.task in asked.tasks) and (not asked.ids or job.id in asked.ids)
-        return asked if named and job.id not in asked.holds else None
+        return asked if named and job.id not in asked.running else None
 
 
 _decode = msgspec.msgpack.Decoder(list[WaitingWorker]).decode

@@ -1,9 +1,9 @@
--- Acts of a person on jobs that nothing else depends on, many at once: jobs reopened, brought into line, or let go. Endings
--- (a cancel) go with those of workers in `settle`. One statement for each kind; 10,000 of them in a quarter of the time of
--- `settle_row` for each. What these statements do to a row is what settle_row does.
+-- Bulk path for a person's acts on jobs that no other job depends on: reopen, queue now, change the retention. Endings
+-- (a cancel) take the bulk path of `settle`. Each kind of act takes one statement with the effects of settle_row:
+-- 10,000 acts in a quarter of the time.
 
--- outs: as in `settle`. -> the jobs that were acted on; the rest goes to settle_row. lock_for_outcomes has locked the rows of
--- `job` and the keys, in their order.
+-- outs: as in `settle`. -> the ids of the jobs that were acted on; settle_row handles the rest. lock_for_outcomes has
+-- locked the rows of `job` and the keys, in their order.
 CREATE FUNCTION settle_acts(outs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     asked text[];
@@ -15,7 +15,7 @@ BEGIN
     IF asked IS NULL THEN
         RETURN NULL;
     END IF;
-    -- a job that begins to wait for one of these holds its row, so the statements after this one see that it waits
+    -- a job that begins to wait for one of these holds its row, so the next statements see its edge
     PERFORM 1 FROM (SELECT 1 FROM ended WHERE id = ANY (asked) ORDER BY id FOR UPDATE) AS locked;
     acted := let_go(outs) || bring_into_line(outs, t) || reopen_alone(outs, t);
     PERFORM note_acts(a.id, a.nonces) FROM (
@@ -24,25 +24,25 @@ BEGIN
     RETURN acted;
 END $$;
 
--- The nonce of each act stands in the memo of its job: that is how a repeated call is recognised.
+-- The checkpoints of a job store the nonce of its last act, by which a repeated call is recognised.
 CREATE FUNCTION note_acts(ids text[], nonces text[]) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO memo (id, name, value) SELECT a.id, 'treadle:act', a.nonce FROM unnest(ids, nonces) AS a (id, nonce)
+    INSERT INTO checkpoints (id, name, value) SELECT a.id, 'treadle:act', a.nonce FROM unnest(ids, nonces) AS a (id, nonce)
     ON CONFLICT (id, name) DO UPDATE SET value = excluded.value
 $$;
 
--- Notify the worker that runs a job under this ticket.
-CREATE FUNCTION tell_worker(ticket text) RETURNS void LANGUAGE plpgsql AS $$
+-- Notify the worker that runs a job under this claim id.
+CREATE FUNCTION tell_worker(claim_id text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF ticket IS NOT NULL THEN
-        PERFORM speak('worker:' || coalesce(nullif(regexp_replace(ticket, '#[^#]*$', ''), ''), ticket));
+    IF claim_id IS NOT NULL THEN
+        PERFORM speak('worker:' || coalesce(nullif(regexp_replace(claim_id, '#[^#]*$', ''), ''), claim_id));
     END IF;
 END $$;
 
--- Ended jobs kept longer or shorter. The version grows: the next act must have seen this one.
+-- Change the retention of ended jobs. The version rises, so the next act must have read this one.
 CREATE FUNCTION let_go(outs json) RETURNS text[] LANGUAGE sql AS $$
     WITH gone AS (
         UPDATE ended SET expires_at = greatest(ended_at + greatest(x.keep, ${KEEP_LEAST}), created_at + (words ->> 'window')::float8),
-            memo = true, version = ended.version + 1
+            checkpoints = true, version = ended.version + 1
         FROM json_to_recordset(outs) AS x (id text, version int, state smallint, keep float8, act text)
         WHERE x.act IS NOT NULL AND x.keep IS NOT NULL AND ended.id = x.id AND ended.version = x.version
             AND ended.state = x.state
@@ -50,7 +50,7 @@ CREATE FUNCTION let_go(outs json) RETURNS text[] LANGUAGE sql AS $$
     ) SELECT coalesce(array_agg(id), '{}') FROM gone
 $$;
 
--- Jobs that are due later, now in line.
+-- Queue delayed jobs now.
 CREATE FUNCTION bring_into_line(outs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     acted text[];
@@ -58,13 +58,13 @@ DECLARE
 BEGIN
     WITH moved AS (
         UPDATE job SET version = job.version + 1, attempt = x.attempt, result = NULL, value = NULL, error = x.error,
-            reason = x.reason, note = coalesce(x.note, job.note), memo = true, updated_at = t, worker = NULL,
-            place = coalesce(job.joined_at, t), joined_at = coalesce(job.joined_at, t),
-            due_at = CASE WHEN NOT ran THEN deadline_at END
+            reason = x.reason, note = coalesce(x.note, job.note), checkpoints = true, updated_at = t, worker = NULL,
+            queue_position = coalesce(job.return_position, t), return_position = coalesce(job.return_position, t),
+            due_at = CASE WHEN NOT function_done THEN deadline_at END
         FROM json_to_recordset(outs) AS x (id text, version int, state smallint, attempt int, error text, reason text,
             note text, delay float8, act text)
         WHERE x.act IS NOT NULL AND x.state = 1 AND x.delay = 0 AND job.id = x.id AND job.version = x.version
-            AND job.state + 0 = 1 AND job.place IS NULL AND job.parked IS NULL AND job.lane IS NULL
+            AND job.state + 0 = 1 AND job.queue_position IS NULL AND job.blocked_on IS NULL AND job.lane IS NULL
             AND (job.words -> 'aging') IS NULL AND (job.limits IS NULL OR job.started_at IS NULL)
         RETURNING job.id, job.queue
     ) SELECT coalesce(array_agg(id), '{}'), array_agg(DISTINCT queue) INTO acted, queues FROM moved;
@@ -72,8 +72,9 @@ BEGIN
     RETURN acted;
 END $$;
 
--- Ended jobs in line again that have no key, no lane and no dependents, and did not fail their parent. Jobs that ended
--- because of others may come back with those others, which may be in the same call.
+-- Reopen and queue ended jobs that have no key, no lane and no dependents, and whose parent did not fail because of its
+-- children. Jobs that ended because of others are left to settle_row: those others, perhaps of the same call, may
+-- reopen them.
 CREATE FUNCTION reopen_alone(outs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     acted text[];
@@ -87,13 +88,13 @@ BEGIN
             AND NOT EXISTS (SELECT 1 FROM edge WHERE up = ended.id)
             AND (ended.parent IS NULL OR NOT EXISTS (
                 SELECT 1 FROM ended p WHERE p.id = ended.parent AND p.state = 4 AND p.reason = 'children'))
-        RETURNING ended.*, coalesce(words ? 'ran', false) AS has_run,
+        RETURNING ended.*, coalesce(words ? 'function_done', false) AS has_run,
             t + (words ->> 'deadline')::float8 AS over_at
     ), again AS (
-        INSERT INTO job (id, version, state, rank, ran, memo, round, slack, place, joined_at, due_at, deadline_at,
+        INSERT INTO job (id, version, state, rank, function_done, checkpoints, reopenings, failures_allowed, queue_position, return_position, due_at, deadline_at,
             created_at, updated_at, keep, keep_failed, lease, queue, task, root, parent, limits, costs, after, words,
             spec, note)
-        SELECT id, version + 1, 1, rank, has_run, true, round + 1, slack, t, t, CASE WHEN NOT has_run THEN over_at END,
+        SELECT id, version + 1, 1, rank, has_run, true, reopenings + 1, failures_allowed, t, t, CASE WHEN NOT has_run THEN over_at END,
             over_at, created_at, t, keep, keep_failed, lease, queue, task, root, parent, limits, costs, after, words,
             spec, note
         FROM gone RETURNING id, queue

@@ -1,13 +1,13 @@
--- What every verb stands on: a row read and locked, a row written, a topic noted.
--- All of these belong to the slow road, one row at a time; plain rows pass them by (claim.sql, settle.sql, enqueue.sql).
+-- Helpers of all verbs: read and lock a row, write a row, note a topic. Those for rows belong to the per-row path; the
+-- bulk paths are in claim.sql, settle.sql and enqueue.sql.
 
--- Topics of this call are collected in two settings of the transaction, one for each channel, as JSON strings. The process
--- sends them after the commit: a commit that notifies holds a lock of the whole server until it is on disk.
+-- Collects the topics of a call in two settings of the transaction, one for each channel, as JSON strings. The process
+-- publishes them after the commit: a commit that notifies holds a lock of the whole server until it is on disk.
 CREATE FUNCTION speak(topic text) RETURNS void LANGUAGE sql AS $$
     SELECT note_topics(CASE WHEN topic LIKE 'job:%' THEN 'ends' ELSE 'say' END, to_json(topic)::text)
 $$;
 
--- topics: JSON strings with commas between them; too many become a pattern.
+-- topics: JSON strings separated by commas; too many become a pattern.
 CREATE FUNCTION note_topics(kind text, topics text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     before text := coalesce(current_setting('treadle.' || kind, true), '');
@@ -22,10 +22,11 @@ BEGIN
     PERFORM set_config('treadle.' || kind, topics, true);
 END $$;
 
--- What the process has to send once this transaction has committed, NULL: nothing. say, ends: the channels; each listening
--- session holds a shared lock of its channel's name, and topics that no session listens to are left out. Not in a user's
--- transaction, which may commit much later. There the first element is the transaction, else null.
--- The test is one expression: no interrupt can come between its two calls and leave the lock taken.
+-- The topics to publish after this transaction has committed; NULL: none. say, ends: the channels. Each listening
+-- session holds a shared lock on the name of its channel; topics without a listener are left out. A user's transaction
+-- keeps all of them, because it may commit much later. The first element is the id of a user's transaction, else null.
+--
+-- One expression tests each lock: no interrupt can come between its two calls and leave the lock held.
 CREATE FUNCTION noted_topics(say text, ends text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     of_say text := nullif(current_setting('treadle.say', true), '');
@@ -44,7 +45,8 @@ BEGIN
     RETURN '[null,' || nullif(concat_ws(',', of_say, of_ends), '') || ']';
 END $$;
 
--- A job, locked, wherever it is; NULL if there is none. `ending`: also from those who wait for it, for it will be moved.
+-- A job, locked, from either table; NULL if there is none. `ending`: the row will be moved, so the lock also excludes
+-- transactions that begin to wait for it.
 CREATE FUNCTION row_of(wanted text, ending boolean DEFAULT false) RETURNS job LANGUAGE plpgsql AS $$
 DECLARE
     r job;
@@ -67,14 +69,14 @@ BEGIN
     RETURN r;
 END $$;
 
--- Write an unfinished row, and the slots it keeps.
+-- Write an unfinished row, and the slots it holds.
 CREATE FUNCTION put(r job) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE job SET
-        version = r.version, state = r.state, ran = r.ran, memo = r.memo, attempt = r.attempt, lost = r.lost,
-        round = r.round, pending = r.pending, slack = r.slack, place = r.place, joined_at = r.joined_at,
+        version = r.version, state = r.state, function_done = r.function_done, checkpoints = r.checkpoints, attempt = r.attempt, lost = r.lost,
+        reopenings = r.reopenings, pending = r.pending, failures_allowed = r.failures_allowed, queue_position = r.queue_position, return_position = r.return_position,
         due_at = r.due_at, deadline_at = r.deadline_at, started_at = r.started_at, updated_at = r.updated_at,
-        worker = r.worker, key = r.key, parked = r.parked, after = r.after, reason = r.reason, note = r.note,
+        worker = r.worker, key = r.key, blocked_on = r.blocked_on, after = r.after, reason = r.reason, note = r.note,
         result = r.result, value = r.value, error = r.error
     WHERE id = r.id;
     IF r.limits IS NOT NULL THEN
@@ -82,16 +84,16 @@ BEGIN
             DELETE FROM slot WHERE key = ANY (r.limits) AND id = r.id;
         ELSE
             INSERT INTO slot (key, id, cost, live)
-            SELECT u.key, r.id, greatest(u.cost, 1), r.state = 2 AND NOT r.ran FROM unnest(r.limits, r.costs) AS u (key, cost)
+            SELECT u.key, r.id, greatest(u.cost, 1), r.state = 2 AND NOT r.function_done FROM unnest(r.limits, r.costs) AS u (key, cost)
             ON CONFLICT (key, id) DO UPDATE SET live = excluded.live WHERE slot.live <> excluded.live;
         END IF;
     END IF;
-    IF r.place IS NOT NULL THEN
+    IF r.queue_position IS NOT NULL THEN
         PERFORM speak('queue:' || r.queue);
     END IF;
 END $$;
 
--- Its number in line if it joins at `moment`.
+-- Its queue position if it is queued at `moment`.
 CREATE FUNCTION place_of(r job, moment float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     turn float8 := moment - coalesce((r.words ->> 'aging')::float8 * (r.words ->> 'priority')::int, 0);
@@ -101,24 +103,24 @@ BEGIN
     IF r.lane IS NULL THEN
         RETURN turn;
     END IF;
-    SELECT place INTO last FROM job
-    WHERE queue = r.queue AND rank = r.rank AND lane = r.lane AND place IS NOT NULL ORDER BY place DESC LIMIT 1;
+    SELECT queue_position INTO last FROM job
+    WHERE queue = r.queue AND rank = r.rank AND lane = r.lane AND queue_position IS NOT NULL ORDER BY queue_position DESC LIMIT 1;
     IF FOUND THEN
         RETURN last + (r.words ->> 'stride')::float8;
     END IF;
-    SELECT place INTO head FROM job
-    WHERE queue = r.queue AND rank = r.rank AND place IS NOT NULL ORDER BY place LIMIT 1;
+    SELECT queue_position INTO head FROM job
+    WHERE queue = r.queue AND rank = r.rank AND queue_position IS NOT NULL ORDER BY queue_position LIMIT 1;
     RETURN least(turn, head);
 END $$;
 
--- In line: at the turn it had, or at a new one as of `moment`.
+-- Queue a job: at its return position, or at a new one as of `moment`.
 CREATE FUNCTION join_line(r job, moment float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    r.place := coalesce(r.joined_at, place_of(r, moment));
+    r.queue_position := coalesce(r.return_position, place_of(r, moment));
     r.state := 1;
-    r.joined_at := r.place;
-    r.parked := NULL;
-    r.due_at := CASE WHEN NOT r.ran THEN r.deadline_at END;
+    r.return_position := r.queue_position;
+    r.blocked_on := NULL;
+    r.due_at := CASE WHEN NOT r.function_done THEN r.deadline_at END;
     PERFORM put(r);
 END $$;
 
@@ -126,22 +128,22 @@ CREATE FUNCTION schedule(r job, run_at float8) RETURNS void LANGUAGE plpgsql AS 
 BEGIN
     r.state := 1;
     r.pending := 0;
-    r.place := NULL;
-    r.parked := NULL;
-    r.joined_at := NULL;
-    r.due_at := least(run_at, CASE WHEN NOT r.ran THEN r.deadline_at END);
+    r.queue_position := NULL;
+    r.blocked_on := NULL;
+    r.return_position := NULL;
+    r.due_at := least(run_at, CASE WHEN NOT r.function_done THEN r.deadline_at END);
     PERFORM put(r);
     PERFORM speak('queue:' || r.queue);
 END $$;
 
--- It waits no longer: in line now, or when its delay is over. A promise waits on, for its settlement.
+-- End a wait: queue the job now, or when its delay is over. A promise keeps waiting until it is settled.
 CREATE FUNCTION release(r job, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     run_at float8 := r.created_at + (r.words ->> 'delay')::float8;
 BEGIN
     IF r.task = '' THEN
         PERFORM put(r);
-    ELSIF r.started_at IS NULL AND NOT r.ran AND run_at > t THEN
+    ELSIF r.started_at IS NULL AND NOT r.function_done AND run_at > t THEN
         PERFORM schedule(r, run_at);
     ELSE
         r.pending := 0;
@@ -149,9 +151,9 @@ BEGIN
     END IF;
 END $$;
 
--- Steps remembered: merged by name, in the order in which they first came.
+-- Store checkpoints: merged by name, in the order in which each name first came.
 CREATE FUNCTION remember(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO memo (id, name, value)
+    INSERT INTO checkpoints (id, name, value)
     SELECT wanted, s.step ->> 0, s.step ->> 1 FROM json_array_elements(steps) WITH ORDINALITY AS s (step, at)
     WHERE NOT EXISTS (SELECT 1 FROM json_array_elements(steps) WITH ORDINALITY AS later (step, at)
         WHERE later.at > s.at AND later.step ->> 0 = s.step ->> 0)
@@ -159,7 +161,7 @@ CREATE FUNCTION remember(wanted text, steps json) RETURNS void LANGUAGE sql AS $
     ON CONFLICT (id, name) DO UPDATE SET value = excluded.value
 $$;
 
--- The nonce of an outcome that is an act of a person; NULL: it is none.
+-- The nonce of a person's act; NULL: the outcome is not an act.
 CREATE FUNCTION act_in(steps json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT s.step ->> 1 FROM json_array_elements(steps) AS s (step) WHERE s.step ->> 0 = 'treadle:act'
 $$;

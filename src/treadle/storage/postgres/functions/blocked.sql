@@ -1,19 +1,19 @@
--- Jobs that limits block: how they come back in line when a slot is freed or a rate opens. The caller holds the limit's gate.
+-- Unblocks jobs when a slot is freed or a rate opens. The caller holds the gate of the limit.
 
--- Of these limits those that somebody stands aside for, or that are to be looked at when their rate opens.
+-- Those of these limits that block a job, or that must be checked when their rate opens.
 CREATE FUNCTION looked_for(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k
-        WHERE EXISTS (SELECT 1 FROM job WHERE parked = k AND place IS NULL)
+        WHERE EXISTS (SELECT 1 FROM job WHERE blocked_on = k AND queue_position IS NULL)
             OR EXISTS (SELECT 1 FROM gate WHERE key = k AND opens IS NOT NULL) ORDER BY k);
 END $$;
 
--- What a job pays for a limit it names. A cost below 1, which earlier versions took, counts as 1.
+-- The cost of a job for a limit that it names. A cost below 1, which earlier versions accepted, counts as 1.
 CREATE FUNCTION price(j job, limited text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(j.costs[array_position(j.limits, limited)], 1)
 $$;
 
--- Note when the rate will let in the first blocked job of some queue: of those that keep their slot, or of the others.
+-- Store when the rate will admit the first blocked job of a queue: of those that hold a slot, or of the others.
 -- starting: jobs that were charged already, and whose rows are not written yet
 CREATE FUNCTION set_opening(limited text, t float8, starting text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -26,22 +26,22 @@ BEGIN
     IF r.rate IS NOT NULL THEN
         LOOP
             SELECT queue INTO line FROM job
-            WHERE parked = limited AND place IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
+            WHERE blocked_on = limited AND queue_position IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
             EXIT WHEN NOT FOUND;
             FOR first IN
-                (SELECT j.* FROM job j WHERE j.parked = limited AND j.queue = line AND j.place IS NULL
-                    ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1)
-                UNION ALL (SELECT j.* FROM job j WHERE j.parked = limited AND j.queue = line AND j.place IS NULL
+                (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL
+                    ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
+                UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL
                     AND j.started_at IS NOT NULL AND r.hold = 'ended'
-                    ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1)
-                UNION ALL (SELECT j.* FROM job j WHERE j.parked = limited AND j.queue = line AND j.place IS NULL
+                    ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
+                UNION ALL (SELECT j.* FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL
                     AND j.started_at IS NULL AND r.hold = 'ended'
-                    ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1)
+                    ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
             LOOP
-                -- who is back already and not claimed yet starts before it
+                -- jobs that were unblocked and not claimed yet start before it
                 SELECT coalesce(sum(least(price(b, limited), capacity(r))), 0) INTO ahead FROM job b
-                WHERE b.parked = limited AND b.queue = line AND b.place IS NOT NULL AND NOT b.id = ANY (starting)
-                    AND (-b.rank, b.joined_at, b.id) < (-first.rank, first.joined_at, first.id);
+                WHERE b.blocked_on = limited AND b.queue = line AND b.queue_position IS NOT NULL AND NOT b.id = ANY (starting)
+                    AND (-b.rank, b.return_position, b.id) < (-first.rank, first.return_position, first.id);
                 moment := least(moment, opens_at(limited, r, price(first, limited) + ahead, t));
             END LOOP;
         END LOOP;
@@ -49,7 +49,7 @@ BEGIN
     UPDATE gate SET opens = moment WHERE key = limited AND opens IS DISTINCT FROM moment;
 END $$;
 
--- Let jobs of these limits back in line while there is room; the caller holds their gates.
+-- Unblock jobs of these limits while there is room; the caller holds their gates.
 CREATE FUNCTION call_in(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text;
@@ -62,8 +62,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- What `call_in_for` does, for all limits of the common kind in a few statements (for each of them it makes a dozen): slots and
--- no rate, blocked jobs of one queue that cost 1 and have no slot yet. -> the limits of other kinds, of which nothing was changed.
+-- `call_in_for` for all limits of the common kind, in a few statements instead of a dozen for each: slots and no rate,
+-- and blocked jobs of one queue that cost 1 and hold no slot yet. -> the limits of other kinds, which are unchanged.
 CREATE FUNCTION call_in_alike(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     alike record;
@@ -80,35 +80,35 @@ BEGIN
             SELECT r.slots, r.rate, r.hold = 'ended' AS keeps FROM rule r
             WHERE r.name IN (k.key, split_part(k.key, ':', 1)) ORDER BY r.name = k.key DESC LIMIT 1) AS r
         CROSS JOIN LATERAL (
-            SELECT j.queue FROM job j WHERE j.parked = k.key AND j.place IS NULL ORDER BY j.queue LIMIT 1) AS f
+            SELECT j.queue FROM job j WHERE j.blocked_on = k.key AND j.queue_position IS NULL ORDER BY j.queue LIMIT 1) AS f
         WHERE r.slots IS NOT NULL AND r.rate IS NULL AND NOT starts_with(k.key, 'queue:')
-            AND NOT EXISTS (SELECT 1 FROM job j WHERE j.parked = k.key AND j.queue > f.queue AND j.place IS NULL)
+            AND NOT EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = k.key AND j.queue > f.queue AND j.queue_position IS NULL)
             AND NOT (r.keeps AND EXISTS (SELECT 1 FROM job j
-                WHERE j.parked = k.key AND j.queue = f.queue AND j.place IS NULL AND j.started_at IS NOT NULL))
+                WHERE j.blocked_on = k.key AND j.queue = f.queue AND j.queue_position IS NULL AND j.started_at IS NOT NULL))
     ) AS a;
     IF alike.keys IS NULL THEN
         RETURN keys;
     END IF;
-    -- who is back already and not claimed yet takes room from those behind it
+    -- jobs that were unblocked and not claimed yet take room from those behind them
     SELECT array_agg(w.key) FILTER (WHERE w.dear), array_agg(w.spot) FILTER (WHERE w.aside AND w.turn <= w.free AND NOT w.dear)
     INTO unlike, spots
     FROM (
         SELECT a.key, a.free, j.spot, j.aside, bool_or(j.cost > 1) OVER (PARTITION BY a.key) AS dear,
-            row_number() OVER (PARTITION BY a.key ORDER BY j.rank DESC, j.joined_at, j.id) AS turn
+            row_number() OVER (PARTITION BY a.key ORDER BY j.rank DESC, j.return_position, j.id) AS turn
         FROM unnest(alike.keys, alike.lines, alike.keeps, alike.free) AS a (key, line, keeps, free)
         CROSS JOIN LATERAL (
             SELECT * FROM (
-                SELECT x.ctid AS spot, x.rank, x.joined_at, x.id, price(x, a.key) AS cost, true AS aside FROM job x
-                WHERE x.parked = a.key AND x.queue = a.line AND x.place IS NULL
-                ORDER BY x.rank DESC, x.joined_at, x.id LIMIT greatest(a.free, 0) FOR NO KEY UPDATE SKIP LOCKED) AS waiting
+                SELECT x.ctid AS spot, x.rank, x.return_position, x.id, price(x, a.key) AS cost, true AS aside FROM job x
+                WHERE x.blocked_on = a.key AND x.queue = a.line AND x.queue_position IS NULL
+                ORDER BY x.rank DESC, x.return_position, x.id LIMIT greatest(a.free, 0) FOR NO KEY UPDATE SKIP LOCKED) AS waiting
             UNION ALL
-            SELECT x.ctid, x.rank, x.joined_at, x.id, price(x, a.key), false FROM job x
-            WHERE x.parked = a.key AND x.queue = a.line AND x.place IS NOT NULL AND NOT (a.keeps AND x.started_at IS NOT NULL)
+            SELECT x.ctid, x.rank, x.return_position, x.id, price(x, a.key), false FROM job x
+            WHERE x.blocked_on = a.key AND x.queue = a.line AND x.queue_position IS NOT NULL AND NOT (a.keeps AND x.started_at IS NOT NULL)
         ) AS j
     ) AS w;
     unlike := coalesce(unlike, '{}');
     WITH back AS (
-        UPDATE job SET place = joined_at WHERE ctid = ANY (spots) RETURNING queue
+        UPDATE job SET queue_position = return_position WHERE ctid = ANY (spots) RETURNING queue
     ) SELECT array_agg(DISTINCT queue) INTO lines FROM back;
     PERFORM speak('queue:' || line) FROM unnest(lines) AS line;
     UPDATE gate SET opens = NULL
@@ -116,10 +116,10 @@ BEGIN
     RETURN ARRAY(SELECT unnest(keys) EXCEPT SELECT unnest(alike.keys)) || ARRAY(SELECT DISTINCT unnest(unlike));
 END $$;
 
--- Let jobs back in line while there is room; the caller holds the gate. By queue: a job that is back in a line that is
--- paused, or that no worker serves, holds up no other line. In the order of their turns: a job that is back already and not
--- claimed yet takes room from those that stand behind it, and from no other. Locked rows are skipped: the transaction that
--- changes them looks at the limit itself.
+-- Unblock jobs while there is room; the caller holds the gate. It goes queue by queue: an unblocked job of a queue that
+-- is paused, or that no worker serves, holds up no other queue. Within a queue it goes in queue order: an unblocked job
+-- that is not claimed yet takes room only from those behind it. Locked rows are skipped: the transaction that changes
+-- them checks the limit itself.
 CREATE FUNCTION call_in_for(limited text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r rule := rule_of(limited);
@@ -127,11 +127,11 @@ DECLARE
 BEGIN
     LOOP
         SELECT queue INTO line FROM job
-        WHERE parked = limited AND place IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
+        WHERE blocked_on = limited AND queue_position IS NULL AND queue > coalesce(line, '') ORDER BY queue LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF r.name IS NULL THEN
-            UPDATE job SET place = joined_at WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM job WHERE parked = limited AND queue = line AND place IS NULL FOR NO KEY UPDATE SKIP LOCKED));
+            UPDATE job SET queue_position = return_position WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL FOR NO KEY UPDATE SKIP LOCKED));
             PERFORM speak('queue:' || line);
         ELSE
             PERFORM call_in_line(limited, r, line, t);
@@ -140,30 +140,30 @@ BEGIN
     PERFORM set_opening(limited, t, '{}');
 END $$;
 
--- The jobs of one line. Behind the first that finds no free slot only those that keep theirs come in, or costly jobs would
--- starve; behind the first that the rate does not let through, none. By the index, and no further than there is room: to
--- sort all that are blocked would cost more the more they are.
+-- Unblocks the jobs of one queue. Behind the first one without a free slot, only those that hold theirs are unblocked,
+-- or expensive jobs would be starved; behind the first one that the rate does not admit, none. It reads the index no
+-- further than there is room: sorting all blocked jobs would cost more the more there are.
 CREATE FUNCTION call_in_line(limited text, r rule, line text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    -- OFFSET 0: otherwise the planner, to be spared a sort, reads all of the line (149 blocks of 6,000 jobs)
+    -- OFFSET 0: otherwise the planner reads the whole queue to avoid a sort (149 blocks for 6,000 jobs)
     back job[] := ARRAY(SELECT k.j FROM (
-            SELECT j, j.rank, j.joined_at, j.id FROM job j
-            WHERE j.parked = limited AND j.queue = line AND j.place IS NOT NULL OFFSET 0) AS k
-        ORDER BY k.rank DESC, k.joined_at, k.id);
+            SELECT j, j.rank, j.return_position, j.id FROM job j
+            WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NOT NULL OFFSET 0) AS k
+        ORDER BY k.rank DESC, k.return_position, k.id);
     keepers constant boolean := r.hold = 'ended' AND EXISTS (SELECT 1 FROM job
-        WHERE parked = limited AND queue = line AND place IS NULL AND started_at IS NOT NULL);
+        WHERE blocked_on = limited AND queue = line AND queue_position IS NULL AND started_at IS NOT NULL);
     found record;
     each job;
-    barred job;                 -- the first job that found no slot
-    most bigint;                -- so many fit, if each of them costs as little as it can; NULL: any number
+    barred job;                 -- the first job without a free slot
+    most bigint;                -- how many fit if each costs the least; NULL: any number
     come text[] := '{}';
 BEGIN
     SELECT 1 AS next, CASE WHEN r.slots IS NOT NULL THEN used(limited, r.hold) END AS taken, false AS barred,
         CASE WHEN r.rate IS NOT NULL THEN level(limited, r, t) END AS room, NULL::text AS answer INTO found;
     most := least(CASE WHEN NOT keepers THEN r.slots - found.taken END, floor(found.room + 1e-9));
     FOR each IN
-        SELECT * FROM job WHERE parked = limited AND queue = line AND place IS NULL
-        ORDER BY rank DESC, joined_at, id LIMIT CASE WHEN most < 0 THEN 0 ELSE most END FOR NO KEY UPDATE SKIP LOCKED
+        SELECT * FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL
+        ORDER BY rank DESC, return_position, id LIMIT CASE WHEN most < 0 THEN 0 ELSE most END FOR NO KEY UPDATE SKIP LOCKED
     LOOP
         found := let_in(limited, r, each, back, found.next, found.taken, found.room, found.barred);
         EXIT WHEN found.answer = 'rate';
@@ -175,9 +175,9 @@ BEGIN
     END LOOP;
     IF keepers AND barred.id IS NOT NULL THEN
         FOR each IN
-            SELECT * FROM job WHERE parked = limited AND queue = line AND place IS NULL AND started_at IS NOT NULL
-                AND (-rank, joined_at, id) > (-barred.rank, barred.joined_at, barred.id)
-            ORDER BY rank DESC, joined_at, id FOR NO KEY UPDATE SKIP LOCKED
+            SELECT * FROM job WHERE blocked_on = limited AND queue = line AND queue_position IS NULL AND started_at IS NOT NULL
+                AND (-rank, return_position, id) > (-barred.rank, barred.return_position, barred.id)
+            ORDER BY rank DESC, return_position, id FOR NO KEY UPDATE SKIP LOCKED
         LOOP
             found := let_in(limited, r, each, back, found.next, found.taken, found.room, true);
             EXIT WHEN found.answer = 'rate';
@@ -187,13 +187,13 @@ BEGIN
         END LOOP;
     END IF;
     IF cardinality(come) > 0 THEN
-        UPDATE job SET place = joined_at WHERE id = ANY (come);
+        UPDATE job SET queue_position = return_position WHERE id = ANY (come);
         PERFORM speak('queue:' || line);
     END IF;
 END $$;
 
--- Whether there is room for one job ('in') beside those that came back before and stand in front of it (of `back` those from
--- `next` on), or what is used up ('slots', 'rate'). barred: there is no slot for any that needs one.
+-- Whether there is room for one job ('in') besides the unblocked jobs ahead of it (those of `back` from `next` on), or
+-- what is used up ('slots', 'rate'). barred: no job that needs a slot gets one.
 CREATE FUNCTION let_in(limited text, r rule, each job, back job[], INOUT next int, INOUT taken bigint, INOUT room float8,
     INOUT barred boolean, OUT answer text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -203,7 +203,7 @@ DECLARE
 BEGIN
     LOOP
         asks := CASE WHEN next <= cardinality(back)
-            AND (-back[next].rank, back[next].joined_at, back[next].id) < (-each.rank, each.joined_at, each.id)
+            AND (-back[next].rank, back[next].return_position, back[next].id) < (-each.rank, each.return_position, each.id)
             THEN back[next] ELSE each END;
         keeps := r.hold = 'ended' AND asks.started_at IS NOT NULL;
         answer := 'slots';
@@ -219,7 +219,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whether one more fits ('in') or what is used up, and what is taken and left then.
+-- Whether one more job fits ('in') or what is used up; and what is then taken and left.
 CREATE FUNCTION fitting(r rule, INOUT taken bigint, INOUT room float8, cost int, keeps boolean, OUT answer text)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -240,8 +240,9 @@ BEGIN
     answer := 'in';
 END $$;
 
--- A slot this job had may be free, or it was back in line and went away: others may come in instead. Done at the end of the
--- call, by call_in_freed: gates are the last locks a call takes. A savepoint that is undone forgets the note too.
+-- Note that this job may have freed a slot, or was unblocked and has left the queue: other jobs may be unblocked
+-- instead. call_in_freed does so at the end of the call, because gates are the last locks of a call. Rolling back to a
+-- savepoint also drops the note.
 CREATE FUNCTION note_freed(limits text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF limits IS NOT NULL THEN
@@ -250,8 +251,8 @@ BEGIN
     END IF;
 END $$;
 
--- The slots of jobs that have ended, all at once: each with the limits it names, as text, and these limits. Few limits are
--- looked up by two arrays, in half the time; older servers try each id with each of them, so not many.
+-- Free the slots of ended jobs, all at once: each with the limits it names, as text, and all these limits. For few
+-- limits two arrays take half the time; with many, older servers would try each id with each of them.
 CREATE FUNCTION free_slots(ids text[], named text[], gates text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(gates) <= 4 THEN
@@ -264,8 +265,8 @@ BEGIN
     END IF;
 END $$;
 
--- What this call has freed, of the limits it noted and of these, lets others back in line. Gates that other transactions
--- hold for long are left: `recheck` names them, and the next call that looks for due jobs comes back to them.
+-- Unblock jobs of the limits that this call has freed: those it noted and `also`. Gates that other transactions hold
+-- for long are left: their limits go into `recheck`, and the next call that advances due rows checks them again.
 CREATE FUNCTION call_in_freed(also text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     noted text := coalesce(nullif(current_setting('treadle.freed', true), ''), '{}');
@@ -291,11 +292,11 @@ BEGIN
     PERFORM call_in(held, t);
     wanted := ARRAY(SELECT unnest(wanted) EXCEPT SELECT unnest(held));
     INSERT INTO recheck (key) SELECT unnest(wanted);
-    PERFORM speak('queue:' || (SELECT queue FROM job WHERE parked = k AND place IS NULL LIMIT 1)) FROM unnest(wanted) AS k;
+    PERFORM speak('queue:' || (SELECT queue FROM job WHERE blocked_on = k AND queue_position IS NULL LIMIT 1)) FROM unnest(wanted) AS k;
 END $$;
 
--- Limits to look at again, whose gates were held by others when something of them was freed. They may have been told of
--- twice, or by a call that is not over yet, which tells of them when it is.
+-- Check limits that got room while other transactions held their gates. A limit may be noted twice. A note of a call
+-- that has not committed yet stays until it has.
 CREATE FUNCTION recheck_limits(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     held text[];
@@ -307,15 +308,15 @@ BEGIN
     END IF;
 END $$;
 
--- All limits that block somebody are looked at.
+-- Check all limits that block a job.
 CREATE FUNCTION call_in_everybody(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     limited text := '';
     keys text[] := '{}';
 BEGIN
     LOOP
-        SELECT parked INTO limited FROM job
-        WHERE parked IS NOT NULL AND place IS NULL AND parked > limited ORDER BY parked LIMIT 1;
+        SELECT blocked_on INTO limited FROM job
+        WHERE blocked_on IS NOT NULL AND queue_position IS NULL AND blocked_on > limited ORDER BY blocked_on LIMIT 1;
         EXIT WHEN NOT FOUND;
         keys := keys || limited;
     END LOOP;

@@ -1,7 +1,9 @@
--- The mark of a move that this storage is part of: who may do what meanwhile. And rows taken in as they were elsewhere.
+-- The mark of a move that this storage takes part in, which controls what is allowed during the move; and the import of
+-- rows.
 
--- Every verb passes here first. What has begun is waited for by whoever sets a mark: also a user's long transaction,
--- or a job stored in it would be left behind. TR002 carries the mark; under the role `but` the verb goes on as ever.
+-- Every verb calls this first. A call that sets a mark waits for the transactions that have passed here, also for a
+-- user's long one: otherwise a job stored in it would be left behind. TR002 carries the mark; under the role `but` the
+-- verb continues.
 CREATE FUNCTION enter(but text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     mark text;
@@ -17,8 +19,8 @@ CREATE FUNCTION is_shut(mark text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT mark::json ->> 'role' IN ('closing', 'gone', 'filling', 'partial')
 $$;
 
--- Returns the stored mark if that refuses the new one, else NULL. Where the new mark opens the storage, all workers are
--- woken, and jobs blocked by a limit that has room return to the line.
+-- Returns the stored mark if it refuses the new one, else NULL. If the new mark opens the storage, all workers are
+-- woken, and jobs are unblocked as far as their limits have room.
 CREATE FUNCTION set_mark(moment float8, mark text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
@@ -33,8 +35,9 @@ BEGIN
     RETURN found;
 END $$;
 
--- Waits for every verb under way, but not for long: all calls of everybody queue behind this one meanwhile. Returns NULL; the
--- stored mark if that refuses the new one; or {"waits": whose transaction goes on}: to be called again after a pause.
+-- Waits for the verbs in progress, but for 200 ms at most: all other calls queue behind this one meanwhile. Returns
+-- NULL; the stored mark if it refuses the new one; or {"waits": the transaction in the way}, to be repeated after a
+-- pause.
 CREATE FUNCTION write_mark(mark text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     before constant text := current_setting('lock_timeout');
@@ -55,7 +58,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The longest transaction that holds the lock of `enter`, in words.
+-- Describes the longest transaction that holds the lock of `enter`.
 CREATE FUNCTION in_the_way() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     lock constant bigint := hashtextextended(current_schema() || ' move', 0);
@@ -71,7 +74,7 @@ BEGIN
         ORDER BY a.xact_start LIMIT 1), 'an open transaction');
 END $$;
 
--- `replaces` of storage/transfer.py. Marks written by older versions have no turn, run and step.
+-- `replaces` of storage/transfer.py.
 CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN coalesce(stored ->> 'run', '') = mark ->> 'run'
@@ -81,8 +84,8 @@ CREATE FUNCTION mark_replaces(stored json, mark json) RETURNS boolean LANGUAGE s
     END
 $$;
 
--- Rules and what rates remember, and jobs: each an object with the columns of `job`, and steps, labels, holds, first and
--- edges beside them. Ids that are known are left as they are, so it may be repeated. Nobody is told.
+-- Import rules, the state of rates, and jobs: each an object with the columns of `job`, and steps, labels, holds, first
+-- and edges. Known ids are left unchanged, so the call may be repeated. No topics are noted.
 CREATE FUNCTION take_in(rules json, rates json, jobs json, mark text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
@@ -109,7 +112,7 @@ BEGIN
     INSERT INTO job SELECT * FROM json_populate_recordset(NULL::job, jobs) AS r WHERE r.state < 3 AND r.id = ANY (fresh);
     INSERT INTO ended SELECT * FROM json_populate_recordset(NULL::ended, jobs) AS r
     WHERE r.state > 2 AND r.id = ANY (fresh);
-    INSERT INTO memo (id, name, value)
+    INSERT INTO checkpoints (id, name, value)
     SELECT x.id, s.step ->> 0, s.step ->> 1
     FROM json_to_recordset(jobs) AS x (id text, steps json), json_array_elements(x.steps) WITH ORDINALITY AS s (step, at)
     WHERE x.id = ANY (fresh) ORDER BY x.id, s.at;
@@ -127,7 +130,7 @@ BEGIN
     FROM json_to_recordset(jobs) AS x (id text, edges json), json_array_elements(x.edges) WITH ORDINALITY AS e (edge, at)
     WHERE x.id = ANY (fresh) ORDER BY x.id, e.at ON CONFLICT DO NOTHING;
     INSERT INTO slot (key, id, cost, live)
-    SELECT u.key, j.id, greatest(u.cost, 1), j.state = 2 AND NOT j.ran
+    SELECT u.key, j.id, greatest(u.cost, 1), j.state = 2 AND NOT j.function_done
     FROM job j, unnest(j.limits, j.costs) AS u (key, cost)
     WHERE j.id = ANY (fresh) AND j.started_at IS NOT NULL ON CONFLICT DO NOTHING;
     RETURN NULL;

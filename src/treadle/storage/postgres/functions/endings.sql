@@ -1,8 +1,8 @@
--- How a job ends, and what that does to those who wait for it; who holds a key; waiting.
+-- How a job ends, and what that does to the jobs that wait for it; holders of keys; waits.
 --
--- Why nobody is left waiting: who begins to wait for a job holds that job's row (FOR KEY SHARE) until he commits, and who
--- ends it takes the row away, so one of them waits for the other; the one who comes second reads, in a statement of its
--- own and so as of then, the ending or the edge. An id nobody knows yet is held in the unique index instead (hold_ups).
+-- No ending is missed: a transaction that begins to wait for a job holds its row (FOR KEY SHARE) until it commits, and
+-- one that ends the job deletes the row. So one of them waits for the other. The second one then reads the edge or the
+-- ending in a later statement, which has a new snapshot. An unknown id is held in the unique index instead (hold_ups).
 
 CREATE FUNCTION keeps_key(r job, t float8) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(r.created_at + (r.words ->> 'window')::float8 > t, false)
@@ -13,7 +13,7 @@ CREATE FUNCTION expires(r job, state smallint, ended_at float8, keep float8) RET
         r.created_at + (r.words ->> 'window')::float8)
 $$;
 
--- The ending. Whoever waits is counted down by count_endings, before the call is over.
+-- End a job. Before the call is over, count_endings counts the ending for the jobs that wait for it.
 CREATE FUNCTION finish(r job, state int, reason text, error text, keep float8, t float8) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -21,8 +21,8 @@ BEGIN
     r.state := state;
     r.reason := reason;
     r.error := error;
-    r.place := NULL;
-    r.parked := NULL;
+    r.queue_position := NULL;
+    r.blocked_on := NULL;
     r.pending := 0;
     r.due_at := NULL;
     r.updated_at := t;
@@ -37,7 +37,7 @@ BEGIN
     END IF;
 END $$;
 
--- One ending counts for one who waits -> whether that one is doomed and has ended too.
+-- Count one ending for one waiting job -> whether that job is doomed and has ended too.
 CREATE FUNCTION count_down(above text, below text, ended_as int, t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     r job;
@@ -48,16 +48,16 @@ BEGIN
     IF NOT FOUND OR r.state IS DISTINCT FROM 0 OR r.version <> e.version THEN
         RETURN false;
     END IF;
-    IF e.soft OR r.slack IS NULL OR ended_as = 3 THEN
+    IF e.soft OR r.failures_allowed IS NULL OR ended_as = 3 THEN
         r.pending := r.pending - 1;
     ELSE
-        r.slack := r.slack - 1;
+        r.failures_allowed := r.failures_allowed - 1;
     END IF;
     IF r.pending <= 0 THEN
         PERFORM release(r, t);
-    ELSIF r.slack IS NULL OR r.slack >= 0 THEN
+    ELSIF r.failures_allowed IS NULL OR r.failures_allowed >= 0 THEN
         PERFORM put(r);
-    ELSIF r.started_at IS NULL AND NOT r.ran THEN
+    ELSIF r.started_at IS NULL AND NOT r.function_done THEN
         PERFORM finish(r, 5, 'upstream', above || ', which it waited for, ended as '
             || CASE ended_as WHEN 4 THEN 'failed' ELSE 'cancelled' END, NULL, t);
         RETURN true;
@@ -67,7 +67,7 @@ BEGIN
     RETURN false;
 END $$;
 
--- A list of what is left to do, not a recursion: a chain of any length may be doomed.
+-- Keeps a list instead of recursing: a chain of any length may be doomed.
 CREATE FUNCTION count_endings(ups text[], states int[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     n int := coalesce(cardinality(ups), 0);
@@ -79,7 +79,7 @@ BEGIN
         above := ups[n];
         ended_as := states[n];
         n := n - 1;
-        -- together and in the order of their ids, so that two who count the same joins down do not lock each other out
+        -- together and sorted by id, so that two calls that count down the same jobs do not deadlock
         PERFORM 1 FROM (
             SELECT 1 FROM job WHERE id = ANY (ARRAY(SELECT down FROM edge WHERE up = above AND open))
             ORDER BY id FOR NO KEY UPDATE
@@ -96,8 +96,8 @@ END $$;
 
 -- --- waiting
 
--- Hold the jobs somebody is about to wait for, wherever they are -> those nobody knows. These are held by their place in
--- the unique index: a row that is put there and taken away again makes whoever stores that id wait for this transaction.
+-- Lock the jobs that are about to be waited for, in either table -> the unknown ids. These are held in the unique
+-- index: a row inserted and deleted again makes any transaction that stores that id wait for this one.
 CREATE FUNCTION hold_ups(ups text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     left_over text[];
@@ -126,8 +126,8 @@ BEGIN
     RETURN unknown;
 END $$;
 
--- Jobs that wait, each for the upstream in the same place: the upstreams that have ended count at once, in this order.
--- -> the jobs that are doomed by those, and how they ended: what waits for them is still to be counted.
+-- Count the upstreams that have ended already, in this order. Each job in `waiting` waits for the upstream at the same
+-- index of `awaited`. -> the jobs that this dooms, and how they ended: the jobs that wait for them are not counted yet.
 CREATE FUNCTION count_ended(awaited text[], waiting text[], t float8, OUT ended_ups text[], OUT ended_states int[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -147,7 +147,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Wait for these, which are held; those that have ended count at once, and with them what is left to be counted.
+-- Wait for the upstreams of a job, which are locked. Those that have ended count at once, then the endings that are
+-- still to be counted (`ups`, `states`).
 CREATE FUNCTION watch_ups(r job, t float8, ups text[], states int[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     awaited text[];
@@ -170,12 +171,12 @@ BEGIN
     END IF;
 END $$;
 
--- --- the order of locks: keys first, then rows, both in their order and for the whole call; gates are the last
+-- --- the order of locks: keys, then rows, each sorted and for the whole call; gates last
 
--- Rows that will change with these: jobs that wait for them, and for a failed one all that wait for those in turn. They are
--- locked in the order of their ids, together with `own`. patient: wait for them; otherwise an error says that one is locked.
--- The rows of `own` are deleted later, which waits for transactions that begin to wait for them (FOR KEY SHARE), and these
--- do not wait for what is locked here.
+-- Lock the rows that will change with these: jobs that wait for them, and for a failed one all that wait for those in
+-- turn. They are locked together with `own`, sorted by id. patient: wait for locked rows; otherwise a locked row raises
+-- an error. The rows of `own` are deleted later. That waits for transactions that begin to wait for them (FOR KEY
+-- SHARE), which do not wait for the rows locked here.
 CREATE FUNCTION lock_below(own text[], failing text[], patient boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[];
@@ -203,13 +204,13 @@ CREATE FUNCTION circle_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' circles', 0)
 $$;
 
--- What a call locks before it does anything: the keys of its new jobs and of those it reopens, then the rows it changes.
--- jobs: new ones; own, failing: the jobs whose outcomes it settles, and those that do not succeed.
+-- The first locks of a call: the keys of its new jobs and of those it reopens, then the rows it changes. jobs: new
+-- ones; own, failing: the jobs whose outcomes it settles, and those of them that do not succeed.
 CREATE FUNCTION lock_ahead(jobs json, own text[], failing text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[];
     replaced text[];
-    circles boolean := false;   -- an outcome will look for circles, see waiting_for
+    circles boolean := false;   -- an outcome will check for circles, see waiting_for
 BEGIN
     IF cardinality(own) = 0 AND NOT mentions(jobs, 'key') THEN
         RETURN;
@@ -244,15 +245,15 @@ END $$;
 
 -- --- keys
 
--- Have these keys to oneself until the transaction is over.
+-- Lock these keys until the end of the transaction.
 CREATE FUNCTION lock_keys(keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    -- missing and known ones in one order; WHERE false updates none, and locks them all the same
+    -- missing and known keys in one order; WHERE false updates none, but locks them all
     INSERT INTO holder (key) SELECT DISTINCT k FROM unnest(keys) AS k ORDER BY k
     ON CONFLICT (key) DO UPDATE SET id = holder.id WHERE false;
 END $$;
 
--- Who holds a key that is locked; `leaving` gives it up meanwhile.
+-- The holder of a locked key; `leaving` is a job that gives it up meanwhile.
 CREATE FUNCTION holder_of(wanted text, t float8, leaving text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := (SELECT id FROM holder WHERE key = wanted);
@@ -268,9 +269,9 @@ BEGIN
     RETURN named;
 END $$;
 
--- Which of these rows wait for the job `self`, directly or through others, or are that job; none for no job. Two outcomes
--- that look at the same time would not see each other: one at a time has this lock (see lock_ahead), and it is asked for
--- without waiting, since rows are locked.
+-- Those of the rows `among` that are the job `self` or wait for it, directly or through others; none without `self`.
+-- Two outcomes that check at the same time would not see each other's edges, so only one at a time has the circle lock
+-- (see lock_ahead). It is requested without waiting, because rows are locked.
 CREATE FUNCTION waiting_for(self text, among text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     found text[];
@@ -290,9 +291,8 @@ BEGIN
     RETURN found;
 END $$;
 
--- Hold the key from now on -> whom to wait for: the running holder that gave it away, or the one that the superseded
--- holder waited for itself. Never `origin`, of whose outcome the job was born and who may be waiting for it, and no job
--- that waits for `origin`.
+-- Take the key -> the job to wait for: the holder, if it has begun, or the job that the superseded holder waited for.
+-- Never `origin`, whose outcome created the job and which may wait for it, and never a job that waits for `origin`.
 CREATE FUNCTION take_key(new job, t float8, origin text, ups text[], states int[]) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     named text := holder_of(new.key, t);
@@ -304,10 +304,10 @@ BEGIN
         RETURN NULL;
     END IF;
     r := row_of(named, true);
-    IF r.state > 2 THEN     -- it ended while we waited for its row
+    IF r.state > 2 THEN     -- it ended while this call waited for its row
         RETURN NULL;
     END IF;
-    IF r.ran OR r.state = 2 OR (r.state = 0 AND r.started_at IS NOT NULL) THEN
+    IF r.function_done OR r.state = 2 OR (r.state = 0 AND r.started_at IS NOT NULL) THEN
         IF cardinality(waiting_for(origin, ARRAY[named])) > 0 THEN
             RETURN NULL;
         END IF;

@@ -1,16 +1,18 @@
--- The verb: store jobs. Plain ones go in as they come, in the order of their ids (so that two calls with the same ids
--- do not lock each other out).
+-- The verb: store jobs. Plain jobs are inserted as they are, sorted by id, so that two calls with the same ids do not
+-- deadlock.
 
--- Each array is a column; NULL: all of them as by default. limits, costs, labels: of each job as the text of an array, or
--- ''. chosen: the caller has chosen an id, and a known one may be another job's, which enqueue_any decides.
--- Arrays, because JSON is read twice and made a hash of for each row: 0.7 us of the server for a job instead of 2. They
--- are read by number, because `unnest` of nine opens nine tables: 15 us a call.
--- -> the moment, then of each that was known: its id and the row. Or, in `more` of the first row, 'general': nothing was
--- stored, because an id is known and one is chosen.
+-- Each array is a column; NULL: the default for all jobs. limits, costs, labels: per job the text of an array, or ''.
+-- chosen: the caller has chosen an id; if it is known, it may belong to another job, and enqueue_any decides.
+--
+-- Arrays take 0.7 us of the server for a job; JSON takes 2, because it is parsed twice and turned into a hash for each
+-- row. They are read by index, because `unnest` of nine arrays opens nine tables: 15 us a call.
+--
+-- -> the time, then for each known id: the id and its row. Or 'general' in `more` of the first row: nothing was stored,
+-- because an id is known and one is chosen.
 CREATE FUNCTION enqueue_plain(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
     keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], chosen boolean) RETURNS TABLE (
-    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
-    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
+    return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -19,13 +21,13 @@ DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     general boolean := false;
     fresh text[] := ids;
-    stored text[];              -- before this call
+    stored text[];              -- known before this call
     over text[];                -- those of them that have ended
 BEGIN
     PERFORM enter(NULL);
-    -- nearly always all of them are new; ON CONFLICT asks of each first, and notes of each that it stayed: 1.3 us a job
+    -- nearly always all ids are new; ON CONFLICT would check each first and record which row stayed: 1.3 us a job
     BEGIN
-        INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, spec, state, place, joined_at,
+        INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, spec, state, queue_position, return_position,
             created_at, updated_at)
         SELECT ids[n], tasks[n], queues[n], coalesce(ranks[n], 0), coalesce(keeps[n], ${KEEP}),
             coalesce(keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[], nullif(costs[n], '')::int[], specs[n],
@@ -36,12 +38,12 @@ BEGIN
         fresh := put_in((SELECT json_agg(x) FROM (
             SELECT ids[n] AS id, tasks[n] AS task, queues[n] AS queue, coalesce(ranks[n], 0) AS rank, keeps[n] AS keep,
                 keeps_failed[n] AS keep_failed, nullif(limits[n], '')::text[] AS limits,
-                nullif(costs[n], '')::int[] AS costs, 0 AS slack, specs[n] AS spec
+                nullif(costs[n], '')::int[] AS costs, 0 AS failures_allowed, specs[n] AS spec
             FROM generate_series(1, cardinality(ids)) AS n WHERE NOT chosen) AS x), t);
         stored := ARRAY(SELECT unnest(ids) EXCEPT SELECT unnest(fresh));
     END;
-    -- A statement of its own: one that has ended since the last one is seen. Ids are in the order of their time as a rule,
-    -- and nobody has ended between these.
+    -- A new statement: it sees jobs that ended since the last one. Ids are usually in the order of their time, so
+    -- usually no ended job has an id between these.
     IF NOT general AND EXISTS (SELECT 1 FROM ended e WHERE e.id BETWEEN ids[1] AND ids[cardinality(ids)]) THEN
         over := ARRAY(SELECT e.id FROM ended e WHERE e.id = ANY (fresh));
         general := chosen AND cardinality(over) > 0;
@@ -59,11 +61,11 @@ BEGIN
         WHERE ids[n] NOT IN (SELECT unnest(stored)) ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(stored) > 0 THEN
-        RETURN QUERY SELECT j.id, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.place, j.joined_at,
+        RETURN QUERY SELECT j.id, j.spec, j.state, j.version, j.attempt, j.lost, j.worker, j.queue_position, j.return_position,
             j.due_at, j.created_at, j.started_at, j.updated_at, more(j)
         FROM job j WHERE j.id = ANY (stored)
         UNION ALL
-        SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.place, e.joined_at,
+        SELECT e.id, e.spec, e.state, e.version, e.attempt, e.lost, e.worker, e.queue_position, e.return_position,
             e.due_at, e.created_at, e.started_at, e.updated_at, more(ROW(e.*)::job)
         FROM ended e WHERE e.id = ANY (stored);
     END IF;
@@ -72,10 +74,10 @@ BEGIN
     END IF;
 END $$;
 
--- -> a row with what was refused in `more`; or of each id asked for: the row that answers it.
+-- -> one row with the refusal in `more`; or for each id asked for, the row that is returned for it.
 CREATE FUNCTION enqueue_any(moment float8, jobs json) RETURNS TABLE (
-    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
-    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
+    return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$

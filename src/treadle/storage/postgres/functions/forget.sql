@@ -1,9 +1,9 @@
--- Dropping what no call reads any more: old tickets, workers gone for 30 days, and limits that hold nothing, since partitions
--- (`user:<id>`) come and go and each leaves a gate and its starts.
+-- Drops what no call reads any more: claim ids older than a day, workers unseen for 30 days, and limits that hold
+-- nothing. Partitions (`user:<id>`) come and go, and each leaves a gate and its starts.
 
--- The second half of the verb prune, in a transaction of its own: a claim waits for the gates it holds no longer than it
--- takes. It looks at `most` gates after the key `past` -> the key where the next call continues, or '' after the last.
--- Gates are picked without locks, and then those that are free are locked: a gate in use is never waited for.
+-- The second half of the verb prune, in a transaction of its own: a claim waits for the gates it holds no longer than
+-- it takes. It checks `most` gates after the key `past` -> the key where the next call continues, or '' after the last.
+-- Gates are picked without locks, then the free ones are locked: it never waits for a gate in use.
 CREATE FUNCTION drop_unused(moment float8, most int, past text) RETURNS text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -13,20 +13,20 @@ DECLARE
     empty text[];
 BEGIN
     PERFORM enter(NULL);
-    DELETE FROM ticket WHERE ctid = ANY (ARRAY(SELECT ctid FROM ticket WHERE at < t - 86400 FOR UPDATE SKIP LOCKED));
+    DELETE FROM recent_claim WHERE ctid = ANY (ARRAY(SELECT ctid FROM recent_claim WHERE at < t - 86400 FOR UPDATE SKIP LOCKED));
     DELETE FROM worker WHERE ctid = ANY (ARRAY(SELECT ctid FROM worker WHERE seen < t - 30 * 86400 FOR UPDATE SKIP LOCKED));
     looked := ARRAY(SELECT g.key FROM gate g WHERE g.key > past COLLATE "C" ORDER BY g.key LIMIT most);
     empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (looked) AND NOT is_used(g, t));
     empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (empty) ORDER BY g.key FOR UPDATE SKIP LOCKED);
-    -- asked again under the lock: each start is written by a transaction that holds the gate
+    -- checked again under the lock: a transaction that writes a start holds the gate
     empty := ARRAY(SELECT g.key FROM gate g WHERE g.key = ANY (empty) AND NOT is_used(g, t));
     DELETE FROM start WHERE key = ANY (empty);
     DELETE FROM gate WHERE key = ANY (empty);
     RETURN CASE WHEN cardinality(looked) < most THEN '' ELSE looked[most] END;
 END $$;
 
--- Whether a limit holds anything that a claim must know: slots, blocked jobs, starts within the window, a bucket that is not
--- full. Starts and tokens that no rule counts are kept for 30 days, should the rule come back.
+-- Whether a limit holds anything that a claim needs: slots, blocked jobs, starts within the window, a bucket that is
+-- not full. Starts and tokens that no rule counts are kept for 30 days, in case the rule comes back.
 CREATE FUNCTION is_used(g gate, t float8) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 DECLARE
     month constant float8 := 30 * 86400;
@@ -34,7 +34,7 @@ DECLARE
     last float8;
 BEGIN
     IF g.opens IS NOT NULL OR EXISTS (SELECT 1 FROM slot WHERE key = g.key)
-        OR EXISTS (SELECT 1 FROM job WHERE parked = g.key AND place IS NULL)
+        OR EXISTS (SELECT 1 FROM job WHERE blocked_on = g.key AND queue_position IS NULL)
     THEN
         RETURN true;
     END IF;

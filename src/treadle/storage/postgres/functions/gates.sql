@@ -1,18 +1,18 @@
--- Locks of limits. A transaction that counts what a limit has left holds the limit's gate until it commits, so the count still
--- holds then. The order of all locks: docs/internals/postgres.md.
+-- Locks of limits. A transaction that counts what a limit has left holds the limit's gate until it commits, so the
+-- count stays valid until then. The order of all locks: docs/internals/postgres.md.
 --
--- A transaction that holds a gate waits for no lock at all. One that holds none may wait for several, all at once and in
--- the order of their names (`lock_gates`); one that holds some takes what is free and leaves the rest (`try_gates`).
+-- A transaction that holds a gate waits for no lock at all. One that holds none may wait for several, all at once and
+-- sorted by name (`lock_gates`). One that holds some takes the free ones and leaves the rest (`try_gates`).
 --
--- `treadle.gates` says what this transaction may do: unset, it holds none; 'held', some; 'never', it is a user's, may last
--- for minutes, and must not hold any.
+-- The setting `treadle.gates` controls what this transaction may do: unset, it holds none; 'held', it holds some;
+-- 'never', it is a user's, may last for minutes, and must not hold any.
 
 CREATE FUNCTION may_wait_for_gates() RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(current_setting('treadle.gates', true), '') = ''
 $$;
 
--- The advisory lock that guards the insertion of a missing gate: a uniqueness check waits, even under SKIP LOCKED. Of a
--- fixed number, because the server's table of such locks is small.
+-- The advisory lock for inserting a missing gate: a uniqueness check waits, even under SKIP LOCKED. One of 1,024,
+-- because the server's table of such locks is small.
 CREATE FUNCTION gate_guard(limited text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' gate ' || (hashtext(limited) & 1023), 0)
 $$;
@@ -39,7 +39,7 @@ BEGIN
     END IF;
 END $$;
 
--- -> those of these gates that this transaction holds now. It waits for none.
+-- -> those of these gates that this transaction now holds. It waits for none.
 CREATE FUNCTION try_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     held text[] := ARRAY(SELECT key FROM gate WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE SKIP LOCKED);
@@ -64,13 +64,13 @@ BEGIN
     RETURN held;
 END $$;
 
--- Not by NOT EXISTS: where the planner believes the table empty, that reads all of it for each key (60 us of a key).
+-- Not by NOT EXISTS: if the planner believes the table empty, that reads all of it for each key (60 us a key).
 CREATE FUNCTION missing_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT unnest(keys) COLLATE "C" EXCEPT SELECT key FROM gate WHERE key = ANY (keys));
 END $$;
 
--- -> all of these gates, after a wait; or those that are free, if one of them is not to be had within a tenth of a second.
+-- -> all of these gates, after a wait; or the free ones, if one of them is not free within 0.1 s.
 CREATE FUNCTION wait_for_gates(keys text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     before constant text := current_setting('lock_timeout');
@@ -95,11 +95,12 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- The gates of a page: that of its queue, if there is a rule for it, and those of the limits its jobs name.
--- missing: those that other transactions hold; NULL: none. Without its queue's gate nothing of a page can start, and without
--- any of the others nothing that names limits: `patient` then waits for it, if this transaction may. Without one of `shared`,
--- the limits that all its jobs name, none of them can start either, nor, mostly, of the pages behind it: the transaction waits
--- for these if it may (a claim that read six pages of such jobs in vain cost twice the server's work for a job). busy: in vain.
+-- The gates of a page: that of its queue, if it has a rule, and those of the limits that its jobs name. missing: those
+-- that other transactions hold; NULL: none. Without the gate of its queue no job of a page can start; without any of
+-- the others, no job that names limits. `patient`: wait for them in that case, if this transaction may. Without a gate
+-- of `shared`, the limits that all its jobs name, no job can start either, and usually none of the pages behind it: the
+-- transaction waits for these, if it may. Reading six pages of such jobs in vain cost a claim twice the server's work
+-- for a job. busy: the wait was in vain.
 CREATE FUNCTION gates_of(own text, keys text[], shared text[], patient boolean, OUT held text[], OUT missing text[],
     OUT busy boolean) LANGUAGE plpgsql AS $$
 DECLARE
@@ -134,9 +135,9 @@ BEGIN
     END IF;
 END $$;
 
--- Calls that count limits take turns, as long as the turn of each is brief: side by side they would meet at the head of one line,
--- and read past the jobs whose gates the other holds (twice the work for a job, with two workers). Behind a slow commit a
--- call goes on without the turn, for the gates alone keep the counts right.
+-- Calls that count limits take turns, as long as turns are short: concurrently they would read the same head of a
+-- queue, and skip the jobs whose gates the other holds (twice the work for a job, with two workers). Behind a slow
+-- commit a call continues without the turn: the gates alone keep the counts right.
 CREATE FUNCTION await_turn() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     turn constant bigint := hashtextextended(current_schema() || ' turn', 0);
@@ -154,12 +155,12 @@ BEGIN
     END;
 END $$;
 
--- The lock that claims share while they ask rules, and that a change of rules has to itself.
+-- The lock of rules: claims that check rules share it, a change of rules takes it exclusively.
 CREATE FUNCTION rules_lock() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || ' rules', 0)
 $$;
 
--- Until this transaction is over no rule changes. -> false: a change is under way.
+-- Prevent changes of rules until the end of this transaction. -> false: a change is in progress.
 CREATE FUNCTION share_rules() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF pg_try_advisory_xact_lock_shared(rules_lock()) THEN

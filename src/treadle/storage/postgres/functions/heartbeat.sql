@@ -1,6 +1,6 @@
--- The verb: a worker reports the jobs that it still runs. It does not wait for a row that another transaction has locked:
--- it writes nothing there and says so (held), since that row may stay locked for minutes and the others must be renewed.
--- -> of each hold that was not written: its id, and whether the job is still held.
+-- The verb: renew the leases of the jobs that a worker still runs. It does not wait for a row that another transaction
+-- has locked. It writes nothing there and returns the job as held: the row may stay locked for minutes, and the other
+-- leases must be renewed. -> for each renewal that was not written: its id, and whether the job is still held.
 CREATE FUNCTION heartbeat(moment float8, name text, presence text, holds json, lease float8)
 RETURNS TABLE (told text, held boolean) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
@@ -12,7 +12,7 @@ DECLARE
     h record;
 BEGIN
     PERFORM enter('closing');
-    -- of a worker that is new: of all, for a machine whose clock is set right is often started anew
+    -- a new worker is compared with all workers: a machine whose clock was corrected is often restarted
     IF coalesce((SELECT w.seen FROM worker w WHERE w.name = name), (SELECT max(w.seen) FROM worker w)) > t + 1 THEN
         PERFORM take_back(t);
     END IF;
@@ -35,11 +35,11 @@ BEGIN
     ) SELECT array_agg(beaten.id) INTO done FROM beaten;
     IF coalesce(cardinality(done), 0) < json_array_length(holds) THEN
         FOR h IN
-            SELECT * FROM json_to_recordset(holds) AS x (id text, version int, memo json, note text, reach text[])
+            SELECT * FROM json_to_recordset(holds) AS x (id text, version int, checkpoints json, note text, reach text[])
             ORDER BY x.id
         LOOP
             CONTINUE WHEN h.id = ANY (done);
-            held := beat(h.id, h.version, h.memo, h.note, h.reach, lease, t);
+            held := beat(h.id, h.version, h.checkpoints, h.note, h.reach, lease, t);
             IF held IS NOT NULL THEN
                 told := h.id;
                 RETURN NEXT;
@@ -51,12 +51,12 @@ BEGIN
         OR EXISTS (SELECT 1 FROM gate g WHERE g.opens <= t)
         OR EXISTS (SELECT 1 FROM recheck)
     THEN
-        PERFORM tend(t);
+        PERFORM advance_due(t);
     END IF;
 END $$;
 
--- The clock was ahead of t: the starts it wrote down count as now, and rows keep the time they had left. Rows that are locked
--- are being written anew.
+-- The clock was ahead of t: starts that it recorded count as now, and due rows keep the time they had left. Locked rows
+-- are skipped, because their transactions write them anew.
 CREATE FUNCTION take_back(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[] := ARRAY(SELECT s.key FROM start s WHERE s.at > t UNION SELECT g.key FROM gate g WHERE g.at > t OR g.opens > t);
@@ -70,10 +70,11 @@ BEGIN
     UPDATE gate SET at = least(at, t), opens = CASE WHEN opens > t THEN t ELSE opens END WHERE key = ANY (keys);
     UPDATE job SET due_at = greatest(t, due_at - (updated_at - t)), updated_at = t WHERE id IN (
         SELECT j.id FROM job j WHERE j.due_at > t AND j.updated_at > t AND j.state IN (1, 2)
-            AND j.place IS NULL AND j.parked IS NULL ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
+            AND j.queue_position IS NULL AND j.blocked_on IS NULL ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
 END $$;
 
--- One hold that says more, or whose lease ran out -> NULL: it was written; else whether the job is still held.
+-- One renewal with a checkpoint or a note, or of an expired lease -> NULL: it was written; otherwise whether the job is
+-- still held.
 CREATE FUNCTION beat(wanted text, of_version int, steps json, said text, reach text[], lease float8, t float8) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -92,12 +93,12 @@ BEGIN
     IF r.version <> of_version OR r.worker IS NULL OR r.state NOT IN (1, 2) OR NOT coalesce(r.queue = ANY (reach), true) THEN
         RETURN false;
     END IF;
-    IF r.state = 1 AND NOT r.ran THEN   -- its lease ran out, and nobody has claimed it since
+    IF r.state = 1 AND NOT r.function_done THEN   -- its lease expired, and no claim has taken it
         keys := ('queue:' || r.queue) || coalesce(r.limits, '{}');
         costs := 1 || coalesce(r.costs, '{}');
         IF EXISTS (SELECT 1 FROM rule) THEN
             IF cardinality(try_gates(keys)) < cardinality(keys) THEN
-                RETURN true;    -- not known: the next heartbeat will tell
+                RETURN true;    -- unknown: the next heartbeat decides
             END IF;
             FOR n IN 1 .. cardinality(keys) LOOP
                 of_limit := rule_of(keys[n]);
@@ -111,19 +112,19 @@ BEGIN
     END IF;
     IF json_array_length(steps) > 0 THEN
         PERFORM remember(wanted, steps);
-        r.memo := true;
+        r.checkpoints := true;
     END IF;
     IF said IS DISTINCT FROM r.note AND said IS NOT NULL THEN
         PERFORM speak('job:' || wanted);
         r.note := said;
     END IF;
     r.state := 2;
-    r.place := NULL;
-    r.parked := NULL;
+    r.queue_position := NULL;
+    r.blocked_on := NULL;
     r.due_at := t + coalesce(nullif(r.lease, 0), lease);
     r.updated_at := t;
     PERFORM put(r);
     RETURN NULL;
 EXCEPTION WHEN lock_not_available THEN
-    RETURN true;                -- the gate of a limit is taken: not known
+    RETURN true;                -- the gate of a limit is locked: unknown
 END $$;

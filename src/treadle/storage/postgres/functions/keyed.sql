@@ -1,14 +1,17 @@
--- The verb: store jobs that are plain but for a key and a lease, where a held key answers with its holder. As `enqueue_plain`,
--- with a key each and what a function must know of it later (`words`, as text, or ''); in the order of the call, because the
--- first job of a key gets it.
--- -> the moment, then of each that was not stored: its id and the row that answers it. Or, in `more` of the first row, 'general':
--- one of these ids is known, and enqueue_any decides. It takes a third of the time of that one's JSON; and a session
--- plans a fifth of the statements, which is most of what a single job costs the start of a worker.
+-- The verb: store jobs that are plain but for a key and a lease, where a held key returns its holder. As
+-- `enqueue_plain`, plus for each job a key and the values that functions may need later (`words`, as text, or ''). The
+-- order is that of the call, because the first job of a key gets it.
+--
+-- -> the time, then for each job that was not stored: its id and the row that is returned for it. Or 'general' in
+-- `more` of the first row: one of these ids is known, and enqueue_any decides.
+--
+-- It takes a third of the time of enqueue_any. A session plans a fifth of the statements, which is most of the cost of
+-- a single job at the start of a worker.
 CREATE FUNCTION enqueue_keyed(moment float8, ids text[], tasks text[], queues text[], specs text[], ranks smallint[],
     keeps float8[], keeps_failed float8[], limits text[], costs text[], labels text[], keys text[], words text[],
     leases float8[]) RETURNS TABLE (
-    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, place float8,
-    joined_at float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
+    asked text, spec text, state smallint, version int, attempt int, lost int, worker text, queue_position float8,
+    return_position float8, due_at float8, created_at float8, started_at float8, updated_at float8, more text
 ) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -16,17 +19,17 @@ SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     stored bigint;              -- keys that were new
-    winners int[];              -- by their numbers in the call
+    winners int[];              -- their indexes in the call
     heirs int[];                -- those of them whose key had a row
     losers text[];
-    holders text[];             -- of each of them: the row that answers it
+    holders text[];             -- for each of them: the row that is returned for it
     general boolean := false;
 BEGIN
     PERFORM enter(NULL);
     BEGIN
-        -- as in lock_keys, in the same order; a key that is new gets its holder at once. ON CONFLICT costs half as much again,
-        -- so many keys of which none is known go without it; one that comes meanwhile is a unique_violation. Ten of them first:
-        -- to look for all of them sorts them
+        -- as in lock_keys, in the same order; a new key gets its holder at once. ON CONFLICT costs half as much again,
+        -- so many keys of which none is known are inserted without it; a key that comes meanwhile raises
+        -- unique_violation. Ten are looked up first: looking up all of them sorts them
         IF cardinality(ids) > 100 AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys[1:10]))
             AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys))
         THEN
@@ -41,7 +44,7 @@ BEGIN
         IF stored = cardinality(ids) THEN
             winners := ARRAY(SELECT generate_series(1, cardinality(ids)));
         ELSE
-            -- a row of `job` that names its key holds it; what has ended may still hold it, for its window
+            -- a row of `job` that has its key holds it; an ended job may still hold it, for its window
             SELECT array_agg(x.n) FILTER (WHERE x.answer IS NULL),
                 array_agg(x.n) FILTER (WHERE x.answer IS NULL AND x.named IS DISTINCT FROM x.id),
                 array_agg(x.id) FILTER (WHERE x.answer IS NOT NULL),
@@ -63,7 +66,7 @@ BEGIN
         END IF;
         IF cardinality(winners) > 0 THEN
             INSERT INTO job (id, task, queue, rank, keep, keep_failed, limits, costs, key, words, lease, spec, state,
-                place, joined_at, created_at, updated_at)
+                queue_position, return_position, created_at, updated_at)
             SELECT ids[n], tasks[n], queues[n], coalesce(ranks[n], 0), coalesce(keeps[n], ${KEEP}),
                 coalesce(keeps_failed[n], ${KEEP_FAILED}), nullif(limits[n], '')::text[], nullif(costs[n], '')::int[], keys[n],
                 nullif(words[n], '')::jsonb, leases[n], specs[n], 1, t, t, t, t

@@ -1,11 +1,11 @@
--- May a job start now? The arithmetic of storage/admission.py once more.
+-- Whether a job may start now: the arithmetic of storage/admission.py in SQL.
 
--- The moment by the clock of the test, or of the server: later than that of a call that waited for locks meanwhile.
+-- The current time, of the test's clock or of the server's. After a wait for locks it is later than that of the call.
 CREATE FUNCTION instant(moment float8) RETURNS float8 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(moment, extract(epoch FROM clock_timestamp())::float8)
 $$;
 
--- The rule a limit obeys: its own, else that of the name before the colon.
+-- The rule of a limit: its own, else that of the name before the colon.
 CREATE FUNCTION rule_of(limited text) RETURNS rule LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_rule rule;
@@ -14,7 +14,7 @@ BEGIN
     RETURN found_rule;
 END $$;
 
--- Slots taken. Those of a queue are counted from its rows: to keep them for every job would slow down the many queues
+-- Slots in use. Those of a queue are counted from its jobs: a slot row for every job would slow down the many queues
 -- that have no limit.
 CREATE FUNCTION used(limited text, hold text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,7 +25,7 @@ BEGIN
     SELECT coalesce(sum(cost), 0) INTO of_jobs FROM slot WHERE key = limited AND (live OR hold = 'ended');
     IF starts_with(limited, 'queue:') THEN
         SELECT count(*) INTO of_queue FROM job WHERE state = 2 AND due_at IS NOT NULL AND queue = line
-            AND (hold = 'ended' OR NOT ran);
+            AND (hold = 'ended' OR NOT function_done);
         IF hold = 'ended' THEN
             of_queue := of_queue
                 + (SELECT count(*) FROM job WHERE queue = line AND started_at IS NOT NULL AND state < 2);
@@ -42,8 +42,8 @@ CREATE FUNCTION capacity(r rule) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN r.how = 'bucket' THEN coalesce(nullif(r.burst, 0), r.rate, 0) ELSE coalesce(r.rate, 0) END
 $$;
 
--- How much may start now by the rate. `at + per <= t`, and never `at <= t - per`: the same sum as in opens_at, or the
--- last bit would differ; the wider comparison beside it is for the index.
+-- How much the rate admits now. It tests `at + per <= t`, never `at <= t - per`: the same sum as in opens_at, or the
+-- last bit would differ. The wider comparison next to it is for the index.
 CREATE FUNCTION level(limited text, r rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     g gate;
@@ -64,7 +64,7 @@ BEGIN
     RETURN r.rate IS NULL OR (r.rate > 0 AND level(limited, r, t) >= least(cost, capacity(r)) - 1e-9);
 END $$;
 
--- When the rate will let `cost` through; NULL if it does now, or never will by itself.
+-- When the rate will admit `cost`; NULL if it does now, or never will by itself.
 CREATE FUNCTION opens_at(limited text, r rule, cost int, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     missing float8;
@@ -88,8 +88,9 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Of each limit with a rate that has started jobs: how much may start now, and when one job may; NULL: now. In one statement:
--- `level` and `opens_at` for each limit took four times as long, and every call of `stats` asks this.
+-- For each limit with a rate that has started jobs: how much may start now, and when one job may; NULL: now, or never
+-- by itself. One statement: `level` and `opens_at` for each limit took four times as long, and every `stats` reads
+-- this.
 CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8) LANGUAGE sql
 SET search_path FROM CURRENT SET jit = off AS $$
     WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
@@ -110,10 +111,11 @@ SET search_path FROM CURRENT SET jit = off AS $$
     FROM counted c
 $$;
 
--- What these limits still let through at t, each in its place; `line` is the one that jobs are claimed from. slots, taken: NULL
--- without slots. caps, levels: the most that the rate lets through at once, and what it lets through now; -infinity: nothing
--- ever. pers, gone: of a window its length, and what has left it since the last start. keeps: a job holds its slot to its end.
--- contested: one job at a time (strict order), and others of this line were blocked. last_start: of the windows.
+-- The state of these limits at t, by index; `line` is the queue that jobs are claimed from. slots, taken: NULL without
+-- slots. caps, levels: the most that the rate admits at once, and the amount that it admits now; -infinity: nothing
+-- ever. pers, gone: the length of a window, and the cost that has left it since the last start. keeps: a job holds its
+-- slot until it ends. contested: one job at a time (strict order), and others of this queue were blocked. last_start:
+-- of the windows.
 CREATE FUNCTION states_of(keys text[], line text, t float8, OUT slots int[], OUT taken bigint[], OUT caps int[], OUT levels float8[],
     OUT pers float8[], OUT gone int[], OUT keeps boolean[], OUT contested boolean[], OUT last_start float8) LANGUAGE plpgsql AS $$
 BEGIN
@@ -127,8 +129,8 @@ BEGIN
             WHEN f.per IS NOT NULL THEN f.rate - (coalesce((SELECT g.spent FROM gate g WHERE g.key = f.key), 0) - f.gone)
             WHEN f.rate IS NOT NULL THEN level(f.key, f.r, t) END),
         array_agg(f.keeps AND f.slots = 1 AND (
-            EXISTS (SELECT 1 FROM job j WHERE j.parked = f.key AND j.queue = line AND j.place IS NULL)
-            OR EXISTS (SELECT 1 FROM job j WHERE j.parked = f.key AND j.queue = line AND j.place IS NOT NULL)))
+            EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NULL)
+            OR EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NOT NULL)))
     INTO slots, caps, pers, keeps, last_start, gone, taken, levels, contested
     FROM (
         SELECT k.key, r.slots, r.rate, r.hold, r.hold = 'ended' AS keeps, w.per,
@@ -146,8 +148,8 @@ BEGIN
     ) AS f;
 END $$;
 
--- Write starts down: the costs that these limits were charged at t. pers, gone: as states_of has counted them; levels: what
--- is left now.
+-- Record starts: the costs that these limits were charged at t. pers, gone: as counted by states_of; levels: what is
+-- left now.
 CREATE FUNCTION spend(keys text[], costs int[], pers float8[], gone int[], levels float8[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF 0 < ANY (gone) THEN

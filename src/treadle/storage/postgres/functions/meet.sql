@@ -1,17 +1,22 @@
--- Ask the jobs of a page in turn: each is let through, blocked by a limit, or passed over. What was decided is written at
--- the end, in a few statements for all of them: a statement for each, and the rate's one row written again for each, made
--- 100 jobs behind one limit cost 19 times as much. `walk` starts those that are let through.
--- page, places, wants: their ids, where their rows are, and which limits they name, as text; own: the limit of their queue,
--- if it has a rule; past: a job that its queue's rule blocks is passed over (the queue is known to be shut, or ids are named),
--- and does not end the page; asking: of the tasks those that there is room for; gates: those that are held, and a job with
--- another is passed by; whole: these are all that the page names; bars: limits of which an earlier job could not be taken,
--- which counts where they are in strict order.
--- Rows are locked only as far as they may be taken: another claim would pass them by, and find nobody.
--- -> t: when they start, not before starts that were written down meanwhile; who is let through, where their rows are, and the
--- slots they take (again: some may have theirs already); what is left of `rooms`; how many were blocked; the last that was
--- looked at; whether the queue is shut, and only jobs that need nothing of it move; a limit that a job let go of, for
--- another one blocked it; whether it is `until`; whether gates were missing; whether open transactions free something.
-CREATE FUNCTION meet(page text[], places tid[], wants text[], share int, line text, own text, ruled boolean, past boolean,
+-- Check the jobs of a page in queue order: each is admitted, blocked by a limit, or skipped. The decisions are written
+-- at the end, in a few statements for all jobs. With a statement for each job, each of which also rewrote the row of
+-- the rate, 100 jobs behind one limit cost 19 times as much. `walk` starts the admitted jobs.
+--
+-- page, positions, wants: their ids, the ctids of their rows, and the limits they name, as text. own: the limit of
+-- their queue, if it has a rule. past: a job that its queue's rule blocks is skipped (the queue is known to be shut, or
+-- ids are named), and does not end the page. asking: those of the tasks that have room. gates: those that are held; a
+-- job with another one is skipped. whole: these are all gates that the page names. bars: limits of which an earlier job
+-- could not be taken, which matters for limits in strict order.
+--
+-- Rows are locked only as far as they may be taken: another claim would skip them, and find nothing.
+--
+-- -> t: when they start, not before starts recorded meanwhile. taken, spots: the admitted jobs and the ctids of their
+-- rows. slot_keys, slot_ids, slot_costs: the slots they take (again: some may have theirs already). room_left: the rest
+-- of `rooms`. aside: how many were blocked. last: the last job checked. closed: the queue is shut, and only jobs that
+-- need nothing of it can start. freed: a limit that a job is no longer blocked by, because another one blocks it. late:
+-- it is past `until`. passed: jobs were skipped because of gates, locks or strict order. moving: open
+-- transactions are freeing slots. barred: `bars`, extended.
+CREATE FUNCTION meet(page text[], positions tid[], wants text[], share int, line text, own text, ruled boolean, past boolean,
     named boolean, asking text[], tasks text[], rooms int[], holds text[], gates text[], whole boolean, bars text[], most_aside int,
     until timestamptz, INOUT t float8, OUT taken text[], OUT spots tid[], OUT slot_keys text[], OUT slot_ids text[],
     OUT slot_costs int[], OUT again boolean, OUT room_left int[], OUT aside int, OUT last int, OUT closed boolean, OUT freed text,
@@ -29,10 +34,10 @@ DECLARE
     blocked text;
     cost int;
     pos int;
-    at int := 1;                -- of the page, the first that has not come yet
-    known text[];               -- the limits of the one before: mostly they are the same
-    asked int[];                -- where these stand among the gates
-    absent boolean;             -- one of them does not
+    at int := 1;                -- the index in the page of the first job not read yet
+    known text[];               -- the limits of the job before: usually they are the same
+    asked int[];                -- their indexes in `gates`
+    absent boolean;             -- one of them is missing there
     -- what is left of the limits whose gates are held; counted once, then charged
     s record;
     slots int[];
@@ -40,8 +45,8 @@ DECLARE
     caps int[];
     levels float8[];
     keeps boolean[];
-    free_soon text[];           -- of those that block somebody, the ones that open transactions free slots of
-    rated text[] := '{}';       -- those whose next opening may be another one now
+    free_soon text[];           -- blocking limits whose slots open transactions are freeing
+    rated text[] := '{}';       -- limits whose next opening may have changed
     aside_spots tid[] := '{}';
     aside_at text[] := '{}';
 BEGIN
@@ -74,14 +79,14 @@ BEGIN
     WHILE last < cardinality(page) AND cardinality(taken) < goal AND NOT (closed OR late) AND freed IS NULL
         AND cardinality(aside_spots) < most_aside
     LOOP
-        chunk := places[last + 1 : last + goal - cardinality(taken)];
+        chunk := positions[last + 1 : last + goal - cardinality(taken)];
         FOR r IN
-            SELECT j.ctid AS spot, j.id, j.rank, j.place, j.task, j.limits, j.costs, j.ran, j.started_at IS NOT NULL AS begun,
-                j.parked
-            FROM job j WHERE j.ctid = ANY (chunk) AND j.place + 0 IS NOT NULL
-                -- rows whose gates other transactions hold are theirs to lock
+            SELECT j.ctid AS spot, j.id, j.rank, j.queue_position, j.task, j.limits, j.costs, j.function_done, j.started_at IS NOT NULL AS begun,
+                j.blocked_on
+            FROM job j WHERE j.ctid = ANY (chunk) AND j.queue_position + 0 IS NOT NULL
+                -- leave the rows whose gates other transactions hold to these
                 AND (whole OR NOT ruled OR named OR j.limits IS NULL OR j.limits <@ gates)
-            ORDER BY j.rank DESC, j.place, j.id FOR NO KEY UPDATE SKIP LOCKED
+            ORDER BY j.rank DESC, j.queue_position, j.id FOR NO KEY UPDATE SKIP LOCKED
         LOOP
             IF page[at] = r.id THEN
                 at := at + 1;
@@ -109,7 +114,7 @@ BEGIN
                 barred := barred || known;
                 CONTINUE;
             END IF;
-            IF ruled AND NOT r.ran THEN         -- who ran asks nobody
+            IF ruled AND NOT r.function_done THEN         -- a job whose function is done passes all limits
                 FOR m IN own_at .. coalesce(cardinality(known), 0) LOOP
                     pos := asked[m];
                     cost := CASE m WHEN 0 THEN 1 ELSE greatest(r.costs[m], 1) END;
@@ -130,19 +135,19 @@ BEGIN
                 aside_spots := aside_spots || r.spot;
                 aside_at := aside_at || blocked;
                 late := clock_timestamp() > until;
-                freed := CASE WHEN r.parked <> blocked THEN r.parked END;
+                freed := CASE WHEN r.blocked_on <> blocked THEN r.blocked_on END;
                 IF late OR freed IS NOT NULL OR cardinality(aside_spots) >= most_aside THEN
                     last := array_position(page, r.id);
                     EXIT;
                 END IF;
                 CONTINUE;
             END IF;
-            IF ruled AND NOT (r.ran OR r.begun OR named) THEN
-                -- strict order: an earlier job of this limit that this claim cannot take goes first all the same
+            IF ruled AND NOT (r.function_done OR r.begun OR named) THEN
+                -- strict order: an earlier job of this limit that this claim cannot take starts first all the same
                 FOR m IN own_at .. coalesce(cardinality(known), 0) LOOP
                     pos := asked[m];
                     IF keeps[pos] AND slots[pos] = 1 AND (gates[pos] = ANY (barred) OR (s.contested[pos]
-                        AND waits_before(gates[pos], line, r.rank, r.place, r.id, asking, holds, t)))
+                        AND waits_before(gates[pos], line, r.rank, r.queue_position, r.id, asking, holds, t)))
                     THEN
                         blocked := gates[pos];
                         EXIT;
@@ -158,11 +163,11 @@ BEGIN
                 FOR m IN own_at .. coalesce(cardinality(known), 0) LOOP
                     pos := asked[m];
                     cost := CASE m WHEN 0 THEN 1 ELSE greatest(r.costs[m], 1) END;
-                    -- of limits that keep slots who ran takes his own all the same
-                    IF (CASE WHEN keeps[pos] THEN NOT r.begun ELSE NOT r.ran END) THEN
+                    -- where slots are held until the end, a job whose function is done takes one too
+                    IF (CASE WHEN keeps[pos] THEN NOT r.begun ELSE NOT r.function_done END) THEN
                         used_up[pos] := used_up[pos] + cost;
                     END IF;
-                    IF NOT r.ran AND caps[pos] IS NOT NULL THEN
+                    IF NOT r.function_done AND caps[pos] IS NOT NULL THEN
                         levels[pos] := levels[pos] - least(cost, caps[pos]);
                     END IF;
                 END LOOP;
@@ -171,7 +176,7 @@ BEGIN
                 slot_keys := slot_keys || r.limits;
                 slot_costs := slot_costs || r.costs;
                 slot_ids := slot_ids || array_fill(r.id, ARRAY[cardinality(r.limits)]);
-                again := again OR r.begun OR r.ran;
+                again := again OR r.begun OR r.function_done;
             END IF;
             taken := taken || r.id;
             spots := spots || r.spot;
@@ -192,10 +197,10 @@ BEGIN
     END IF;
     IF cardinality(aside_spots) > 0 THEN
         free_soon := freed_soon(gates, s.taken, keeps, aside_at);
-        UPDATE job SET place = NULL, parked = x.limited, due_at = deadline_at
+        UPDATE job SET queue_position = NULL, blocked_on = x.limited, due_at = deadline_at
         FROM unnest(aside_spots, aside_at) AS x (spot, limited) WHERE job.ctid = x.spot AND NOT x.limited = ANY (free_soon);
         moving := cardinality(free_soon) > 0;
-        barred := barred || free_soon;          -- counted anew for the next page, it may be free
+        barred := barred || free_soon;          -- it may be free for the next page, which counts it again
         freed := CASE WHEN NOT aside_at[cardinality(aside_at)] = ANY (free_soon) THEN freed END;
         rated := rated || ARRAY(SELECT k.key FROM unnest(gates, caps) AS k (key, cap)
             WHERE k.cap IS NOT NULL AND k.key = ANY (aside_at));
@@ -218,7 +223,7 @@ BEGIN
     RETURN found;
 END $$;
 
--- Write down what the rates were charged: what they had before, and have now -> these limits.
+-- Record what the rates were charged, from their levels before and now -> these limits.
 CREATE FUNCTION charge(keys text[], before float8[], levels float8[], pers float8[], gone int[], t float8) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -234,9 +239,9 @@ BEGIN
     RETURN x.keys;
 END $$;
 
--- Of the limits `keys` those among `wanted` of which slots that were counted are being freed by a transaction that is not over, or
--- were since they were counted. It may have looked for blocked jobs already, and would not see those that this claim is about to
--- block. The rows that are still there are locked: a transaction that frees one of them looks after this claim is over.
+-- Those of the limits `wanted` of which counted slots are being freed by an open transaction, or were freed since the
+-- count. That transaction may have looked for blocked jobs already, and would not see those that this claim is about to
+-- block. The remaining rows are locked: a transaction that frees one of them looks after this claim has committed.
 CREATE FUNCTION freed_soon(keys text[], counted bigint[], keeps boolean[], wanted text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
@@ -246,17 +251,17 @@ BEGIN
         WHERE k.key = ANY (wanted) AND k.counted > 0 AND NOT starts_with(k.key, 'queue:') AND k.counted > h.held);
 END $$;
 
--- Whether a job of this limit that is blocked by it, or came back, stands before this one. If something was freed and
--- nobody has come back yet, that happens now.
-CREATE FUNCTION waits_before(limited text, line text, at_rank smallint, at_place float8, at_id text, tasks text[],
+-- Whether a job that this limit blocks, or that was unblocked, is ahead of this one. If something was freed and no job
+-- was unblocked yet, that happens now.
+CREATE FUNCTION waits_before(limited text, line text, at_rank smallint, at_position float8, at_id text, tasks text[],
     holds text[], t float8) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    IF (SELECT (-j.rank, j.joined_at, j.id) < (-at_rank, at_place, at_id) FROM job j
-        WHERE j.parked = limited AND j.queue = line AND j.place IS NULL ORDER BY j.rank DESC, j.joined_at, j.id LIMIT 1)
+    IF (SELECT (-j.rank, j.return_position, j.id) < (-at_rank, at_position, at_id) FROM job j
+        WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NULL ORDER BY j.rank DESC, j.return_position, j.id LIMIT 1)
     THEN
         PERFORM call_in_for(limited, t);
     END IF;
-    RETURN EXISTS (SELECT 1 FROM job j WHERE j.parked = limited AND j.queue = line AND j.place IS NOT NULL
-        AND (-j.rank, j.place, j.id) < (-at_rank, at_place, at_id)
+    RETURN EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = limited AND j.queue = line AND j.queue_position IS NOT NULL
+        AND (-j.rank, j.queue_position, j.id) < (-at_rank, at_position, at_id)
         AND (tasks IS NULL OR j.task = ANY (tasks)) AND NOT j.id = ANY (holds));
 END $$;

@@ -1,9 +1,10 @@
--- The verb: tend; then delete ended rows past their time that no unfinished job needs: none it waits for by name, none of
--- its workflow. A row that is locked is being waited for, or reopened.
+-- The verb: advance due rows; then delete ended rows past their retention that no unfinished job needs: none waits for
+-- them by name, none belongs to their workflow. Locked rows are skipped: a call waits for them, or reopens them.
 --
--- past: where the last call stopped, or NULL: rows before it are looked at only when too few lie behind it. What has gone
--- lies dead at the head until a vacuum, and each call would walk past all of it: with 500,000, 4.2 us a row instead of 2.3.
--- -> how many went, and the latest `expires_at` of these.
+-- past: where the last call stopped, or NULL: rows before it are read only if too few lie behind it. Deleted rows stay
+-- dead at the head until a vacuum, and each call would read past them: with 500,000, 4.2 us a row instead of 2.3.
+--
+-- -> how many were deleted, and the latest `expires_at` of these.
 CREATE FUNCTION prune(moment float8, most int, past float8, OUT went int, OUT reached float8) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET lock_timeout = '500ms'
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -13,9 +14,9 @@ DECLARE
     gone text[];
 BEGIN
     PERFORM enter(NULL);
-    PERFORM tend(t);
+    PERFORM advance_due(t);
     LOOP
-        -- whether it is needed is asked for each only where anybody waits, or any workflow goes on: 5 us a row instead of 83
+        -- is_needed is called only where a job waits or a workflow goes on: 5 us a row instead of 83
         picked := ARRAY(
             SELECT e.ctid FROM ended e
             WHERE e.expires_at >= coalesce(past, '-Infinity') AND e.expires_at <= t AND NOT (
@@ -29,7 +30,7 @@ BEGIN
     IF cardinality(picked) = 0 THEN
         RETURN;
     END IF;
-    -- once more, now that nobody can begin to wait for them
+    -- again, now that no job can begin to wait for them
     WITH away AS (
         DELETE FROM ended e
         WHERE e.ctid = ANY (picked) AND NOT (
@@ -38,7 +39,7 @@ BEGIN
         RETURNING e.id, e.expires_at
     ) SELECT coalesce(array_agg(away.id), '{}'), max(away.expires_at) INTO gone, reached FROM away;
     DELETE FROM edge WHERE down = ANY (gone);
-    DELETE FROM memo WHERE id = ANY (gone);
+    DELETE FROM checkpoints WHERE id = ANY (gone);
     DELETE FROM label WHERE id = ANY (gone);
     DELETE FROM behind WHERE id = ANY (gone);
     DELETE FROM holder WHERE ctid = ANY (ARRAY(

@@ -1,4 +1,4 @@
--- After the end: a row kept longer or shorter, or reopened with all that ended because of it.
+-- An outcome for an ended job: change its retention, or reopen it with all jobs that ended because of it.
 CREATE FUNCTION after_the_end(r job, to_state smallint, keep float8, delay float8, steps json, reach text[],
     t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -15,8 +15,8 @@ BEGIN
         IF json_array_length(steps) > 0 THEN
             PERFORM remember(r.id, steps);
         END IF;
-        -- an act raises the version: the next one must have seen this one
-        UPDATE ended SET expires_at = expires(r, r.state, r.ended_at, keep), memo = memo OR json_array_length(steps) > 0,
+        -- an act raises the version: the next one must have read this one
+        UPDATE ended SET expires_at = expires(r, r.state, r.ended_at, keep), checkpoints = checkpoints OR json_array_length(steps) > 0,
             version = version + CASE WHEN act_in(steps) IS NULL THEN 0 ELSE 1 END
         WHERE ended.id = r.id;
         RETURN;
@@ -48,7 +48,7 @@ BEGIN
     END LOOP;
     IF json_array_length(steps) > 0 THEN
         PERFORM remember(r.id, steps);
-        UPDATE ended SET memo = true WHERE ended.id = r.id;
+        UPDATE ended SET checkpoints = true WHERE ended.id = r.id;
     END IF;
     FOREACH each IN ARRAY found_ids LOOP
         SELECT * INTO e FROM ended WHERE ended.id = each;
@@ -66,7 +66,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- The job, what it doomed, each ancestor that failed because of a child; of each, what that doomed. All are locked.
+-- The job, each ancestor that failed because of its children, and all jobs that the endings of these have doomed. All
+-- are locked.
 CREATE FUNCTION reopened_with(r job) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     found_ids text[] := ARRAY[r.id];
@@ -98,7 +99,7 @@ BEGIN
     RETURN found_ids;
 END $$;
 
--- Who waits still, and has counted this ending, waits for the next one.
+-- A job that still waits, and has counted this ending, waits for the next one.
 CREATE FUNCTION uncount(above text, below text, ended_as smallint, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r job;
@@ -110,10 +111,10 @@ BEGIN
     UPDATE edge SET open = true
     WHERE up = above AND down = below AND NOT open AND NOT soft AND edge.version = r.version;
     IF FOUND THEN
-        IF r.slack IS NULL OR ended_as = 3 THEN
+        IF r.failures_allowed IS NULL OR ended_as = 3 THEN
             r.pending := r.pending + 1;
         ELSE
-            r.slack := r.slack + 1;
+            r.failures_allowed := r.failures_allowed + 1;
         END IF;
         PERFORM put(r);
     END IF;
@@ -126,20 +127,20 @@ BEGIN
     IF r.key IS NOT NULL THEN
         UPDATE holder SET id = r.id WHERE key = r.key;
     END IF;
-    r.ran := coalesce(r.words ? 'ran', false) OR coalesce(r.reason = 'children', false);
+    r.function_done := coalesce(r.words ? 'function_done', false) OR coalesce(r.reason = 'children', false);
     r.deadline_at := t + (r.words ->> 'deadline')::float8;
-    r.due_at := CASE WHEN NOT r.ran THEN r.deadline_at END;
+    r.due_at := CASE WHEN NOT r.function_done THEN r.deadline_at END;
     r.version := r.version + 1;
     r.state := 0;
     r.attempt := 0;
     r.lost := 0;
-    r.round := r.round + 1;
+    r.reopenings := r.reopenings + 1;
     r.worker := NULL;
     r.result := NULL;
     r.value := NULL;
     r.error := NULL;
     r.reason := NULL;
-    r.joined_at := NULL;
+    r.return_position := NULL;
     r.started_at := NULL;
     r.ended_at := NULL;
     r.expires_at := NULL;
@@ -147,22 +148,22 @@ BEGIN
     INSERT INTO job SELECT (r).*;
 END $$;
 
--- What it waits for now: those of its upstreams that were reopened have to end again.
+-- Count anew what it waits for: those of its upstreams that were reopened have to end again.
 CREATE FUNCTION recount(wanted text, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r job;
-    need int;
+    required int;
 BEGIN
     SELECT * INTO r FROM job WHERE id = wanted;
-    IF r.ran AND NOT coalesce(r.words ? 'ran', false) THEN
-        r.slack := NULL;
+    IF r.function_done AND NOT coalesce(r.words ? 'function_done', false) THEN
+        r.failures_allowed := NULL;
     ELSE
-        need := (r.words ->> 'need')::int;
-        r.slack := CASE WHEN r.words ? 'slack' THEN (r.words ->> 'slack')::int ELSE 0 END;
+        required := (r.words ->> 'required')::int;
+        r.failures_allowed := CASE WHEN r.words ? 'failures_allowed' THEN (r.words ->> 'failures_allowed')::int ELSE 0 END;
     END IF;
-    r.pending := least(need, (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up)));
-    IF r.slack > 0 AND need IS NOT NULL THEN
-        r.slack := least(r.slack, (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up)) - r.pending);
+    r.pending := least(required, (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up)));
+    IF r.failures_allowed > 0 AND required IS NOT NULL THEN
+        r.failures_allowed := least(r.failures_allowed, (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up)) - r.pending);
     END IF;
     PERFORM put(r);
     PERFORM hold_ups(r.after);

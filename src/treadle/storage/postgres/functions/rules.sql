@@ -1,8 +1,8 @@
--- The limits as they are changed: storage/limit_facts.py once more. What is known of a limit stands in limit_fact, one fact a
--- row, and each change touches its own; `rule` keeps the rule that acts, derived from them. One change at a time, because two
--- that derive at once would each miss the other's fact.
+-- Changes of limits: storage/limit_facts.py in SQL. limit_fact stores the facts about each limit, one per row, and each
+-- change writes its own; `rule` holds the rule that acts, derived from them. One change at a time, because two
+-- concurrent ones would each miss the other's fact.
 
--- The verb. Each change is { do, name, the columns of a rule, why, until }. All who stand aside are looked at.
+-- The verb. Each change is { do, name, the columns of a rule, why, until }. All limits that block jobs are checked.
 CREATE FUNCTION set_limits(moment float8, changes json) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_seqscan = off
 SET enable_bitmapscan = off AS $$
@@ -23,18 +23,18 @@ BEGIN
     IF NOT anew THEN
         RETURN;
     END IF;
-    -- no claim is under way that counts by the old rules, or its jobs would be blocked by a rule that is gone
+    -- waits for claims that count by the old rules: they would block jobs by a rule that is gone
     PERFORM pg_advisory_xact_lock(rules_lock());
     PERFORM call_in_everybody(t);
     LOOP
-        SELECT queue INTO line FROM job WHERE place IS NOT NULL AND queue > coalesce(line, '')
+        SELECT queue INTO line FROM job WHERE queue_position IS NOT NULL AND queue > coalesce(line, '')
         ORDER BY queue LIMIT 1;
         EXIT WHEN NOT FOUND;
         PERFORM speak('queue:' || line);
     END LOOP;
 END $$;
 
--- Whether it has changed anything.
+-- Apply one change -> whether anything has changed.
 CREATE FUNCTION apply_change(change json) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     c limit_fact := json_populate_record(NULL::limit_fact, change);
@@ -62,7 +62,8 @@ BEGIN
     RETURN count_ + coalesce(more, 0) > 0;
 END $$;
 
--- The operator's rule, else the declared one; while there is a reason to pause it, with 0 slots. A rate goes on counting.
+-- The operator's rule, else the declared one; with 0 slots while there is a reason for a pause. A rate continues to
+-- count.
 CREATE FUNCTION derive_rule(limited text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     f limit_fact;

@@ -1,28 +1,30 @@
--- The verb: what became of jobs. Plain endings of plain jobs go in one statement, everything else one by one, each in a
--- part of its own of the transaction: an outcome that cannot be stored fails alone.
+-- The verb: settle outcomes. Plain endings of plain jobs take one statement. All others go one by one, each in a
+-- subtransaction: an outcome that cannot be stored fails alone.
 --
--- Never one writing CTE that ends a job and counts others down: it would see them as of before it had to wait for the
--- ending, and leave them waiting for ever. The counting is a later statement, with eyes of its own.
+-- Never one writing CTE that ends a job and counts down others: its snapshot is from before its wait for the row, and
+-- would leave them waiting for ever. A later statement counts, with a new snapshot.
 --
--- outs, in the order of their ids: n (the place in the call), id, version, state, attempt, result, value, error, reason,
--- note, keep, fast (an ending and nothing else, of a job this call names once), act (the nonce of a person's act on a job
--- this call names once; its memo holds nothing else), and if not fast: delay, ran, need, slack, memo, after, then. told: how many these are, as to read the text for that once more takes 2 % of a trip of 128; slow: some
--- are not fast.
--- -> of each that was not simply applied: n, status ('stale', 'refused'), and the reason.
+-- outs, in the order of their ids: n (the index in the call), id, version, state, attempt, result, value, error,
+-- reason, note, keep, fast (an ending, and at most an act besides, of a job this call names once), act (the nonce of a
+-- person's act on a job this call names once; its checkpoints hold nothing else), and if not fast: delay,
+-- function_done, required, failures_allowed, checkpoints, after, followups, reach. told: the number of outcomes,
+-- because counting them in the text takes 2 % of a trip of 128. slow: some are not fast.
+--
+-- -> for each that was not simply applied: n, status ('stale', 'refused'), and the reason.
 CREATE FUNCTION settle(moment float8, outs json, told int, slow boolean) RETURNS TABLE (n int, status text, why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
     done text[];
-    awaited text[];             -- those of them somebody waits for
+    awaited text[];             -- those of them that other jobs wait for
     held text[];                -- those of them that name limits
-    named text[];               -- ... which stand here, as texts: arrays of unlike lengths make no array
+    named text[];               -- their limits, as text: an array cannot contain arrays of different lengths
     gates text[];               -- each of these limits
     acted text[];               -- those of them that a person's act ended
-    nonces text[];              -- of each of those
+    nonces text[];              -- the nonce of each of those
     told_workers text[];        -- workers that ran one of those
     others text[];              -- jobs that acts changed in another way
-    alone boolean;              -- nothing else moves in this call
+    alone boolean;              -- this call changes no other jobs
     o record;
     found record;
 BEGIN
@@ -37,17 +39,17 @@ BEGIN
                 WHERE x.fast
             ), gone AS (
                 DELETE FROM job USING met AS x WHERE job.ctid = x.spot AND job.version = x.version
-                    AND (job.state + 0 = 2 OR x.act IS NOT NULL AND (job.state + 0 = 1     -- who waits may be doomed by another
+                    AND (job.state + 0 = 2 OR x.act IS NOT NULL AND (job.state + 0 = 1     -- a waiting job may be doomed by another
                         OR NOT EXISTS (SELECT 1 FROM edge WHERE edge.down = x.id AND edge.open)))
-                RETURNING job.id, job.version, job.state, rank, ran, memo, lost, round, slack, joined_at, deadline_at, created_at, started_at,
+                RETURNING job.id, job.version, job.state, rank, function_done, checkpoints, lost, reopenings, failures_allowed, return_position, deadline_at, created_at, started_at,
                     job.keep, keep_failed, lease, queue, task, worker, key, lane, root, parent, limits, costs, after, words, spec,
                     job.note, x.state AS to_state, x.attempt AS to_attempt, x.result AS to_result, x.value AS to_value,
                     x.error AS to_error, x.reason AS to_reason, x.note AS to_note, x.keep AS to_keep, x.act
             ), kept AS (
-                INSERT INTO ended (id, version, state, rank, ran, memo, attempt, lost, round, slack, joined_at, deadline_at,
+                INSERT INTO ended (id, version, state, rank, function_done, checkpoints, attempt, lost, reopenings, failures_allowed, return_position, deadline_at,
                     created_at, started_at, updated_at, ended_at, expires_at, keep, keep_failed, lease, queue, task, worker,
                     key, lane, root, parent, limits, costs, after, words, spec, reason, note, result, value, error)
-                SELECT id, version + 1, to_state, rank, ran, memo OR act IS NOT NULL, to_attempt, lost, round, slack, joined_at, deadline_at,
+                SELECT id, version + 1, to_state, rank, function_done, checkpoints OR act IS NOT NULL, to_attempt, lost, reopenings, failures_allowed, return_position, deadline_at,
                     created_at, started_at, t, t,
                     greatest(t + greatest(coalesce(to_keep, CASE WHEN to_state = 4 THEN keep_failed ELSE keep END), ${KEEP_LEAST}),
                         created_at + (words ->> 'window')::float8),
@@ -75,29 +77,29 @@ BEGIN
             END IF;
             EXIT;
         EXCEPTION
-            WHEN SQLSTATE 'TR003' THEN      -- a job that began to wait meanwhile is locked: once more, in order
+            WHEN SQLSTATE 'TR003' THEN      -- a job that began to wait meanwhile is locked: lock again, in order
                 NULL;
             WHEN lock_not_available THEN
                 alone := false;
                 done := NULL;
                 others := NULL;
-                gates := NULL;      -- another open transaction is in the way of one of them: each by itself
+                gates := NULL;      -- another transaction has locked one of them: settle each by itself
                 PERFORM set_config('lock_timeout', '10ms', true);
                 EXIT;
         END;
     END LOOP;
-    -- many endings as one hint
+    -- many endings in one hint
     PERFORM note_topics('ends', said)
     FROM (SELECT string_agg(to_json('job:' || id)::text, ',') AS said FROM unnest(done) AS id) AS topics WHERE said IS NOT NULL;
     IF alone THEN
         PERFORM call_in_freed(gates, t);
         RETURN;
     END IF;
-    -- others move besides: then each in its turn, for who joins a lane first stands first
+    -- other jobs change too: then each in its turn, because the first that joins a lane is ahead
     FOR o IN
         SELECT * FROM json_to_recordset(outs) AS x (n int, id text, version int, state smallint, attempt int,
             result text, value text, error text, reason text, note text, keep float8, fast boolean, delay float8,
-            ran boolean, need int, slack int, memo json, after text[], "then" json, reach text[])
+            function_done boolean, required int, failures_allowed int, checkpoints json, after text[], followups json, reach text[])
         ORDER BY x.n
     LOOP
         CONTINUE WHEN o.id = ANY (others);
@@ -115,8 +117,8 @@ BEGIN
     PERFORM call_in_freed(gates, t);
 END $$;
 
--- The keys and rows that these outcomes need, in their order. Plain endings that nobody waits for lock their rows as they
--- delete them.
+-- Locks the keys and rows that these outcomes need, in their order. Plain endings that no job waits for lock their rows
+-- as they delete them.
 CREATE FUNCTION lock_for_outcomes(outs json, slow boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     own text[];
@@ -128,8 +130,8 @@ BEGIN
     SELECT array_agg(x.id), array_agg(x.id) FILTER (WHERE x.state IN (4, 5)) INTO own, failing
     FROM json_to_recordset(outs) AS x (id text, state smallint);
     IF slow THEN
-        PERFORM lock_ahead((SELECT json_agg(born.job) FROM json_to_recordset(outs) AS x ("then" json)
-            CROSS JOIN LATERAL (SELECT * FROM json_array_elements(x."then") OFFSET 0) AS born (job)), own, failing);
+        PERFORM lock_ahead((SELECT json_agg(born.job) FROM json_to_recordset(outs) AS x (followups json)
+            CROSS JOIN LATERAL (SELECT * FROM json_array_elements(x.followups) OFFSET 0) AS born (job)), own, failing);
     ELSIF EXISTS (SELECT 1 FROM edge WHERE up = ANY (own) AND open) THEN
         PERFORM lock_below(own, failing, true);
     END IF;
@@ -141,10 +143,10 @@ DECLARE
 BEGIN
     SELECT * INTO o FROM json_to_record(told) AS x (id text, version int, state smallint, attempt int,
         result text, value text, error text, reason text, note text, keep float8, delay float8,
-        ran boolean, need int, slack int, memo json, after text[], "then" json, reach text[]);
+        function_done boolean, required int, failures_allowed int, checkpoints json, after text[], followups json, reach text[]);
     SELECT s.status, s.why INTO status, why FROM settle_row(o.id, o.version, o.state, o.attempt, o.result, o.value,
-        o.error, o.reason, o.note, o.keep, coalesce(o.delay, 0), coalesce(o.ran, false), o.need, o.slack, o.memo,
-        coalesce(o.after, '{}'), coalesce(o."then", '[]'), o.reach, t) AS s;
+        o.error, o.reason, o.note, o.keep, coalesce(o.delay, 0), coalesce(o.function_done, false), o.required, o.failures_allowed, o.checkpoints,
+        coalesce(o.after, '{}'), coalesce(o.followups, '[]'), o.reach, t) AS s;
 EXCEPTION
     WHEN SQLSTATE 'TR001' THEN
         status := 'refused';
@@ -152,11 +154,11 @@ EXCEPTION
     WHEN lock_not_available THEN
         status := 'refused';
         why := json_build_array('locked');
-        PERFORM set_config('lock_timeout', '10ms', true);   -- one second in all is enough
+        PERFORM set_config('lock_timeout', '10ms', true);   -- one second of waiting in all is enough
 END $$;
 
 CREATE FUNCTION settle_row(named text, of_version int, to_state smallint, attempt int, result text, value text,
-    error text, reason text, note text, keep float8, delay float8, to_ran boolean, need int, slack int, memo json,
+    error text, reason text, note text, keep float8, delay float8, to_ran boolean, required int, failures_allowed int, checkpoints json,
     ups text[], jobs json, reach text[], t float8, OUT status text, OUT why text) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -166,7 +168,7 @@ DECLARE
     all_fresh boolean;
     act text;
     circle text[] := '{}';      -- rows it must not wait for
-    alone boolean;              -- nothing is born of it, and it does not wait
+    alone boolean;              -- it creates no jobs, and does not wait
 BEGIN
     status := 'applied';
     IF r.id IS NULL OR NOT coalesce(r.queue = ANY (reach), true) THEN
@@ -174,18 +176,18 @@ BEGIN
         why := json_build_array('gone');
         RETURN;
     END IF;
-    act := act_in(memo);
+    act := act_in(checkpoints);
     IF r.version = of_version + 1 AND r.state <> 2 AND act IS NOT NULL THEN
-        -- an act is repeated by itself alone, whatever another one assigned
-        IF EXISTS (SELECT 1 FROM memo m WHERE m.id = named AND m.name = 'treadle:act' AND m.value = act) THEN
+        -- only the same act is a repetition, whatever another one assigned
+        IF EXISTS (SELECT 1 FROM checkpoints m WHERE m.id = named AND m.name = 'treadle:act' AND m.value = act) THEN
             RETURN;
         END IF;
     ELSIF r.version = of_version + 1 AND r.state <> 2
-        AND (r.state = to_state OR (to_state = 0 AND r.state = 1 AND r.ran = to_ran)) AND r.attempt = attempt
+        AND (r.state = to_state OR (to_state = 0 AND r.state = 1 AND r.function_done = to_ran)) AND r.attempt = attempt
         AND r.result IS NOT DISTINCT FROM result AND r.value IS NOT DISTINCT FROM value
         AND r.error IS NOT DISTINCT FROM error AND r.reason IS NOT DISTINCT FROM reason
     THEN
-        RETURN;                 -- this very outcome has been applied, and nothing has touched the row since
+        RETURN;                 -- this very outcome has been applied, and the row has not changed since
     END IF;
     IF r.version <> of_version THEN
         status := 'stale';
@@ -193,10 +195,10 @@ BEGIN
         RETURN;
     END IF;
     IF r.state > 2 THEN
-        SELECT s.status, s.why INTO status, why FROM after_the_end(r, to_state, keep, delay, coalesce(memo, '[]'), reach, t) AS s;
+        SELECT s.status, s.why INTO status, why FROM after_the_end(r, to_state, keep, delay, coalesce(checkpoints, '[]'), reach, t) AS s;
         RETURN;
     END IF;
-    alone := to_state <> 0 AND json_array_length(jobs) = 0;     -- the rest is about a third of what a cancel costs
+    alone := to_state <> 0 AND json_array_length(jobs) = 0;     -- skipping the rest saves about a third of a cancel
     IF NOT alone THEN
         SELECT * INTO p FROM prepare(jobs, t, CASE WHEN to_state > 2 THEN named END, named, ups);
         all_fresh := cardinality(p.fresh) = cardinality(p.asked);
@@ -210,9 +212,9 @@ BEGIN
     IF r.state = 2 AND reason IN ('asked', 'superseded') THEN
         PERFORM tell_worker(r.worker);
     END IF;
-    IF json_array_length(memo) > 0 THEN
-        PERFORM remember(named, memo);
-        r.memo := true;
+    IF json_array_length(checkpoints) > 0 THEN
+        PERFORM remember(named, checkpoints);
+        r.checkpoints := true;
     END IF;
     old := r;
     r.attempt := attempt;
@@ -222,7 +224,7 @@ BEGIN
     r.reason := reason;
     r.note := coalesce(note, r.note);
     r.updated_at := t;
-    r.ran := r.ran OR to_ran;
+    r.function_done := r.function_done OR to_ran;
     IF to_state > 2 THEN
         IF r.state <> 2 THEN
             r.worker := NULL;
@@ -240,8 +242,8 @@ BEGIN
     END IF;
     r.version := r.version + 1;
     r.worker := NULL;
-    r.place := NULL;
-    r.parked := NULL;
+    r.queue_position := NULL;
+    r.blocked_on := NULL;
     r.due_at := NULL;
     r.state := 0;
     PERFORM put(r);
@@ -259,17 +261,17 @@ BEGIN
         ELSE
             r.after := answered(ups, p.asked, p.answers, circle);
         END IF;
-        r.pending := least(need, (SELECT count(DISTINCT u.up) FROM unnest(r.after) AS u (up)));
-        r.slack := slack;
-        r.due_at := least(CASE WHEN NOT r.ran THEN r.deadline_at END, CASE WHEN delay > 0 THEN t + delay END);
+        r.pending := least(required, (SELECT count(DISTINCT u.up) FROM unnest(r.after) AS u (up)));
+        r.failures_allowed := failures_allowed;
+        r.due_at := least(CASE WHEN NOT r.function_done THEN r.deadline_at END, CASE WHEN delay > 0 THEN t + delay END);
         PERFORM put(r);
         PERFORM watch_ups(r, t, '{}', '{}');
     END IF;
     PERFORM note_freed(old.limits);
 END $$;
 
--- Jobs that wait for these, which are deleted by now. They are locked already, but for those that began to wait meanwhile:
--- TR003 if one of these is held by another transaction, for this one has no right to wait out of order.
+-- Lock the jobs that wait for these, which are deleted by now. All are locked already but those that began to wait
+-- meanwhile. Raises TR003 if another transaction holds one of them, because this one must not wait out of order.
 CREATE FUNCTION lock_late(ups text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     below text[] := ARRAY(SELECT DISTINCT down FROM edge WHERE up = ANY (ups) AND open);

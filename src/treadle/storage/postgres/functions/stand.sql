@@ -1,15 +1,16 @@
--- New jobs that are stored (store.sql) wait for others, take their keys and stand in line.
+-- Handles the waits, keys and queue positions of new jobs that are stored (store.sql).
 
--- What is stored waits, takes its keys and stands in line, in one pass for each of these; only jobs that replace the holder
--- of their key, or whose lane is placed by their age, go one by one. `ups`, `states`: endings still to be counted; they are,
--- before the first of these is let go. `origin`: the unfinished job they are born of.
+-- Makes stored jobs wait, take their keys and join their queues, in one pass for each of these. Only jobs that replace
+-- the holder of their key, or whose position in a lane depends on their age, go one by one. `ups`, `states`: endings
+-- still to be counted; they are, before the first of these jobs is released. `origin`: the unfinished job that creates
+-- them.
 CREATE FUNCTION store_all(jobs json, t float8, asked text[], answers text[], fresh text[], origin text,
     ups text[], states int[])
 RETURNS void LANGUAGE plpgsql SET jit = off SET enable_hashjoin = on AS $$
 DECLARE
     x record;
     r job;
-    all_fresh boolean := cardinality(fresh) = cardinality(asked);   -- the usual case, in which nothing is looked up
+    all_fresh boolean := cardinality(fresh) = cardinality(asked);   -- the usual case, without lookups
     in_lanes boolean := mentions(jobs, 'lane');
     by_turns boolean := in_lanes AND lanes_by_turns(jobs);
     waits boolean := mentions(jobs, 'after');
@@ -35,47 +36,47 @@ BEGIN
         RETURN;
     END IF;
     FOR x IN
-        SELECT y.id, y.need, y.conflict = 'replace' AS replaces
-        FROM json_to_recordset(jobs) AS y (id text, need int, conflict text, lane text, after text[])
-        WHERE (y.conflict = 'replace' OR (y.after IS NOT NULL AND y.need <= 0) OR (by_turns AND y.lane IS NOT NULL))
+        SELECT y.id, y.required, y.conflict = 'replace' AS replaces
+        FROM json_to_recordset(jobs) AS y (id text, required int, conflict text, lane text, after text[])
+        WHERE (y.conflict = 'replace' OR (y.after IS NOT NULL AND y.required <= 0) OR (by_turns AND y.lane IS NOT NULL))
             AND (all_fresh OR y.id IN (SELECT unnest(fresh)))
     LOOP
         SELECT * INTO r FROM job WHERE id = x.id;
         IF x.replaces THEN
-            PERFORM replace_holder(r, x.need, t, origin);
+            PERFORM replace_holder(r, x.required, t, origin);
         ELSIF r.state = 0 AND r.pending <= 0 THEN
             PERFORM release(r, t);
         END IF;
     END LOOP;
 END $$;
 
--- Whether jobs of the call move a lane in another way than by its stride, so that each finds another head of the line.
+-- Whether jobs of the call move a lane other than by its stride, so that each finds another head of the queue.
 CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
     SELECT (mentions(jobs, 'aging') OR strpos(jobs::text, '"replace"') > 0) AND EXISTS (
         SELECT FROM json_to_recordset(jobs) AS x (conflict text, lane text, words jsonb)
         WHERE x.lane IS NOT NULL AND (x.conflict = 'replace' OR x.words ? 'aging'))
 $$;
 
--- Jobs that name others of the call in `after` which another row answered: they wait for that row.
+-- Jobs that name others of the call in `after` for which another row was returned: they wait for that row.
 CREATE FUNCTION wait_for_answers(jobs json, asked text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
-    UPDATE job SET after = m.ups, pending = least(m.need, m.awaited),
-        slack = slack_of(job.slack, m.need, m.awaited)
+    UPDATE job SET after = m.ups, pending = least(m.required, m.awaited),
+        failures_allowed = slack_of(job.failures_allowed, m.required, m.awaited)
     FROM (
-        SELECT y.id, y.need, array_agg(coalesce(a.answer, u.up) ORDER BY u.n) AS ups,
+        SELECT y.id, y.required, array_agg(coalesce(a.answer, u.up) ORDER BY u.n) AS ups,
             count(DISTINCT coalesce(a.answer, u.up)) AS awaited
-        FROM json_to_recordset(jobs) AS y (id text, need int, after text[])
+        FROM json_to_recordset(jobs) AS y (id text, required int, after text[])
         CROSS JOIN LATERAL unnest(y.after) WITH ORDINALITY AS u (up, n)
         LEFT JOIN unnest(asked, answers) AS a (asked, answer) ON a.asked = u.up
         WHERE y.after IS NOT NULL AND y.id IN (SELECT unnest(fresh))
-        GROUP BY y.id, y.need
+        GROUP BY y.id, y.required
         HAVING bool_or(a.answer <> u.up)
     ) AS m
     WHERE job.id = m.id
 $$;
 
--- The jobs with `after` wait, all at once, but for those that replace a holder. Upstreams that have ended count at once.
--- -> the jobs that are doomed by those, and how they ended: what waits for them is still to be counted.
+-- Makes the jobs with `after` wait, all at once, except those that replace a holder. Upstreams that have ended count at
+-- once. -> the jobs that this dooms, and how they ended: the jobs that wait for them are not counted yet.
 CREATE FUNCTION watch_all(jobs json, t float8, asked text[], answers text[], fresh text[], OUT ended_ups text[],
     OUT ended_states int[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
@@ -84,7 +85,7 @@ DECLARE
     others text[] := CASE WHEN NOT all_fresh THEN asked END;
     their_answers text[] := CASE WHEN NOT all_fresh THEN answers END;
     awaited text[];
-    waiting text[];             -- for each of these
+    waiting text[];             -- the job that waits for each
 BEGIN
     WITH put AS (
         INSERT INTO edge (up, down, version)
@@ -102,7 +103,7 @@ BEGIN
     SELECT * INTO ended_ups, ended_states FROM count_ended(awaited, waiting, t);
 END $$;
 
--- The jobs of the call in lanes, which wait for nothing, are placed by the order of the call: as place_of for each.
+-- Queues the jobs of the call in lanes that wait for nothing, in the order of the call: as place_of for each.
 CREATE FUNCTION join_lanes(jobs json, t float8, fresh text[], all_fresh boolean) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     WITH y AS MATERIALIZED (
@@ -110,39 +111,39 @@ SET jit = off SET enable_hashjoin = on AS $$
         FROM (
             SELECT x.id, x.queue, x.rank, x.lane, (x.words ->> 'stride')::float8 AS stride, x.n
             FROM ROWS FROM (json_to_recordset(jobs) AS (id text, task text, queue text, rank smallint, delay float8,
-                ran boolean, conflict text, lane text, after text[], words jsonb))
-                WITH ORDINALITY AS x (id, task, queue, rank, delay, ran, conflict, lane, after, words, n)
+                function_done boolean, conflict text, lane text, after text[], words jsonb))
+                WITH ORDINALITY AS x (id, task, queue, rank, delay, function_done, conflict, lane, after, words, n)
             WHERE x.lane IS NOT NULL AND x.after IS NULL AND x.conflict IS DISTINCT FROM 'replace' AND x.task <> ''
-                AND (coalesce(x.ran, false) OR NOT coalesce(x.delay > 0 AND t + x.delay > t, false))
+                AND (coalesce(x.function_done, false) OR NOT coalesce(x.delay > 0 AND t + x.delay > t, false))
                 AND (all_fresh OR x.id IN (SELECT unnest(fresh)))
         ) AS z
         WINDOW lanes AS (PARTITION BY queue, rank, lane ORDER BY n)
     ), begins AS MATERIALIZED (
         SELECT l.*,
-            (SELECT place FROM job WHERE queue = l.queue AND rank = l.rank AND lane = l.lane AND place IS NOT NULL
-                ORDER BY place DESC LIMIT 1) AS last,
-            (SELECT place FROM job WHERE queue = l.queue AND rank = l.rank AND place IS NOT NULL
-                ORDER BY place LIMIT 1) AS head
+            (SELECT queue_position FROM job WHERE queue = l.queue AND rank = l.rank AND lane = l.lane AND queue_position IS NOT NULL
+                ORDER BY queue_position DESC LIMIT 1) AS last,
+            (SELECT queue_position FROM job WHERE queue = l.queue AND rank = l.rank AND queue_position IS NOT NULL
+                ORDER BY queue_position LIMIT 1) AS head
         FROM (SELECT DISTINCT queue, rank, lane FROM y) AS l
-    ), places AS MATERIALIZED (
+    ), positions AS MATERIALIZED (
         SELECT y.id, CASE WHEN b.last IS NOT NULL THEN b.last + y.behind
-            ELSE least(t, b.head) + (y.behind - y.first) END AS place
+            ELSE least(t, b.head) + (y.behind - y.first) END AS queue_position
         FROM y JOIN begins b USING (queue, rank, lane)
     )
-    UPDATE job SET state = 1, place = p.place, joined_at = p.place, due_at = CASE WHEN NOT ran THEN deadline_at END
-    FROM places AS p WHERE job.id = p.id
+    UPDATE job SET state = 1, queue_position = p.queue_position, return_position = p.queue_position, due_at = CASE WHEN NOT function_done THEN deadline_at END
+    FROM positions AS p WHERE job.id = p.id
 $$;
 
--- A job takes the key of its holder, and waits for it where that has begun.
-CREATE FUNCTION replace_holder(r job, need int, t float8, origin text) RETURNS void LANGUAGE plpgsql AS $$
+-- A job takes the key of its holder, and waits for the holder if that has begun.
+CREATE FUNCTION replace_holder(r job, required int, t float8, origin text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     awaited bigint := (SELECT count(DISTINCT up) FROM unnest(r.after) AS a (up));
     soft text := take_key(r, t, origin, '{}', '{}');
 BEGIN
     IF soft = ANY (r.after) THEN
-        soft := NULL;   -- it waits for the holder by name, and with what it asked of that ending
+        soft := NULL;   -- it waits for the holder by name already, with its own condition
     END IF;
-    r.pending := least(need, awaited) + CASE WHEN soft IS NULL THEN 0 ELSE 1 END;
+    r.pending := least(required, awaited) + CASE WHEN soft IS NULL THEN 0 ELSE 1 END;
     UPDATE job SET pending = r.pending WHERE id = r.id;
     IF soft IS NOT NULL THEN
         INSERT INTO edge (up, down, version, soft) VALUES (soft, r.id, 0, true)

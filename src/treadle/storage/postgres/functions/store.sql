@@ -1,15 +1,15 @@
--- Storing new jobs that are not plain: asked for by themselves (enqueue.sql) or born of an outcome (settle.sql).
--- Two steps: `prepare` finds which row answers each and refuses before anything is decided; `store_all` (stand.sql)
--- makes them wait, hold their keys and stand in line. A refusal is raised as TR001 and undone by whoever called.
+-- Stores new jobs that are not plain: those of an enqueue (enqueue.sql) or of an outcome (settle.sql). `prepare` first
+-- finds the row to return for each, and refuses before anything is decided. Then `store_all` (stand.sql) handles their
+-- waits, keys and queue positions. A refusal is raised as TR001; the caller undoes it.
 
--- Whether a job of the call may have this word. It may also stand in a payload; a pass over all jobs costs 4 us each.
+-- Whether a job of the call may have this field. The word may also be in a payload; reading all jobs costs 4 us each.
 CREATE FUNCTION mentions(jobs json, word text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT strpos(jobs::text, '"' || word || '":') > 0
 $$;
 
--- Put in the jobs whose ids are new -> these ids. Those that touch nothing beside them (but a key, which they get or else
--- are deleted again) stand where they belong at once, the others wait for store_all. Nobody sees them yet; from here on
--- nobody else can store these ids.
+-- Insert the jobs whose ids are new -> these ids. Jobs that affect no others get their final state at once; a key does
+-- not matter, because a job that does not get it is deleted again. The others wait for store_all. No other transaction
+-- sees them yet, and none can store these ids from here on.
 CREATE FUNCTION put_in(jobs json, t float8) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     fresh text[];
@@ -18,22 +18,22 @@ BEGIN
     WITH x AS (
         SELECT DISTINCT ON (x.id) x.*, d.later,
             (x.key IS NULL OR x.conflict <> 'replace') AND (x.lane IS NULL OR d.later) AND x.after IS NULL AS simple,
-            CASE WHEN x.ran THEN NULL ELSE t + x.deadline END AS over_at,
+            CASE WHEN x.function_done THEN NULL ELSE t + x.deadline END AS over_at,
             t - coalesce((x.words ->> 'aging')::float8 * (x.words ->> 'priority')::int, 0) AS turn,
             (SELECT count(DISTINCT up) FROM unnest(x.after) AS u (up)) AS awaited
         FROM ROWS FROM (json_to_recordset(jobs) AS (
             id text, task text, queue text, rank smallint, keep float8, keep_failed float8, lease float8, delay float8,
-            deadline float8, timeout float8, ran boolean, need int, slack int, key text, lane text, root text, parent text,
+            deadline float8, timeout float8, function_done boolean, required int, failures_allowed int, key text, lane text, root text, parent text,
             conflict text, limits text[], costs int[], after text[], words jsonb, spec text
         )) WITH ORDINALITY AS x
         CROSS JOIN LATERAL (
-            SELECT coalesce(x.delay > 0 AND t + x.delay > t AND NOT coalesce(x.ran, false), false) AS later) AS d
+            SELECT coalesce(x.delay > 0 AND t + x.delay > t AND NOT coalesce(x.function_done, false), false) AS later) AS d
         ORDER BY x.id, x.ordinality
     ), put AS (
-        INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, ran, pending, slack, key, lane, root, parent, limits,
-            costs, after, words, spec, created_at, updated_at, deadline_at, state, place, joined_at, due_at)
+        INSERT INTO job (id, task, queue, rank, keep, keep_failed, lease, function_done, pending, failures_allowed, key, lane, root, parent, limits,
+            costs, after, words, spec, created_at, updated_at, deadline_at, state, queue_position, return_position, due_at)
         SELECT x.id, x.task, x.queue, x.rank, coalesce(x.keep, ${KEEP}), coalesce(x.keep_failed, ${KEEP_FAILED}), x.lease,
-            coalesce(x.ran, false), least(x.need, x.awaited), slack_of(x.slack, x.need, x.awaited), x.key, x.lane, x.root,
+            coalesce(x.function_done, false), least(x.required, x.awaited), slack_of(x.failures_allowed, x.required, x.awaited), x.key, x.lane, x.root,
             x.parent, x.limits, x.costs, x.after, x.words,
             x.spec, t, t, t + x.deadline, s.state,
             CASE WHEN s.state = 1 AND NOT x.later THEN x.turn END,
@@ -45,7 +45,7 @@ BEGIN
         ORDER BY x.id
         ON CONFLICT DO NOTHING RETURNING job.id
     ) SELECT array_agg(put.id) INTO fresh FROM put;
-    -- a statement of its own: one that has ended since the last one is seen
+    -- a new statement: it sees jobs that ended since the last one
     SELECT array_agg(id) INTO known FROM ended WHERE id = ANY (fresh);
     IF known IS NOT NULL THEN
         DELETE FROM job WHERE id = ANY (known);
@@ -54,19 +54,20 @@ BEGIN
     RETURN coalesce(fresh, '{}');
 END $$;
 
--- How many failures are tolerated: one more would leave fewer endings than are needed.
-CREATE FUNCTION slack_of(slack int, need int, awaited bigint) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN slack > 0 AND need IS NOT NULL THEN least(slack, awaited - least(need, awaited))::int ELSE slack END
+-- How many failures are tolerated: one more would leave fewer endings than are required.
+CREATE FUNCTION slack_of(failures_allowed int, required int, awaited bigint) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN failures_allowed > 0 AND required IS NOT NULL THEN least(failures_allowed, awaited - least(required, awaited))::int ELSE failures_allowed END
 $$;
 
--- The payload of a job as it stands in its JSON, in quotes. Not by ->>: that fails for a text with \u0000 in it. Inside the
--- texts before it the pattern cannot occur, for quotes are escaped there.
+-- The payload of a job as its JSON has it, in quotes. Not by ->>, which fails for a text with \u0000. The pattern
+-- cannot match inside an earlier text, because quotes are escaped there.
 CREATE FUNCTION payload_of(spec text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(substring(spec from '"payload":("(?:[^"\\]|\\.)*")'), '"[]"')
 $$;
 
--- Refuse the first job with a nonce, so of a chosen id, whose row has another task or payload, and was not stored by the
--- same call; and the first with an id of Treadle's own whose row belongs elsewhere. The rows that this call stored are there already.
+-- Refuse the first job with a nonce, so with a chosen id, whose row has another task or payload and was not stored by
+-- the same call; and the first with an id of Treadle's own whose row has another queue, root or parent. The rows that
+-- this call stored are there already.
 CREATE FUNCTION refuse_taken(jobs json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     x record;
@@ -92,8 +93,8 @@ BEGIN
     END IF;
 END $$;
 
--- -> the ids asked for, which row answers each, and which of them are new. `leaving` gives its key up meanwhile; `ups`:
--- others somebody is about to wait for, who must be known.
+-- -> the ids asked for, the row that is returned for each, and which of them are new. `leaving` gives up its key
+-- meanwhile; `ups`: other jobs about to be waited for, which must be known.
 CREATE FUNCTION prepare(jobs json, t float8, leaving text, self text, ups text[],
     OUT asked text[], OUT answers text[], OUT fresh text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on AS $$
@@ -104,7 +105,7 @@ DECLARE
     all_ups text[];
     all_fresh boolean;
     bound boolean := mentions(jobs, 'reach');
-    others text[];              -- jobs that another row may have answered
+    others text[];              -- jobs for which another row may be returned
     their_answers text[];
 BEGIN
     asked := '{}';
@@ -134,15 +135,15 @@ BEGIN
         others := asked;
         their_answers := answers;
     END IF;
-    -- whoever they wait for is held, and known
+    -- the jobs that they wait for must be known, and are locked
     IF mentions(jobs, 'after') THEN
         SELECT array_agg(DISTINCT coalesce(m.answer, u.up)) INTO all_ups
         FROM json_to_recordset(jobs) AS y (id text, after text[]) CROSS JOIN LATERAL unnest(y.after) AS u (up)
         LEFT JOIN unnest(others, their_answers) AS m (asked, answer) ON m.asked = u.up
         WHERE y.after IS NOT NULL AND (all_fresh OR y.id IN (SELECT unnest(fresh)));
     END IF;
-    ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(asked));  -- theirs is not a wait for somebody else
-    IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but for the rows that answered them
+    ups := ARRAY(SELECT unnest(ups) EXCEPT SELECT unnest(asked));  -- jobs of this call need no check
+    IF self IS NOT NULL AND leaving IS NULL AND NOT all_fresh THEN     -- but rows returned for them do
         all_ups := all_ups || answers;
     END IF;
     all_ups := ARRAY(SELECT unnest(all_ups) UNION SELECT unnest(ups) EXCEPT SELECT unnest(fresh)
@@ -191,7 +192,7 @@ BEGIN
     ) AS q;
 END $$;
 
--- The stored rows that new jobs wait for by name; `fresh`: only these jobs.
+-- The stored rows that new jobs name in `after`; `fresh`: only these jobs.
 CREATE FUNCTION named_outside(jobs json, fresh text[] DEFAULT NULL) RETURNS text[] LANGUAGE sql AS $$
     SELECT ARRAY(
         SELECT u.up FROM json_to_recordset(jobs) AS y (id text, after text[]), unnest(y.after) AS u (up)
@@ -199,9 +200,9 @@ CREATE FUNCTION named_outside(jobs json, fresh text[] DEFAULT NULL) RETURNS text
         EXCEPT SELECT y.id FROM json_to_recordset(jobs) AS y (id text))
 $$;
 
--- Of the rows that answer jobs of an outcome, or that its jobs name, those that wait for its job (`self`), directly or
--- through others, or are that job. Refuses a job that `self` would wait for, directly or through others, and that would
--- wait for such a row.
+-- Of the rows returned for the jobs of an outcome, or named by them, those that are its job (`self`) or wait for it,
+-- directly or through others. Refuses a job that `self` would wait for, directly or through others, and that would wait
+-- for such a row.
 CREATE FUNCTION circle_of(self text, jobs json, ups text[], asked text[], answers text[], fresh text[]) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -235,7 +236,7 @@ BEGIN
     RETURN circle;
 END $$;
 
--- The rows a job waits for that names `ups`: each once, or the row that answered it, but none of `circle`.
+-- The rows that a job waits for if it names `ups`: each once, or the row returned for it, but none of `circle`.
 CREATE FUNCTION answered(ups text[], asked text[], answers text[], circle text[]) RETURNS text[] LANGUAGE sql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     SELECT array_agg(x.up ORDER BY x.n) FROM (
@@ -245,8 +246,8 @@ SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
     ) AS x WHERE NOT x.up = ANY (circle)
 $$;
 
--- Refuse the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored are
--- there already, and the keys are locked.
+-- Refuse the first job with a reach whose id or key belongs to a job of another queue. The rows that this call stored
+-- are there already, and the keys are locked.
 CREATE FUNCTION refuse_foreign(jobs json, fresh text[], t float8, leaving text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     x record;
@@ -276,7 +277,7 @@ CREATE FUNCTION queue_of(wanted text) RETURNS text LANGUAGE sql AS $$
     SELECT queue FROM job WHERE id = wanted UNION ALL SELECT queue FROM ended WHERE id = wanted
 $$;
 
--- Refuse a job that names others outside of its reach. `but`: these it may name.
+-- Refuse a job that names others outside its reach. `but`: ids that it may name.
 CREATE FUNCTION refuse_ups(waiting text, ups text[], but text[], reach text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     up text;
@@ -293,16 +294,17 @@ BEGIN
     RAISE EXCEPTION 'unknown' USING ERRCODE = 'TR001', DETAIL = json_build_array('unknown', up, waiting);
 END $$;
 
--- Which row answers each job with a key, where the keys are locked -> `answers` in the order of `asked`, and those of `fresh`
--- that stay; the others are deleted. In one pass over all keys, for those of 20,000 jobs looked up in arrays took longer
--- than a call may; only the jobs of a key that is to be replaced go one by one. Hash joins are on: arrays have no index.
+-- Finds the row to return for each job with a key; the keys are locked -> `answers` in the order of `asked`, and those
+-- of `fresh` that stay; the others are deleted. One pass handles all keys: looking up those of 20,000 jobs in arrays
+-- exceeded the time limit of a call. Only the jobs of a key that is to be replaced go one by one. Hash joins are on,
+-- because arrays have no index.
 CREATE FUNCTION answer_keys(jobs json, t float8, leaving text, asked text[], fresh text[], OUT answers text[],
     OUT kept text[]) LANGUAGE plpgsql
 SET jit = off SET enable_hashjoin = on SET enable_sort = on AS $$
 DECLARE
     losers text[];
-    rivals text[];                  -- of each of them: the row that answers it
-    denied text[];                  -- whose key is held, where that is an error; and its number in the call
+    rivals text[];                  -- for each of them: the row that is returned for it
+    denied text[];                  -- the first refusal of a held key, and its index in the call
     later text[];
 BEGIN
     WITH x AS (
@@ -326,7 +328,7 @@ BEGIN
     INTO losers, rivals, denied FROM held WHERE held.holder IS NOT NULL;
     SELECT losers || r.ids, rivals || r.held, r.denied INTO losers, rivals, later
     FROM replace_keys(jobs, t, leaving, fresh) AS r (ids, held, denied);
-    IF denied IS NULL OR later[2]::int < denied[2]::int THEN     -- the first of the call is the one that is told
+    IF denied IS NULL OR later[2]::int < denied[2]::int THEN     -- the first of the call is reported
         denied := later;
     END IF;
     IF denied IS NOT NULL THEN
@@ -349,7 +351,7 @@ CREATE FUNCTION replace_keys(jobs json, t float8, leaving text, fresh text[], OU
 DECLARE
     x record;
     named text;
-    taken jsonb := '{}';        -- key -> the last of this call that takes it
+    taken jsonb := '{}';        -- key -> the last job of this call that takes it
 BEGIN
     losers := '{}';
     rivals := '{}';

@@ -1,7 +1,8 @@
--- May a job start now? storage/admission.py once more; the log of starts is a sorted set, their sum a counter beside it.
+-- Decides whether a job may start now, like storage/admission.py. The starts of a rate are a sorted set with a counter
+-- of their sum.
 A = { rules = {}, usage = {}, spent = {} }
 local EPSILON = 1e-9
-local BACK_MOST = 1000                   -- who come back in one go; more come at the next look
+local BACK_MOST = 1000                   -- jobs queued again at once; the rest follow when due rows are advanced
 
 function A.any()
   if A.some == nil then A.some = call('EXISTS', RULES) == 1 end
@@ -43,7 +44,7 @@ function A.of(key)
   return u
 end
 
--- what has left the window since it was last swept
+-- the starts that have left the window since it was last cleaned up
 local function left(rule, key, u)
   if not u.left then
     u.left, u.gone = 0, {}
@@ -114,7 +115,7 @@ function A.fits(key, cost, kept)
   return ((kept and rule.hold == 'ended') or A.slots_fit(rule, key, cost)) and A.rate_fits(rule, key, cost)
 end
 
--- slots are counted by the row itself when it is put
+-- Count a start in the rate; B.put counts slots.
 function A.spend(key, cost)
   local rule = A.rule(key)
   if rule and rule.rate then
@@ -149,10 +150,10 @@ function A.write()
   A.spent = {}
 end
 
--- --- those aside
+-- --- blocked jobs
 
--- An iterator over the jobs of a queue that stand aside for a limit, in turn: those that have kept its slot ('kept'), or the
--- others ('aside'). Only a rule with hold="ended" has jobs of the first kind.
+-- An iterator, in queue order, over the jobs of a queue that a limit has blocked: those that hold its slot ('kept'), or
+-- the others ('aside'). Only a rule with hold="ended" has jobs of the first kind.
 function A.aside(limit, queue, kind)
   local rule, key = A.rule(limit), B.aside(limit, queue)
   local keeping = rule and rule.hold == 'ended'
@@ -176,7 +177,7 @@ function A.aside(limit, queue, kind)
   end
 end
 
--- the queues of those who stand aside for a limit
+-- the queues with jobs that a limit has blocked
 function A.queues(key)
   local queues = call('SMEMBERS', ns .. ':queues:' .. key)
   table.sort(queues, earlier)
@@ -192,30 +193,27 @@ end
 
 local function comes_first(x, y)
   if x.rank ~= y.rank then return x.rank > y.rank end
-  if x.place ~= y.place then return x.place < y.place end
+  if x.queue_position ~= y.queue_position then return x.queue_position < y.queue_position end
   return earlier(x.id, y.id)
 end
 
--- The jobs of a queue that came back in line from a limit and are not claimed yet, in turn: keepers of its slot, and others.
+-- The jobs of a queue that are queued again after a limit blocked them and not claimed yet, in queue order: those that
+-- hold its slot, and the others.
 local function came_back(key, queue)
   local keepers, others, rule = {}, {}, A.rule(key)
   local found = call('HGETALL', ns .. ':back:' .. B.aside(key, queue))
   for k = 1, #found, 2 do
-    local began, cost, rank, place = string.match(found[k + 1], '^(.)(-?%d+):([^:]+):(.+)$')
-    if not began then                    -- as older versions wrote it
-      local r = B.get(found[k])
-      began, cost, rank, place = sub(found[k + 1], 1, 1), sub(found[k + 1], 2), r.j.rank, r.place
-    end
+    local began, cost, rank, position = string.match(found[k + 1], '^(.)(-?%d+):([^:]+):(.+)$')
     local kept = began == '1' and rule and rule.hold == 'ended' or false
     local list = kept and keepers or others
-    list[#list + 1] = { id = found[k], cost = math.max(tonumber(cost), 1), kept = kept, rank = tonumber(rank), place = tonumber(place) }
+    list[#list + 1] = { id = found[k], cost = math.max(tonumber(cost), 1), kept = kept, rank = tonumber(rank), queue_position = tonumber(position) }
   end
   table.sort(keepers, comes_first)
   table.sort(others, comes_first)
   return keepers, others
 end
 
--- Jobs that ask for room, in turn: those that came back, and those aside. `take` moves on from the one that `head` answers.
+-- Jobs that need room, queued again or blocked, in queue order. `take` removes the job that `head` returns.
 local function askers(back, aside, key)
   local at, waiting = 1, nil
   local all = {}
@@ -225,7 +223,7 @@ local function askers(back, aside, key)
       local r = id and B.get(id)
       if r then
         local cost, kept = A.price(id, key)
-        waiting = { id = id, cost = cost, kept = kept or false, rank = r.j.rank, place = r.joined_at or 0, aside = true }
+        waiting = { id = id, cost = cost, kept = kept or false, rank = r.j.rank, queue_position = r.return_position or 0, aside = true }
       else
         waiting = false
       end
@@ -237,8 +235,9 @@ local function askers(back, aside, key)
   return all
 end
 
--- Which of a queue may come back. A job that came back already takes its room from those behind it, and from no other. The
--- first for whom no slot is free bars the others behind it; the first that the rate does not let through bars all.
+-- Collect the blocked jobs of a queue that may be queued again. A job that is queued again already takes its room only
+-- from jobs behind it. The first job for which no slot is free holds back those behind it that need a slot; the first
+-- that the rate does not admit holds back all behind it.
 local function let_back(key, queue, back)
   local rule = A.rule(key)
   local kept_back, others_back = came_back(key, queue)
@@ -267,12 +266,13 @@ local function let_back(key, queue, back)
   end
 end
 
--- Queue by queue: who is back in a line that is paused, or that nobody serves, keeps no other line waiting.
+-- Queue the blocked jobs of a limit that have room, queue by queue: jobs of a queue that is paused, or that no worker
+-- serves, hold back no other queue.
 function A.call_in_for(key)
   if B.quiet[key] then return end
   if call('SISMEMBER', ns .. ':asides', key) == 0 then
     if A.any() then call('ZREM', OPENS, key) end
-    B.quiet[key] = true                  -- until somebody steps aside for it
+    B.quiet[key] = true                  -- until it blocks a job
     return
   end
   call('ZREM', OPENS, key)
@@ -280,7 +280,7 @@ function A.call_in_for(key)
   for _, queue in ipairs(A.queues(key)) do let_back(key, queue, back) end
   for _, id in ipairs(back) do
     local r = B.get(id)
-    r.place = r.joined_at
+    r.queue_position = r.return_position
     B.put(r)
     B.called = true
   end
@@ -292,17 +292,17 @@ function A.call_in(r)
   for _, limit in ipairs(r.j.limits) do A.call_in_for(limit[1]) end
 end
 
--- what the jobs that are back in line in front of this one, and not claimed yet, take of a rate
+-- how much of a rate the jobs ahead of this one will take that are queued again and not claimed yet
 local function ahead_of(id, rule, back)
   local r, sum = B.get(id), 0
-  local first = { id = id, rank = r.j.rank, place = r.joined_at or 0 }
+  local first = { id = id, rank = r.j.rank, queue_position = r.return_position or 0 }
   for _, each in ipairs(back) do
     if comes_first(each, first) then sum = sum + math.min(each.cost, A.capacity(rule)) end
   end
   return sum
 end
 
--- note when the rate will let in the first of some queue who stands aside
+-- Note the moment at which the rate admits the first blocked job of some queue.
 function A.set_opening(key)
   local rule, moment = A.rule(key), nil
   for _, queue in ipairs(rule and rule.rate and A.queues(key) or {}) do

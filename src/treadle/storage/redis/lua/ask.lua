@@ -1,12 +1,12 @@
--- Who asked in vain for a job of this queue, and would still take it? The ask is a key of its own, which goes by itself: until
--- when | the claim as msgpack. `asking:<queue>` names the addresses. Who asked last comes first: he is the most likely to be
--- there still.
+-- Finds a worker that waits for a job of this queue. Its request is a key that expires: end | the claim as msgpack.
+-- `asking:<queue>` has the mailbox addresses, sorted by that end. The last one is tried first, as the most likely to
+-- listen still.
 local address, asked
 repeat
-  address = redis.pcall('ZPOPMAX', ns .. ':asking:' .. queue)[1]     -- the job is stored: nothing may fail any more
+  address = redis.pcall('ZPOPMAX', ns .. ':asking:' .. queue)[1]     -- pcall: the job is stored, so nothing may fail
   if not address then return false end
   local words = redis.pcall('GETDEL', ns .. ':ask:' .. address)
-  -- A killed process hears nothing, and the server knows. (A node of a cluster knows its own only, then nobody listens.)
+  -- The mailbox of a killed process has no subscriber. (A cluster has no hand-off: a node counts only its own.)
   if type(words) == 'string' and struct.unpack('>d', words) > now
     and (redis.pcall('PUBSUB', 'NUMSUB', address)[2] or 0) > 0 then
     asked = cmsgpack.unpack(sub(words, 9))

@@ -1,5 +1,5 @@
--- What every script begins with: the moment, numbers as text, calls with many values.
--- ARGV[1] is the moment, or '' for the server's own.
+-- Helpers in every script: the current time, numbers as text, calls with many values.
+-- ARGV[1] is the time, or '' for the server's own.
 local now
 if ARGV[1] == '' then
   local time = call('TIME')
@@ -9,16 +9,16 @@ else
 end
 local NOW_BYTES = struct.pack('>d', now)
 
--- A move of house (storage/transfer.py) keeps a verb from doing what it always does, unless the mark begins with `but`.
-local MOVE, mark = ns .. ':move', nil     -- asked for once, also by two verbs in one script
-local quiet                              -- nothing is there that a settle or a claim makes way for, as mostly
+-- The mark of a move (storage/transfer.py) stops a verb unless its role is arrived, aborted, or begins with `but`.
+local MOVE, mark = ns .. ':move', nil     -- read once, even by two verbs in one script
+local quiet                              -- true: there is no mark, rule or opening (after a settle also no parent)
 local function away(but)
   if mark == nil then mark = not quiet and call('GET', MOVE) end
   if mark and byte(mark) ~= 97 and byte(mark) ~= but then return { '\0', mark } end
 end
 local CLOSING = 99
 
--- whether one of these belongs elsewhere; what is asked for stays, if somebody meant to drop it ("x")
+-- Whether one of these ids has a pointer to another shard. A pointer marked for dropping ("x") is kept again.
 local function has_left(ids)
   if not KEYS[3] or #ids == 0 or call('EXISTS', LEFT) == 0 then return false end
   local any = false
@@ -36,11 +36,11 @@ local function has_left(ids)
   return any
 end
 
--- tostring has 14 digits only
+-- tostring writes only 14 digits
 local function num(x) return string.format('%.17g', x) end
 
--- Whether one id stands before another: by bytes, as in sorted sets and on every storage. `<` goes by the server's language
--- (`locale-collate`, or LC_COLLATE as it was started), which may take upper case for lower, and no notice of a hyphen.
+-- Whether one id sorts before another: by bytes, as in sorted sets and in every storage. `<` follows the server's
+-- locale (`locale-collate`, or LC_COLLATE at its start), which may ignore case or hyphens.
 local function earlier(a, b)
   if 'B' < 'a' then return a < b end
   for k = 1, math.min(#a, #b) do
@@ -50,7 +50,7 @@ local function earlier(a, b)
   return #a < #b
 end
 
--- A call with any number of values: in steps, `width` values at a time stay together.
+-- A call with any number of values, made in steps; groups of `width` values stay together.
 local function many(verb, key, values, width)
   local n, step = #values, STEP * (width or 1)
   if n == 0 then return 0 end
@@ -62,11 +62,11 @@ local function many(verb, key, values, width)
   return sum
 end
 
--- A server that is full refuses a script at its first write, if that may take memory, and afterwards nothing. A script that
--- has to go on, for it frees memory or keeps what runs, begins with a write that takes none.
+-- A full server refuses a script at its first write if that command may need memory; later writes are not checked. A
+-- script that frees memory or keeps running jobs alive must not fail, so it begins with a write that needs none.
 local function make_way() call('DEL', ns .. ':none') end
 
--- Where nobody stands any more, nobody looks: whether this list is such a one.
+-- Remove a list from its index if it is empty; return whether it was.
 local function swept(kind, key, rank, list)
   if call('EXISTS', list) == 1 then return false end
   call('ZREM', ns .. ':' .. kind .. 's:' .. key, rank)
@@ -74,19 +74,20 @@ local function swept(kind, key, rank, list)
   return true
 end
 
--- one answer after the other, each after its length
+-- append an answer, after its length
 local function join(all, answer)
   local n, count = #all, #answer
   all[n + 1] = count
   for k = 1, count do all[n + 1 + k] = answer[k] end
 end
 
--- Slots taken and given back, by limit; paid at the end, or when somebody begins to count them (`slowly`). What a trip gives
--- back and takes again is not written at all.
+-- Slots taken and released, by limit. They are written at the end of the script, or before slots are counted
+-- (`slowly`). Slots that one script releases and takes again are not written at all.
 local owed = {}
 local function owe(key, cost) owed[key] = (owed[key] or 0) + cost end
 
--- What a job pays for the limits it names. A cost below 1, which earlier versions took, counts as 1: it must not free slots.
+-- The limits of a job with their costs. A cost below 1, which earlier versions allowed, counts as 1: it must not free
+-- slots.
 local function priced(limits)
   for _, limit in ipairs(limits) do limit[2] = math.max(limit[2], 1) end
   return limits
@@ -101,16 +102,17 @@ local function pay()
   owed = {}
 end
 
--- Up to where a line has no job of a set of tasks (claim.lua). A job that joins before that spot moves it there.
-local skipping                           -- whether there are such spots at all
-local function unskip(rank, queue, place)
+-- SKIPS maps rank and queue, and a set of tasks, to the spot up to which there is no job of these tasks (line.lua). A
+-- job that is queued before that spot moves the spot to its position.
+local skipping                           -- whether there are such spots
+local function unskip(rank, queue, position)
   if skipping == nil then skipping = call('EXISTS', SKIPS) == 1 end
   local found = skipping and call('HGET', SKIPS, rank .. ':' .. queue)
   if not found then return end
   local spots, changed = cmsgpack.unpack(found), false
   for set, spot in pairs(spots) do
-    if spot[1] > place or (spot[1] == place and spot[2] ~= '') then
-      spots[set], changed = { place, '' }, true
+    if spot[1] > position or (spot[1] == position and spot[2] ~= '') then
+      spots[set], changed = { position, '' }, true
     end
   end
   if changed then call('HSET', SKIPS, rank .. ':' .. queue, cmsgpack.pack(spots)) end

@@ -1,7 +1,7 @@
--- The rows a call works on, and the views that must stay true with them: the line, who stands aside, what is due,
--- which slots are taken. `put` moves a row from what the views know of it to what it is now; rows are written at the end.
--- Moves in the sorted sets of moments, and in the sets of tickets, are gathered and made list by list (`flush`), for each
--- command costs a script about as much as what it does.
+-- Caches the rows of a call, and keeps the views in step with them: queues, blocked jobs, due moments, slots in use.
+-- `put` updates the views from the values they have of a row to its new ones; rows are written at the end.
+-- Changes of the sorted sets of moments and of the sets of claim ids are collected and written list by list (`flush`),
+-- because each command costs a script about as much as the work in it.
 B = { rows = {}, dirty = {}, topics = {}, ends = {}, endings = {}, counts = {},
             new = {}, made = {}, zsets = {}, sets = {}, listed = {}, sweeps = {}, quiet = {}, gone = {} }
 
@@ -24,10 +24,10 @@ function B.add(hash, field, delta)
   c.value = c.value + delta
 end
 
-function B.list_add(kind, key, rank, place, id)
+function B.list_add(kind, key, rank, position, id)
   local list = ns .. ':' .. kind .. ':' .. rank .. ':' .. key
-  call('ZADD', list, num(place), id)
-  if kind == 'line' then unskip(rank, key, place) end
+  call('ZADD', list, num(position), id)
+  if kind == 'line' then unskip(rank, key, position) end
   if not B.listed[list] then
     call('ZADD', ns .. ':' .. kind .. 's:' .. key, -rank, rank)
     if kind == 'line' then call('SADD', ns .. ':lines', key) end
@@ -45,7 +45,7 @@ function B.list_swept(kind, key, rank, list)
   if swept(kind, key, rank, list) then B.listed[list] = nil end
 end
 
--- those aside, and those back in line, are kept by limit and queue
+-- the key of the jobs of a queue that a limit has blocked, and of those that are queued again
 function B.aside(limit, queue) return #limit .. ':' .. limit .. ':' .. queue end
 
 function B.lane(j) return lane_of(j.queue, j.rank, j.lane) end
@@ -145,31 +145,31 @@ end
 
 local function in_line(r, v)
   local j = r.j
-  if v.place ~= r.place then
-    if v.place then
+  if v.queue_position ~= r.queue_position then
+    if v.queue_position then
       B.list_drop('line', j.queue, j.rank, r.id)
-      if v.ran or v.started_at then B.list_drop('fast', j.queue, j.rank, r.id) end
+      if v.function_done or v.started_at then B.list_drop('fast', j.queue, j.rank, r.id) end
       if j.lane then call('ZREM', B.lane(j), r.id) end
     end
-    if r.place then
-      B.list_add('line', j.queue, j.rank, r.place, r.id)
-      if r.ran or r.started_at then B.list_add('fast', j.queue, j.rank, r.place, r.id) end
-      if j.lane then call('ZADD', B.lane(j), num(r.place), r.id) end
+    if r.queue_position then
+      B.list_add('line', j.queue, j.rank, r.queue_position, r.id)
+      if r.function_done or r.started_at then B.list_add('fast', j.queue, j.rank, r.queue_position, r.id) end
+      if j.lane then call('ZADD', B.lane(j), num(r.queue_position), r.id) end
     end
   end
-  local was, is = v.place and v.parked, r.place and r.parked
+  local was, is = v.queue_position and v.blocked_on, r.queue_position and r.blocked_on
   if was ~= is then
     if was then call('HDEL', ns .. ':back:' .. B.aside(was, j.queue), r.id) end
     if is then
-      local turn = ':' .. j.rank .. ':' .. num(r.place)
+      local turn = ':' .. j.rank .. ':' .. num(r.queue_position)
       call('HSET', ns .. ':back:' .. B.aside(is, j.queue), r.id, (r.started_at and '1' or '0') .. cost_of(j, is) .. turn)
     end
   end
-  was, is = not v.place and v.parked, not r.place and r.parked
+  was, is = not v.queue_position and v.blocked_on, not r.queue_position and r.blocked_on
   if was ~= is then
     if was then
       local key, queues = B.aside(was, j.queue), ns .. ':queues:' .. was
-      for _, kind in ipairs({ 'aside', 'kept' }) do    -- at once: those aside are looked at in between
+      for _, kind in ipairs({ 'aside', 'kept' }) do    -- not collected: these lists are read before `flush`
         local list = ns .. ':' .. kind .. ':' .. j.rank .. ':' .. key
         call('ZREM', list, r.id)
         B.list_swept(kind, key, j.rank, list)
@@ -181,8 +181,8 @@ local function in_line(r, v)
     end
     if is then
       local key = B.aside(is, j.queue)
-      B.list_add('aside', key, j.rank, r.joined_at or 0, r.id)
-      if r.started_at then B.list_add('kept', key, j.rank, r.joined_at or 0, r.id) end
+      B.list_add('aside', key, j.rank, r.return_position or 0, r.id)
+      if r.started_at then B.list_add('kept', key, j.rank, r.return_position or 0, r.id) end
       call('SADD', ns .. ':queues:' .. is, j.queue)
       call('SADD', ns .. ':asides', is)
       B.quiet[is] = nil
@@ -193,11 +193,11 @@ end
 local function slots(r, v)
   local was, is = v.known and v.started_at and v.state < SUCCEEDED, r.started_at and r.state < SUCCEEDED
   if (was or false) ~= (is or false) then each_cost(r.j, is and 1 or -1, BEGUN) end
-  was, is = v.known and v.state == RUNNING and not v.ran, r.state == RUNNING and not r.ran
+  was, is = v.known and v.state == RUNNING and not v.function_done, r.state == RUNNING and not r.function_done
   if (was or false) ~= (is or false) then each_cost(r.j, is and 1 or -1, LIVE) end
 end
 
--- what prune must leave: those an unfinished row waits for, and the rest of its workflow
+-- Count the rows that prune must keep: those that an unfinished row waits for, and the rest of its workflow.
 local function needs(r, v)
   local was, is = v.known and v.state < SUCCEEDED or false, r.state < SUCCEEDED
   if was ~= is or v.after ~= r.after then
@@ -220,37 +220,37 @@ function B.put(r)
   needs(r, v)
   move(OLD, id, v.expires_at, r.expires_at)
   move(ENDED, id, v.ended_at and -v.ended_at, r.ended_at and -r.ended_at)
-  if r.place then B.topics['queue:' .. r.j.queue] = true end
+  if r.queue_position then B.topics['queue:' .. r.j.queue] = true end
   if r.state >= SUCCEEDED then B.ends[id] = true end
   sight(r)
   B.dirty[id] = true
 end
 
--- Out of all views, and gone with the next `flush`.
+-- Remove the row from all views; the next `flush` deletes it.
 function B.forget(r)
   B.gone[#B.gone + 1] = r.id
   if SPREAD and r.j.root then call('SREM', ns .. ':tree:' .. r.j.root, r.id) end
   B.rows[r.id], B.dirty[r.id] = false, nil
 end
 
--- --- joining the line
+-- --- queueing
 
 function B.join(r, moment)
-  local place = r.joined_at or B.place(r.j, moment)
-  r.state, r.place, r.joined_at, r.parked = READY, place, place, nil
+  local position = r.return_position or B.queue_position(r.j, moment)
+  r.state, r.queue_position, r.return_position, r.blocked_on = READY, position, position, nil
   r.due_at = nil
-  if not r.ran then r.due_at = r.deadline_at end
+  if not r.function_done then r.due_at = r.deadline_at end
   B.put(r)
 end
 
-function B.place(j, moment)
-  local place = moment
-  if (j.aging or 0) ~= 0 then place = moment - j.aging * j.priority end
-  if not j.lane then return place end
+function B.queue_position(j, moment)
+  local position = moment
+  if (j.aging or 0) ~= 0 then position = moment - j.aging * j.priority end
+  if not j.lane then return position end
   local last = call('ZRANGE', B.lane(j), -1, -1, 'WITHSCORES')
   if last[2] then return tonumber(last[2]) + (j.stride or 1) end
   local head = call('ZRANGE', ns .. ':line:' .. j.rank .. ':' .. j.queue, 0, 0, 'WITHSCORES')
-  return head[2] and math.min(place, tonumber(head[2])) or place
+  return head[2] and math.min(position, tonumber(head[2])) or position
 end
 
 function B.next_moment()

@@ -1,7 +1,7 @@
--- Jobs with all that a row does not say, told and stored again as they are.
+-- Reads jobs with the data that their rows do not have (key, edges), and stores such jobs unchanged.
 C = {}
 
--- for each id { job, row or '', '1' if it holds its key, whom it is behind or '', edges as msgpack }
+-- for each id { job, row or '', '1' if it holds its key, the former key holder it waits for or '', edges as msgpack }
 function C.told(ids)
   local told = {}
   local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)
@@ -28,7 +28,8 @@ function C.told(ids)
   return told
 end
 
--- from ARGV[at] on: id, and what `told` says of it. Nothing is tended, counted down or said. A known id stays as it is.
+-- From ARGV[at] on: id, and the values of `told`. Advances no due rows, counts no endings and publishes nothing. A
+-- known id is left as it is.
 function C.store(at)
   for k = at, #ARGV, 6 do
     local id, body, raw = ARGV[k], ARGV[k + 1], ARGV[k + 2]
@@ -36,7 +37,7 @@ function C.store(at)
       local r = R.read(id, body, raw ~= '' and raw or nil)
       call('HSET', JOB, id, body)
       call('ZADD', MADE, num(r.created_at), id)
-      r.v = {}                             -- the views know nothing of it yet
+      r.v = {}                             -- no view has it yet
       B.rows[id] = r
       B.put(r)
       if raw == '' then B.dirty[id] = nil end

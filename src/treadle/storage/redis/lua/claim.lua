@@ -1,21 +1,22 @@
--- ARGV: now, ..., the ask as msgpack, or with what else a claim over several shards says: `tended` already, `more` than what
--- it has got.   Answers { now, next moment or '', again, body, row, ... }, the moments as 8 bytes;
--- again: 1 if this ticket was asked before, 2 if there is more to look at: then, instead of jobs, how far it looked, which the
--- next ask says as `passed`.
+-- ARGV: now, ..., the claim as msgpack. A claim over several shards adds `tended` (due rows are advanced already) and
+-- `more` (claim even if the claim id has jobs here).
+-- Returns { now, next moment or '', again, body, row, ... }, the moments as 8 bytes.
+-- again: 1 if the claim is repeated, 2 if there are more jobs to check. Without jobs, 2 may be followed by how far it
+-- has looked, which the next call passes as `passed`.
 do
   if quiet == nil then quiet = call('EXISTS', MOVE, RULES, OPENS) == 0 end
   local mark = away()
   if mark then return mark end
 end
-B = nil                                  -- who settled before in the same trip has closed his book
+B = nil                                  -- a settle earlier in this script has flushed its rows
 local ask = asked or cmsgpack.unpack(ARGV[#ARGV])
-local LOOK_MOST = asked and 100 or 5000  -- rows of other tasks one call looks past; Python asks on from there
-local SAVE, SETS = 100, 16               -- rows passed that are worth remembering; sets of tasks remembered for a line
-local ASIDE_MOST = 500                   -- jobs that step aside in one call: the server does nothing else meanwhile
+local LOOK_MOST = asked and 100 or 5000  -- rows of other tasks that one call passes; Python then calls again
+local SAVE, SETS = 100, 16               -- passed rows worth an entry in `skips`; sets of tasks noted for a queue
+local ASIDE_MOST = 500                   -- jobs blocked in one call, during which the server does nothing else
 local aside = 0
 local bodies, rows, n = {}, {}, 0
 
--- --- what is due, and when the next is
+-- --- due rows, and the next due moment
 
 local limited = not quiet and call('EXISTS', RULES, OPENS) > 0
 local due = tonumber(call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2])
@@ -32,7 +33,7 @@ local function count(key, cost)
   end
 end
 
--- who stores a job is not kept waiting by rules, and by what is due
+-- no hand-off while limits exist or rows are due: an enqueue must stay cheap
 if asked and not (calm and not ruled) then return {} end
 
 local function least(a, b)
@@ -42,7 +43,7 @@ end
 
 local room, holds, limit = {}, {}, asked and 1 or ask.limit
 local tasks = ask.tasks
-local sated, set = false, nil            -- no task has room; the tasks that have, as one name (`set_of_tasks`)
+local sated, set = false, nil            -- no task has room; the tasks with room as one name (`set_of_tasks`)
 local function look_for_room()
   sated, set = tasks ~= nil, nil
   for task in pairs(tasks or {}) do
@@ -56,7 +57,7 @@ end
 
 local function lease_of(task) return tasks and tasks[task][2] or ask.lease end
 
--- --- what only the slow road needs is made when it is taken
+-- --- the per-row path, defined when it is needed
 
 local S
 local function go_slowly()
@@ -64,7 +65,7 @@ local function go_slowly()
   slowly()
   A.some, S = ruled, {}
 
-  -- when a rate of its own lets the next of a line asked for start
+  -- the moment at which the rate of a claimed queue admits its next job
   function S.next_of_queues()
     local queues, moment = {}, nil
     for _, each in ipairs(ask.queues) do queues[each[1]] = true end
@@ -86,9 +87,9 @@ local function go_slowly()
     return moment
   end
 
-  -- past the limit of its queue and its own; a job its own limits hold back steps aside
+  -- Check the limit of its queue, then its own limits; if one of its own is shut, block the job.
   function S.admit(r)
-    if r.ran then return true end
+    if r.function_done then return true end
     local j, kept, shut = r.j, r.started_at ~= nil, nil
     if not A.fits('queue:' .. j.queue, 1, kept) then return false end
     for _, cost in ipairs(j.limits) do
@@ -99,8 +100,8 @@ local function go_slowly()
       for _, cost in ipairs(j.limits) do A.spend(cost[1], cost[2]) end
       return true
     end
-    local before = r.parked
-    r.place, r.parked, r.due_at = nil, shut, r.deadline_at
+    local before = r.blocked_on
+    r.queue_position, r.blocked_on, r.due_at = nil, shut, r.deadline_at
     B.put(r)
     A.set_opening(shut)
     aside = aside + 1
@@ -109,7 +110,7 @@ local function go_slowly()
   end
 
   function S.lease(r, body)
-    r.version, r.state, r.place, r.parked, r.worker = r.version + 1, RUNNING, nil, nil, ask.worker
+    r.version, r.state, r.queue_position, r.blocked_on, r.worker = r.version + 1, RUNNING, nil, nil, ask.worker
     local own = r.j.lease
     if own == 0 then own = nil end
     r.due_at, r.started_at, r.updated_at = now + (own or lease_of(r.j.task)), now, now
@@ -134,7 +135,7 @@ local function go_slowly()
     return true
   end
 
-  -- how many of a list stand up to a spot
+  -- the number of members of a list up to and including a spot
   function S.offset_behind(list, score, id)
     local added = call('ZADD', list, 'NX', num(score), id)
     local rank = call('ZRANK', list, id)
@@ -145,7 +146,7 @@ local function go_slowly()
     return rank + 1
   end
 
-  -- these jobs and no others, wherever they stand in line
+  -- Claim these jobs and no others, in queue order.
   function S.pick(ids)
     B.load(ids)
     local queues, named, seen = {}, {}, {}
@@ -158,17 +159,17 @@ local function go_slowly()
           named[queue] = {}
           queues[#queues + 1] = queue
         end
-        if r.place then table.insert(named[queue], r) end
+        if r.queue_position then table.insert(named[queue], r) end
       end
     end
     for _, queue in ipairs(queues) do
       table.sort(named[queue], function(a, b)
         if a.j.rank ~= b.j.rank then return a.j.rank > b.j.rank end
-        if a.place ~= b.place then return a.place < b.place end
+        if a.queue_position ~= b.queue_position then return a.queue_position < b.queue_position end
         return earlier(a.id, b.id)
       end)
       for _, r in ipairs(named[queue]) do
-        if n < limit and r.place and wanted(r.id, r.j.task) and S.admit(r) then S.lease(r) end
+        if n < limit and r.queue_position and wanted(r.id, r.j.task) and S.admit(r) then S.lease(r) end
       end
     end
   end
@@ -176,7 +177,7 @@ end
 
 if ruled or not calm then go_slowly() end
 
--- `due` and `opens` are as they were found, and `due` follows the plain jobs leased since; the others only B knows of
+-- `due` and `opens` were read at the start; `due` includes plain jobs leased since. The per-row path reads both again.
 local function answer(again)
   local moment = least(due, opens)
   if B then moment = least(B.next_moment(), ruled and S.next_of_queues()) end
@@ -193,20 +194,20 @@ if #held > 0 and not ask.more then
 end
 
 if not ask.tended and not calm then
-  T.tend()
+  T.advance_due()
   B.write()
 end
 
 for task, words in pairs(tasks or {}) do room[task] = words[1] end
 look_for_room()
-for _, id in ipairs(ask.holds) do holds[id] = true end
+for _, id in ipairs(ask.running) do holds[id] = true end
 
--- --- the many plain ones: bytes put together, nothing unpacked; what jobs have in common is read once for all of them
+-- --- the bulk path for plain jobs: builds rows from bytes without unpacking them, and their common parts once
 
 local hot_ids, hot_set, hot_due, hot = {}, {}, {}, 0
 local HEAD = struct.pack('>BBI4i4i4I4I4I4', RUNNING, PLAIN, 1, 0, 0, 0, 0, 0)
-local moments = {}                       -- by lease: due .. expires as bytes, the score, the moment
-local versions = {}                      -- by version as bytes: the next one
+local moments = {}                       -- by lease: due_at to expires_at as bytes, the score, the moment
+local versions = {}                      -- by version as bytes: the start of a row with the next version
 
 local function moments_of(task)
   local seconds = lease_of(task)
@@ -219,7 +220,7 @@ local function moments_of(task)
   return m
 end
 
--- jobs of a line that are alike up to their payload
+-- jobs of a queue whose values are equal up to the payload
 local function kind_of(body, kinds)
   local tl, ql, hl = struct.unpack('>HHI4', body, 20)
   local begin = sub(body, 1, 27 + tl + ql + hl)
@@ -232,7 +233,7 @@ local function kind_of(body, kinds)
   return kind
 end
 
--- what the rows of a kind have in common, and what they ask for; `gone`: who of a lane leaves the line
+-- Build the common parts of the rows of a kind. `gone`: claimed jobs, to be removed from their lane.
 local function prepare(kind, queue, rank)
   local words = kind.asks ~= '' and cmsgpack.unpack(kind.asks) or {}
   local limits, m = priced(words.limits or {}), moments_of(kind.task)
@@ -267,8 +268,8 @@ local function lease_plain(id, body, raw, kind)
   if kind.lane then kind.gone[kind.taken] = id end
 end
 
--- those taken of one stretch of the line are out of it; `last`: nobody stood behind the stretch. Who stores a job is not
--- kept waiting by four commands more: the next claim finds that line empty.
+-- Remove the claimed jobs of one page from the queue. `last`: it was the last page, so the queue may be empty. A
+-- hand-off skips that check, which would take an enqueue four more commands; the next claim makes it.
 local function leave_line(queue, rank, list, taken, kinds, last)
   call('ZREM', list, unpack(taken))
   if last and not asked then

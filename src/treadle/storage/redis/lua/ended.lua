@@ -1,11 +1,11 @@
--- ARGV: now, how many, and the score and id to begin behind ('' from the start). Answers what `walk` does, along the endings:
--- { id, score, job or '', row or '', ... }, '' for a job that a pack names and that has not ended then. Changes nothing.
+-- ARGV: now, how many, and the score and id after which to begin ('' for the start). Like `walk`, in the order of
+-- endings: returns { id, score, job or '', row or '', ... }; '' for an obsolete entry of a pack. Changes nothing.
 local most, begin, behind = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local all, last, before, at = gathered(), nil, 0, 0
 if begin then before, at = standing(ENDED, call('ZCARD', ENDED), begin, behind) end
 local alone = call('ZRANGE', ENDED, before + at, before + at + most - 1, 'WITHSCORES')
 for k = 1, #alone, 2 do gather(all, tonumber(alone[k + 1]), alone[k]) end
-if #alone == 2 * most then last = tonumber(alone[#alone]) end   -- who ended later comes in the next step
+if #alone == 2 * most then last = tonumber(alone[#alone]) end   -- higher scores come in the next step
 local enough, moment = all.n + most, nil
 local function wanted(score) return (not last or score <= last) and (all.n < enough or score == moment) end
 local function take(score, ids)

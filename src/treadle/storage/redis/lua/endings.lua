@@ -1,8 +1,8 @@
--- How a job ends, and what that does to those who wait for it; how a waiting one is let go; who has a key.
+-- Ends jobs, counts the ending for the jobs that wait for it, releases waiting jobs, and keeps track of keys.
 E = {}
 local KEEP_LEAST = ${KEEP_LEAST}
 
--- whether anybody waits for anything
+-- whether any job waits for another
 local function any_parent()
   if E.some == nil then E.some = call('EXISTS', PARENTS) == 1 end
   return E.some
@@ -15,7 +15,7 @@ local function least(a, b)
   return a or b
 end
 
--- each once, in order
+-- each id once, in order
 local function distinct(after)
   if #after < 2 then return after end
   local list, seen = {}, {}
@@ -28,10 +28,10 @@ local function distinct(after)
   return list
 end
 
--- endings it waits for: a row that answered two names ends once
-function E.needed(need, after)
+-- the number of endings it waits for; a row that `after` names twice ends once
+function E.needed(required, after)
   local ups = #distinct(after)
-  return need and math.min(need, ups) or ups
+  return required and math.min(required, ups) or ups
 end
 
 function E.keeps_key(r)
@@ -51,16 +51,16 @@ function E.holder(key, leaving)
   return r.id
 end
 
--- not within its window: the row is what holds the key
+-- not before its key_window is over, because the row holds the key
 function E.expires_at(r, state, ended_at, keep)
   if not keep then keep = state == FAILED and r.j.keep_failed or r.j.keep end
   return math.max(ended_at + math.max(keep, KEEP_LEAST), r.created_at + (r.j.key_window or 0))
 end
 
--- the ending; whoever waits is counted down by count_endings, before the call is over
+-- End a job. `count_endings` counts the ending for the jobs that wait, before the call is over.
 function E.finish(r, state, reason, error, keep)
   if not E.keeps_key(r) then E.drop_key(r) end
-  r.version, r.state, r.reason, r.error, r.place, r.parked, r.pending = r.version + 1, state, reason, error, nil, nil, 0
+  r.version, r.state, r.reason, r.error, r.queue_position, r.blocked_on, r.pending = r.version + 1, state, reason, error, nil, nil, 0
   r.due_at, r.updated_at, r.ended_at, r.expires_at = nil, now, now, E.expires_at(r, state, now, keep)
   B.put(r)
   local endings = B.endings
@@ -69,19 +69,19 @@ function E.finish(r, state, reason, error, keep)
 end
 
 function E.schedule(r, run_at)
-  r.state, r.pending, r.place, r.parked, r.joined_at = READY, 0, nil, nil, nil
+  r.state, r.pending, r.queue_position, r.blocked_on, r.return_position = READY, 0, nil, nil, nil
   r.due_at = run_at
-  if not r.ran then r.due_at = least(run_at, r.deadline_at) end
+  if not r.function_done then r.due_at = least(run_at, r.deadline_at) end
   B.put(r)
   B.topics['queue:' .. r.j.queue] = true
 end
 
--- it waits no longer: in line now, or when its delay is over. A promise waits on.
+-- End the wait: queue the job now, or schedule it for the end of its delay. A promise keeps waiting.
 function E.release(r)
   local delay = r.j.delay or 0
   if r.j.task == '' then
     B.put(r)
-  elseif not r.started_at and not r.ran and delay > 0 and r.created_at + delay > now then
+  elseif not r.started_at and not r.function_done and delay > 0 and r.created_at + delay > now then
     E.schedule(r, r.created_at + delay)
   else
     r.pending = 0
@@ -89,7 +89,7 @@ function E.release(r)
   end
 end
 
--- an edge: open (its ending must still be counted), soft (any ending will do), the version at which the wait began
+-- an edge: open (the ending is not counted yet), soft (any ending counts as success), the version when the wait began
 local function edge(up, down, open, soft, version)
   call('HSET', kids(up), down, (open and '1' or '0') .. (soft and '1' or '0') .. version)
   call('SADD', PARENTS, up)
@@ -115,19 +115,19 @@ local function count_down(up, down, state)
   edge(up, down, false, soft, version)
   local r = B.get(down)
   if not r or r.state ~= WAITING or r.version ~= version then return end
-  if soft or not r.slack or state == SUCCEEDED then r.pending = r.pending - 1 else r.slack = r.slack - 1 end
+  if soft or not r.failures_allowed or state == SUCCEEDED then r.pending = r.pending - 1 else r.failures_allowed = r.failures_allowed - 1 end
   if r.pending <= 0 then
     E.release(r)
-  elseif not r.slack or r.slack >= 0 then
+  elseif not r.failures_allowed or r.failures_allowed >= 0 then
     B.put(r)
-  elseif not r.started_at and not r.ran then
+  elseif not r.started_at and not r.function_done then
     E.finish(r, CANCELLED, 'upstream', up .. ', which it waited for, ended as ' .. STATES[state])
   else
     B.join(r, now)
   end
 end
 
--- a list of what is left to do, not a recursion: a chain of any length may be doomed
+-- A work list instead of recursion, because a chain of any length may be doomed.
 function E.count_endings()
   local endings = B.endings
   while #endings > 0 do
@@ -141,10 +141,10 @@ function E.count_endings()
   end
 end
 
--- failures it tolerates: one more would leave fewer endings than it needs
-function E.tolerated(slack, need, after)
-  if not slack or slack == 0 or not need then return slack end
-  return math.min(slack, #distinct(after) - E.needed(need, after))
+-- the number of failures it tolerates, lowered so that enough endings remain for `required`
+function E.tolerated(failures_allowed, required, after)
+  if not failures_allowed or failures_allowed == 0 or not required then return failures_allowed end
+  return math.min(failures_allowed, #distinct(after) - E.needed(required, after))
 end
 
 function E.downs(up)
@@ -152,7 +152,7 @@ function E.downs(up)
   return call('HKEYS', kids(up))
 end
 
--- this job, and all that cannot end before it has
+-- this job, and all jobs that wait for it, directly or through others
 function E.waiting_for(id)
   local found, look = { [id] = true }, { id }
   while #look > 0 do
@@ -170,7 +170,7 @@ function E.waiting_for(id)
   return found
 end
 
--- wait for these; those that have ended count at once
+-- Wait for these jobs; those that have ended count at once.
 function E.watch_ups(r, after)
   after = distinct(after)
   for _, up in ipairs(after) do edge(up, r.id, true, false, r.version) end
@@ -183,15 +183,15 @@ function E.watch_ups(r, after)
   if r.state == WAITING and r.pending <= 0 then E.release(r) end
 end
 
--- Hold the key from now on -> whom to wait for: the running holder that gave it away, or the one that the superseded
--- holder waited for itself. Never `parent`, which may be waiting for this very job, and no job that waits for `parent`.
+-- Take the key -> the job to wait for: the running holder that gave up the key, or the job that the superseded holder
+-- waited for. Never `parent`, which may wait for this job, and no job that waits for `parent`.
 local function take_key(j, parent)
   local holder = E.holder(j.key)
   call('HSET', ns .. ':keys', j.key, j.id)
   if not holder or holder == parent then return nil end
   local r = B.get(holder)
-  if r.state >= SUCCEEDED then return nil end    -- since this call began: it came with it, doomed
-  if r.ran or r.state == RUNNING or (r.state == WAITING and r.started_at) then
+  if r.state >= SUCCEEDED then return nil end    -- it was stored in this call, and doomed
+  if r.function_done or r.state == RUNNING or (r.state == WAITING and r.started_at) then
     if parent and E.waiting_for(parent)[holder] then return nil end
     call('HSET', ns .. ':behind', j.id, holder)
     return holder
@@ -207,8 +207,7 @@ end
 
 -- --- storing new jobs; `jobs` is a list of { id, body }
 
--- -> which row answers each; or nil and what is wrong
--- What is wrong with a job whose id belongs to a job that may not answer it; see rules.taken_by.
+-- The error for a job whose id belongs to a job that may not be returned for it; see row_rules.taken_by.
 local function refused(jobs)
   local first = {}
   for _, new in ipairs(jobs) do
@@ -243,7 +242,7 @@ function E.within(reach, queue)
   return not reach or #reach == 0
 end
 
--- the first job that this one names and that is out of its reach; see rules.check_reach
+-- the first job that this one names outside its reach; see row_rules.check_reach
 local function beyond(j, jobs)
   local named, above = {}, j.parent or j.root
   for k, up in ipairs(j.after) do named[k] = up end
@@ -260,6 +259,7 @@ local function beyond(j, jobs)
   end
 end
 
+-- -> the row that is returned for each job, by id; or nil and what is wrong
 function E.answers(jobs, leaving)
   local answers, taken, ids = {}, {}, {}
   for k, new in ipairs(jobs) do ids[k] = new[1] end
@@ -305,15 +305,15 @@ function E.answers(jobs, leaving)
   return answers
 end
 
--- --- what a shard beside the first must not do by itself
+-- --- outcomes that only the first shard may apply
 
 function E.root_of(r)
   local root = r.j.root
   return root and root ~= '' and root or r.id
 end
 
--- Ids that are made of their parent's: no other workflow asks for one. treadle/core/ids.py says the same: an id that goes on
--- after a derived one was chosen by a user.
+-- Whether an id is derived from its parent's, so that no other workflow uses it. The same rule as in
+-- treadle/core/ids.py: an id that continues a derived one was chosen by a user.
 local function is_derived(id)
   if sub(id, 1, 8) ~= 'treadle:' then return false end
   local stem, rest = sub(id, 9, 40), sub(id, 41)
@@ -323,7 +323,7 @@ local function is_derived(id)
   return rest == '' or (#rest > 6 and string.find(rest, '^%-[0-9]+$') ~= nil)
 end
 
--- whether an outcome would touch what another workflow may have to do with
+-- whether an outcome may involve another workflow
 function E.crosses(r, after, jobs)
   local root, own, ids, ups = E.root_of(r), {}, {}, {}
   for k, up in ipairs(after) do ups[k] = up end
@@ -340,7 +340,7 @@ function E.crosses(r, after, jobs)
   return has_left(ids)
 end
 
--- the same list, each replaced by what answers it
+-- the list with each id replaced by the row that was returned for it
 local function resolved(after, answers)
   local list, same = {}, true
   for k, up in ipairs(after) do
@@ -356,13 +356,13 @@ local function store(new, answers, parent)
   local r = B.make(new[1], new[2], j)
   r.after = resolved(j.after, answers)
   for _, up in ipairs(r.after) do
-    if up == soft then soft = nil end    -- it waits for the holder by name, and with what it asked of that ending
+    if up == soft then soft = nil end    -- `after` names the holder, so its ending counts as for any upstream
   end
-  r.pending, r.slack = E.needed(j.need, r.after) + (soft and 1 or 0), E.tolerated(r.slack, j.need, r.after)
+  r.pending, r.failures_allowed = E.needed(j.required, r.after) + (soft and 1 or 0), E.tolerated(r.failures_allowed, j.required, r.after)
   if j.deadline then r.deadline_at = now + j.deadline end
-  r.due_at = least(not r.ran and r.deadline_at or nil, j.wait_timeout and now + j.wait_timeout)
+  r.due_at = least(not r.function_done and r.deadline_at or nil, j.wait_timeout and now + j.wait_timeout)
   if not soft and r.pending <= 0 and #r.after == 0 then
-    E.count_endings()                    -- who comes in line by the ending this one was born of stands before it
+    E.count_endings()                    -- first: jobs that the parent's ending queues come before this one
     return E.release(r)
   end
   B.put(r)
@@ -370,7 +370,7 @@ local function store(new, answers, parent)
   E.watch_ups(r, r.after)
 end
 
--- -> the ids that are new; `parent` is the unfinished job they come from
+-- -> the set of the ids that are new; `parent`: the unfinished job whose follow-ups they are
 function E.store_all(jobs, answers, parent)
   local fresh, born = {}, {}
   for _, new in ipairs(jobs) do

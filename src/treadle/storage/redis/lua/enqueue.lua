@@ -1,13 +1,14 @@
--- ARGV: now, call, until (part.lua), then groups: queue, rank, n, n times id body.   All are plain, no id is there twice.
--- Answers { now, the places of those that joined in a lane, 8 bytes each, then number in the call, body, row of each that was
--- there already }.
+-- The bulk path of enqueue. ARGV: now, call, until (part.lua), then groups: queue, rank, n, n times id body. All jobs
+-- are plain, and no id occurs twice.
+-- Returns { now, the positions of the new jobs with a lane, 8 bytes each, then number in the call, body, row of each
+-- job that was stored before }.
 local NOW, NO_HEAD = num(now), '\0\0\0\0'
 
 local function line_of(queue, rank)
   return { queue = queue, rank = rank, list = ns .. ':line:' .. rank .. ':' .. queue, kinds = {} }
 end
 
--- what those of one line with this head ask for
+-- lane, stride and limits of the jobs of a queue that have this head
 local function kind_of(body, line, lanes)
   local tl, ql, hl = struct.unpack('>HHI4', body, 20)
   local head = sub(body, 28 + tl + ql, 27 + tl + ql + hl)
@@ -28,7 +29,7 @@ local function kind_of(body, line, lanes)
   return kind
 end
 
--- behind the last of its lane, else with the first of the line; see B.place
+-- the position: after the last job of its lane, otherwise that of the first job of the queue; see B.queue_position
 local function place_in(kind, line)
   local lane = kind.lane
   if lane.last then
@@ -43,7 +44,7 @@ local function place_in(kind, line)
 end
 
 local known, at, number, width = { NOW, '' }, 4, 0, #ARGV
-local topics, seen, places = {}, {}, {}
+local topics, seen, positions = {}, {}, {}
 if asks then
   local ids, k = {}, 4
   while k < width do
@@ -69,12 +70,12 @@ while at < width do
       if sub(body, 24, 27) ~= NO_HEAD then
         local kind = kind_of(body, line, lanes)
         if kind.lane then
-          local lane, place = kind.lane, place_in(kind, line)
-          turn, least = num(place), math.min(least, place)
+          local lane, position = kind.lane, place_in(kind, line)
+          turn, least = num(position), math.min(least, position)
           lane.add[#lane.add + 1], lane.add[#lane.add + 2] = turn, id
-          place = struct.pack('>d', place)
-          places[#places + 1] = place
-          rows[#rows + 1], rows[#rows + 2] = id, kind.head .. sub(body, 4, 19) .. NOW_BYTES .. place .. place .. kind.rest
+          position = struct.pack('>d', position)
+          positions[#positions + 1] = position
+          rows[#rows + 1], rows[#rows + 2] = id, kind.head .. sub(body, 4, 19) .. NOW_BYTES .. position .. position .. kind.rest
         end
       end
       set[m + 1], set[m + 2] = id, body .. NOW_BYTES
@@ -101,5 +102,5 @@ while at < width do
 end
 if #topics > 0 and not (number == 1 and not KEYS[3] and handed(ARGV[4])) then hint(ns .. ':say', cmsgpack.pack(topics)) end
 if ARGV[2] ~= '' and not done then call('ZADD', ns .. ':done', '+inf', ARGV[2]) end
-known[2] = table.concat(places)
+known[2] = table.concat(positions)
 return known

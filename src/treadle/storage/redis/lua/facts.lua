@@ -1,12 +1,12 @@
--- The limits as they are changed: storage/limit_facts.py once more. The hash `facts` has each fact by itself, "kind:name" to the
--- rule as msgpack or to the end of a pause; the hash `rules` has the rule that acts, derived from them.
+-- Applies changes of limits, like storage/limit_facts.py. The hash `facts` maps "kind:name" of each fact to the rule as
+-- msgpack, or to the end of a pause. The hash `rules` has the acting rule, derived from the facts.
 F = {}
 local FACTS = ns .. ':facts'
 local KINDS = { 'set', 'declared', 'paused', 'held' }
 
 local function fact(kind, name) return call('HGET', FACTS, kind .. ':' .. name) end
 
--- whether it was another before; '' is none
+-- Store a fact, or delete it without a value; return whether that changed it. '' is a pause without end.
 local function put(kind, name, value)
   if (fact(kind, name) or false) == (value or false) then return false end
   if value then call('HSET', FACTS, kind .. ':' .. name, value) else call('HDEL', FACTS, kind .. ':' .. name) end
@@ -17,7 +17,7 @@ local function without_slots(raw)
   return raw and cmsgpack.unpack(raw).slots == 0
 end
 
--- the operator's rule, else the declared one; while there is a reason to pause it, with 0 slots
+-- Store the acting rule: the operator's, otherwise the declared one; with 0 slots while there is a reason to pause it.
 function F.derive(name)
   local raw = fact('set', name) or fact('declared', name)
   if fact('paused', name) or fact('held', name) then
@@ -29,39 +29,7 @@ function F.derive(name)
   if raw then call('HSET', RULES, name, raw) else call('HDEL', RULES, name) end
 end
 
--- of a version that kept all of them among the rules
-function F.adopt()
-  if call('EXISTS', FACTS) == 1 or call('EXISTS', RULES) == 0 then return end
-  local found, plain = call('HGETALL', RULES), {}
-  local own = { ['treadle.rule:'] = 'set', ['treadle.code:'] = 'declared', ['treadle.paused:'] = 'paused',
-    ['treadle.held:'] = 'held' }
-  for k = 1, #found, 2 do
-    local name, raw = found[k], found[k + 1]
-    local kind, limit = own[string.match(name, '^treadle%.%a+:') or ''], string.match(name, '^treadle%.%a+:(.*)$')
-    if kind then
-      local rule = cmsgpack.unpack(raw)
-      rule.name = limit
-      put(kind, limit, (kind == 'paused' or kind == 'held') and '' or cmsgpack.pack(rule))
-      call('HDEL', RULES, name)
-    else
-      plain[name] = raw
-    end
-  end
-  for name, raw in pairs(plain) do
-    local declared = fact('declared', name)
-    if not (fact('paused', name) or fact('held', name)) then
-      local one, other = cmsgpack.unpack(raw), declared and cmsgpack.unpack(declared) or {}
-      local same = true
-      for _, word in ipairs({ 'slots', 'rate', 'per', 'how', 'burst', 'hold' }) do
-        if (one[word] or false) ~= (other[word] or false) then same = false end
-      end
-      if not same then put('set', name, raw) end
-    end
-    F.derive(name)
-  end
-end
-
--- { do, name, rule as msgpack, why, until }; whether it has changed anything
+-- Apply a change { do, name, rule as msgpack, why, until }; return whether it changed anything.
 function F.apply(what, name, rule, why, till)
   local anew = false
   if what == 'set' or what == 'declare' then
@@ -84,13 +52,13 @@ function F.apply(what, name, rule, why, till)
   return anew
 end
 
--- one that has been carried here
+-- Store a fact of a move.
 function F.take(kind, name, value)
   put(kind, name, value)
   F.derive(name)
 end
 
--- what is known of a limit, and the number of the last change here: for the other shards
+-- the facts of a limit and the number of the last change, for the other shards
 function F.told(name)
   local words = { name, call('HGET', ns .. ':facts:at', '') or '0' }
   for _, kind in ipairs(KINDS) do
@@ -100,7 +68,7 @@ function F.told(name)
   return words
 end
 
--- ... and that put in place of what is known here, unless it is older
+-- Replace the facts of a limit by those from the first shard, unless they are older.
 function F.copy(name, number, ...)
   if tonumber(number) < tonumber(call('HGET', ns .. ':facts:at', name) or -1) then return false end
   call('HSET', ns .. ':facts:at', name, number)

@@ -1,7 +1,7 @@
--- What has just come is handed over: the claim of whoever asked for it, made here for one job, is said at his address.
+-- Direct hand-off: makes the waiting worker's claim for one job, and publishes the job to its mailbox.
 local found = claim()
 pay()
 if #found ~= 5 then return false end
-local ticket, body, row = asked.worker, found[4], found[5]
-hint(address, struct.pack('>HI4', #ticket, #body) .. ticket .. body .. row)
+local claim_id, body, row = asked.worker, found[4], found[5]
+hint(address, struct.pack('>HI4', #claim_id, #body) .. claim_id .. body .. row)
 return true

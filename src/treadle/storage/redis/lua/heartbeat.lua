@@ -1,5 +1,5 @@
--- ARGV: now, worker, gone ('1'), presence, lease, the holds as msgpack: { id, version, memo, note }, ...
--- Answers the ids that are held no longer.
+-- ARGV: now, worker, gone ('1'), presence, lease, the renewals as msgpack: { id, version, checkpoints, note, reach },
+-- ... Returns the ids whose lease is lost.
 do
   local mark = away(CLOSING)
   if mark then return mark end
@@ -7,9 +7,9 @@ end
 slowly()
 local lost, lease = {}, tonumber(ARGV[5])
 make_way()
-local BACK_MOST = 10000                  -- rows looked at when the clock was set back: 0.1 s of the server
+local BACK_MOST = 10000                  -- rows corrected when the clock was set back: 0.1 s of the server's time
 
--- The clock was ahead of now: the starts it wrote down count as now, and rows keep the time they had left.
+-- Correct what a clock ahead of `now` wrote: starts count as now, and rows keep the time they had left.
 local function take_back()
   local workers = call('HGETALL', ns .. ':workers')
   for k = 1, #workers, 2 do
@@ -36,7 +36,7 @@ local function take_back()
   B.load(ids)
   for _, id in ipairs(ids) do
     local r = B.get(id)
-    if r and (r.state == READY or r.state == RUNNING) and not r.place and not r.parked and r.updated_at > now then
+    if r and (r.state == READY or r.state == RUNNING) and not r.queue_position and not r.blocked_on and r.updated_at > now then
       r.due_at, r.updated_at = math.max(now, r.due_at - (r.updated_at - now)), now
       B.put(r)
     end
@@ -45,7 +45,7 @@ end
 
 local WORKERS = ns .. ':workers'
 local before, latest = call('HGET', WORKERS, ARGV[2]), 0
--- of a worker that is new: of all, for a machine whose clock is set right is often started anew
+-- A new worker checks the heartbeats of all, because a machine is often restarted when its clock is corrected.
 for _, words in ipairs(before and { before } or call('HVALS', WORKERS)) do
   latest = math.max(latest, (struct.unpack('>d', words)))
 end
@@ -72,12 +72,12 @@ end
 local function beat(hold)
   local r = B.get(hold[1])
   if not r or not E.within(hold[5], r.j.queue) or r.version ~= hold[2] or not r.worker or (r.state ~= RUNNING and r.state ~= READY) then return false end
-  if r.state == READY and not r.ran and not fits_again(r) then return false end
-  local memo, at = {}, {}
-  for _, from in ipairs({ r.memo, hold[3] }) do
+  if r.state == READY and not r.function_done and not fits_again(r) then return false end
+  local checkpoints, at = {}, {}
+  for _, from in ipairs({ r.checkpoints, hold[3] }) do
     for _, pair in ipairs(from) do
-      local place = at[pair[1]] or #memo + 1
-      memo[place], at[pair[1]] = pair, place
+      local position = at[pair[1]] or #checkpoints + 1
+      checkpoints[position], at[pair[1]] = pair, position
     end
   end
   if hold[4] and hold[4] ~= r.note then
@@ -86,7 +86,7 @@ local function beat(hold)
   end
   local own = r.j.lease
   if own == 0 then own = nil end
-  r.memo, r.state, r.place, r.parked, r.due_at, r.updated_at = memo, RUNNING, nil, nil, now + (own or lease), now
+  r.checkpoints, r.state, r.queue_position, r.blocked_on, r.due_at, r.updated_at = checkpoints, RUNNING, nil, nil, now + (own or lease), now
   B.put(r)
   return true
 end
@@ -98,7 +98,7 @@ B.load(ids)
 for _, hold in ipairs(holds) do
   if not beat(hold) then lost[#lost + 1] = hold[1] end
 end
-T.tend()
+T.advance_due()
 A.write()
 B.finish()
 return lost

@@ -1,5 +1,5 @@
--- ARGV: now, the name of a call, its jobs.   Writes a call over several shards down: from now on it will be carried out,
--- by whoever finds it. Answers now.
+-- ARGV: now, the name of a call, its jobs. Stores a call over several shards. From now on it will be carried out, by
+-- any process that finds it. Returns { now }.
 do
   local mark = away()
   if mark then return mark end

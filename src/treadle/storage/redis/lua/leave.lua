@@ -1,11 +1,12 @@
--- ARGV: now, a root, a number for this leaving.   Takes a whole workflow out of this shard, in one step, to be stored in
--- the first one. Answers { number, { id, job, row, ... as of `told` } }, the same until `leaving` has forgotten it; {} if
--- there is nothing (more) of it here. From now on its ids are looked for in the first shard.
+-- ARGV: now, a root, a number for this move.
+-- Takes a whole workflow out of this shard, in one step, to be stored in the first one, and sets pointers for its ids.
+-- Returns { number, { id, job, row, ... as of `C.told` } }, and the same again while `leaving` has it; {} if the shard
+-- has no job of it.
 local root = ARGV[2]
 local before = call('HGET', ns .. ':leaving', root)
 if before then return cmsgpack.unpack(before) end
 do
-  local mark = away(CLOSING)             -- nothing changes its shard while all of them are carried elsewhere
+  local mark = away(CLOSING)             -- no workflow changes its shard once jobs may have been moved away
   if mark then return mark end
 end
 slowly()
@@ -21,9 +22,9 @@ for k, id in ipairs(ids) do
 end
 for _, id in ipairs(ids) do
   local r = B.get(id)
-  r.place, r.parked, r.due_at, r.expires_at, r.ended_at, r.worker = nil, nil, nil, nil, nil, nil
+  r.queue_position, r.blocked_on, r.due_at, r.expires_at, r.ended_at, r.worker = nil, nil, nil, nil, nil, nil
   if r.state < SUCCEEDED then r.state = CANCELLED end
-  B.put(r)                               -- out of all counts
+  B.put(r)                               -- removes it from all views and counters
 end
 B.write()
 for k, id in ipairs(ids) do

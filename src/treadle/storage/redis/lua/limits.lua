@@ -1,11 +1,11 @@
--- ARGV: now, then do, name, rule as msgpack, why, until for each change; "copy", name, number, and four facts: see facts.lua.
--- Without any: all are looked at.   Acts on all who stand aside. Answers what is known of the limits named.
+-- ARGV: now, then for each change: do, name, rule as msgpack, why, until; or "copy", name, number, four facts
+-- (facts.lua). If something changed, or without arguments: queues all blocked jobs that have room, and publishes all
+-- queues. Returns the facts of the changed limits.
 do
   local mark = away()
   if mark then return mark end
 end
 slowly()
-F.adopt()
 local anew, at, told = #ARGV == 1, 2, {}
 while at <= #ARGV do
   if ARGV[at] == 'copy' then

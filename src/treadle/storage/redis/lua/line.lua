@@ -1,10 +1,10 @@
--- The second half of a claim: it walks the lines, writes what it has taken, and answers.
--- Jobs of other tasks may stand in front of ours in any number. A line remembers, for a set of tasks, up to which spot none of
--- them stands there (`skips`: priority and queue -> set -> place and id), so each claim for them begins there.
+-- The second half of a claim: reads the queues, writes the leases and returns the jobs.
+-- Any number of jobs of other tasks may be ahead of ours. `skips` has, for a priority and queue and for a set of tasks,
+-- the spot (position and id) up to which the queue has no job of these tasks, so a claim for them starts there.
 
 local looked = 0
 
--- The tasks there is room for, as one name: for these a line is remembered to have nobody up to some spot. nil: all tasks.
+-- The tasks with room as one name, which is a key in `skips`. nil: all tasks.
 local function set_of_tasks()
   if not set and tasks then
     local names = {}
@@ -28,7 +28,8 @@ local function skips_of(field)
   return found and cmsgpack.unpack(found) or {}
 end
 
--- The first `count` of a line have no task of the set. Only a help, so a server that is full need not take it.
+-- Note that the first `count` jobs of a list have no task of the set. This only saves time: a full server may refuse
+-- it.
 local function remember(field, list, count)
   local found = call('ZRANGE', list, count - 1, count - 1, 'WITHSCORES')
   if not found[1] then return end
@@ -42,8 +43,8 @@ end
 
 local passed = ask.passed or {}
 
--- A page of a line: who stands there, what was asked for, and the rows of those that are wanted. `mixed`: jobs of other tasks
--- stand there too, so that only the rows of ours are read.
+-- A page of a list: ids, job values, and rows of the wanted jobs. `mixed`: the list has jobs of other tasks too, so
+-- only the rows of wanted jobs are read.
 local function page_of(list, offset, most, mixed, kinds)
   local ids = call('ZRANGE', list, offset, offset + most)
   local more = #ids > most
@@ -62,9 +63,9 @@ end
 local function walk_rank(queue, rank, share, rule)
   local spot, last, from, offset, list = nil, nil, nil, 0, nil
   local field, mixed, page = rank .. ':' .. queue, false, math.min(share, 500)
-  local clear, jumped, saved = true, false, 0      -- clear: all that stand before `offset` are of other tasks
+  local clear, jumped, saved = true, false, 0      -- clear: all jobs before `offset` are of other tasks
   while share > 0 and looked < LOOK_MOST and aside < ASIDE_MOST and not sated do
-    -- a queue that is shut is passed by those only that need nothing of it
+    -- if the limit of the queue is shut, only jobs that need no slot of it can start
     local which = rule and not A.fits('queue:' .. queue, 1, false) and 'fast' or 'line'
     list = ns .. ':' .. which .. ':' .. rank .. ':' .. queue
     if spot and ((B and B.called) or which ~= from) then offset = S.offset_behind(list, spot, last) end
@@ -90,7 +91,7 @@ local function walk_rank(queue, rank, share, rule)
         if not tasks or holds[id] then clear = false end
         if rule then
           local r = B.get(id)
-          spot, last = r.place, id
+          spot, last = r.queue_position, id
         end
       else
         local plain = kind.plain and not rule and (not raw or is_new(raw)) and not (B and B.rows[id])
@@ -108,11 +109,11 @@ local function walk_rank(queue, rank, share, rule)
           go_slowly()
           if B.rows[id] == nil then B.rows[id] = R.read(id, body, raw) end
           local r = B.rows[id]
-          spot, last = r.place, id
+          spot, last = r.queue_position, id
           if S.admit(r) then
             S.lease(r, body)
             share = share - 1
-          elseif r.place then
+          elseif r.queue_position then
             offset, looked, clear = offset + 1, looked + 1, false
           end
           cut = B.called or (rule and from == 'line' and not A.fits('queue:' .. queue, 1, false))
@@ -127,7 +128,7 @@ local function walk_rank(queue, rank, share, rule)
     if foreign and clear and not cut and share > 0 and jumped ~= set_of_tasks() then
       jumped = set
       local skip = skips_of(field)[set]
-      if skip then                       -- pass by what an earlier claim for the same tasks has passed
+      if skip then                       -- skip the jobs that an earlier claim for the same tasks has skipped
         offset, spot, last = math.max(offset, offset_of(list, skip)), skip[1], skip[2]
         mixed, page = false, math.min(share, 500)
       end
@@ -149,8 +150,8 @@ local function walk(queue, share)
   share = math.min(share, limit - n)
   local ranks, from = ns .. ':lines:' .. queue, nil
   while share > 0 and aside < ASIDE_MOST do
-    -- The first by its place: the server does not know ahead how many a range by score has, and glibc's allocator takes
-    -- 10 us to find room for an answer of any length.
+    -- Read the first rank by index: for a range by score the server does not know the length of its answer in advance,
+    -- and glibc's allocator takes 10 us to reserve the space.
     local rank = (from and call('ZRANGEBYSCORE', ranks, from, '+inf', 'LIMIT', 0, 1) or call('ZRANGE', ranks, 0, 0))[1]
     if not rank then break end
     share = walk_rank(queue, rank, share, rule)
@@ -163,7 +164,7 @@ if #ask.ids > 0 then
   go_slowly()
   S.pick(ask.ids)
 else
-  local through = {}                     -- queues whose lines have nobody else; a slow step may bring some back
+  local through = {}                     -- queues read to their end; the per-row path may queue blocked jobs again
   for _, each in ipairs(ask.queues) do through[each[1]] = walk(each[1], each[2]) > 0 and looked < LOOK_MOST end
   for _, each in ipairs(ask.queues) do
     if B or not through[each[1]] then walk(each[1], limit) end
@@ -179,12 +180,12 @@ if hot > 0 then
   many('SADD', HELD, hot_ids)
 end
 if B then B.finish() end
-if ask.hand and not asked then
-  local address, seconds = ask.hand[1], ask.hand[2]
+if ask.hand_off and not asked then
+  local address, seconds = ask.hand_off[1], ask.hand_off[2]
   local words = ns .. ':ask:' .. address
   if n > 0 or seconds <= 0 then
     call('DEL', words)
-  else                                   -- it may come: see ask.lua
+  else                                   -- store the request for a hand-off (ask.lua)
     local ends, keep = now + seconds, math.ceil(seconds * 1000)
     call('SET', words, struct.pack('>d', ends) .. ARGV[#ARGV], 'PX', keep)
     for _, each in ipairs(ask.queues) do

@@ -1,8 +1,8 @@
 -- ARGV: now, the mark, number of facts, kind name value ..., number of rates, name rate ..., then for each job:
--- id, job with its moment, row or '', '1' if it holds its key, whom it is behind or '', edges as msgpack.
+-- id, job with its moment, row or '', '1' if it holds its key, former holder it waits for or '', edges as msgpack.
 -- rate: { { moment, cost } ..., no moment twice; tokens or false, at }. edge: { up, open, soft, version }.
--- Stores them as they are: nothing is tended, counted down or said. A known id is left as it is.
--- Answers '', or the stored mark if that refuses the new one; then nothing is stored.
+-- Stores them unchanged: advances no due rows, counts no endings and publishes nothing. A known id is left as it is.
+-- Returns '', or the stored mark if the new one may not replace it; then nothing is stored.
 do
   local refused = M.write(ARGV[2])
   if refused then return refused end

@@ -1,4 +1,4 @@
--- ARGV: now, then ids. Answers { job, row or '', ... }, '' for both where there is none.
+-- ARGV: now, then ids. Returns { job, row or '', ... }; '' for both if there is no such job.
 local ids, rows = {}, {}
 for k = 2, #ARGV do ids[k - 1] = ARGV[k] end
 local bodies, raws = fetch(JOB, ids), fetch(ROW, ids)

@@ -1,5 +1,5 @@
--- The mark of a move, fenced as `replaces` of storage/transfer.py says.
--- `bytes`: the first letter of its role, then JSON. Writes it -> nil, or the stored mark if that refuses it.
+-- Writes the mark of a move if it may replace the stored one: `replaces` of storage/transfer.py.
+-- `bytes`: the first letter of its role, then JSON. Returns nil, or the stored mark if that may not be replaced.
 local M = {}
 function M.write(bytes)
   local stored = call('GET', MOVE)

@@ -1,2 +1,2 @@
--- ARGV: now, the mark.   Answers the stored mark if that refuses the new one, else ''.
+-- ARGV: now, the mark. Stores it and returns ''; or returns the stored mark if the new one may not replace it.
 return M.write(ARGV[2]) or ''

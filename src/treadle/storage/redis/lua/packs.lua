@@ -1,10 +1,11 @@
--- What ended in one call and is kept until one moment is a pack (settle.lua). `packs` has its ids by its name, which is both
--- moments; `packs:old` and `packs:ended` list the names as OLD and ENDED do single ids. A pack is never corrected: what it
--- says of an id holds as long as the row says the same, and else the row stands alone in those lists, if it belongs there.
+-- A pack has the jobs that ended in one call and have the same expires_at (settle.lua). `packs` maps its name, which is
+-- both moments, to its ids; `packs:old` and `packs:ended` list the names as OLD and ENDED list single ids. When a row
+-- changes, its pack does not: an entry counts only while the row has the same moment. Otherwise OLD and ENDED have the
+-- row, if it belongs there.
 local PACKS = ns .. ':packs'
 local PACKS_OLD, PACKS_ENDED = PACKS .. ':old', PACKS .. ':ended'
 
--- Ids by score and id, each once, as if all stood in one sorted set. Those of one score may come from anywhere.
+-- Merges ids from several lists as into one sorted set: by score and id, each once.
 local function gathered() return { scores = {}, at = {}, n = 0 } end
 
 local function gather(all, score, id)
@@ -19,7 +20,7 @@ local function gather(all, score, id)
   end
 end
 
--- -> ids, scores: the first so many
+-- -> ids, scores: the first `most`
 local function first_of(all, most)
   local ids, scores, n = {}, {}, 0
   table.sort(all.scores)
@@ -35,7 +36,7 @@ local function first_of(all, most)
   return ids, scores
 end
 
--- Packs from the so-many-th on, one after the other, while `wanted(score)`: each is gathered by `take(score, ids, name)`.
+-- Read packs from index `from` on while `wanted(score)`, and pass each to `take(score, ids, name)`.
 local function unpacked(list, from, wanted, take)
   while true do
     local found = call('ZRANGE', list, from, from, 'WITHSCORES')

@@ -1,13 +1,13 @@
 -- ARGV: now, call, until, ...
--- call: '', or of which call over several shards this is a part; it is stored once, and not after `until`.
--- until: 'here' where it is known to belong here.
--- Answers { '\1' } where it belongs into the first shard, { '\2' } if it comes too late.
+-- call: '', or the call over several shards of which this is a part; it is stored once, and not after `until`.
+-- until: 'here' if the jobs are known to belong here.
+-- Returns { '\1' } if the jobs belong to the first shard, { '\2' } if the part comes too late.
 local done = false
 if ARGV[2] ~= '' then
   if now > tonumber(ARGV[3]) then return { '\2' } end
   done = call('ZSCORE', ns .. ':done', ARGV[2]) and true
 else
-  if call('EXISTS', MOVE, SKIPS) > 0 then     -- the one question a plain enqueue asks of both
+  if call('EXISTS', MOVE, SKIPS) > 0 then     -- one command for both, as most enqueues find neither
     local mark = away()
     if mark then return mark end
   else

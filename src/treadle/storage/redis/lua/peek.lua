@@ -1,6 +1,6 @@
--- ARGV: now, the ask as msgpack, s after which a call that is half done is taken up.   Tends, and tells what could be
--- claimed: { now, '1' if this ticket has jobs here already, '1' if something half done is to be taken up, next moment or
--- '', { queue's number, rank, place, id, ... } }: the first of each line, as many as were asked for.
+-- ARGV: now, the claim as msgpack, seconds after which another process may finish a call. Advances due rows and
+-- returns { now, '1' if this claim id has jobs here already, '1' if there is an operation to finish, next moment or '',
+-- { index of the queue, rank, position, id, ... } }: the first jobs of each queue, up to the limit of the claim.
 do
   local mark = away()
   if mark then return mark end
@@ -35,7 +35,7 @@ local function answer()
   return { num(now), '', half and '1' or '', moment and num(moment) or '', spots }
 end
 
--- nothing is due and there are no rules, as mostly in a shard beside the first: half the price of what follows
+-- nothing is due and there are no rules, as is usual in the shards after the first: half the cost of the rest
 local calm = (first_score(DUE) or now + 1) > now and (first_score(OPENS) or now + 1) > now
 if calm and call('EXISTS', RULES) == 0 then
   if #ask.ids == 0 then
@@ -44,7 +44,7 @@ if calm and call('EXISTS', RULES) == 0 then
   return answer()
 end
 slowly()
-T.tend()
+T.advance_due()
 A.write()
 B.finish()
 if #ask.ids == 0 then

@@ -1,6 +1,6 @@
--- ARGV: now, then id and what its pointer is to be unless it is here: '' for none, '0' for the first shard, or '<n>'; ...
--- Answers { '1' if something is on its way to the first shard, then for each id: the root of its workflow if it is here,
--- '@<n>' if a pointer to another shard was found, or '' }.
+-- ARGV: now, then for each id: id, and its new pointer if it is not here: '' for none, '0' for the first shard, or
+-- '<n>'. Returns { '1' if a workflow is being moved to the first shard, then for each id: the root of its workflow if
+-- the id is here, '@<n>' if a pointer was found, or '' }.
 slowly()
 local told = { call('EXISTS', ns .. ':leaving') == 1 and '1' or '' }
 for at = 2, #ARGV, 2 do

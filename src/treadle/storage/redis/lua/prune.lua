@@ -1,18 +1,18 @@
--- ARGV: now, how many may go, how many to look past, '1' to tend first.
--- Answers { how many went, how many were looked at and stay, '1' if there may be more }.
+-- ARGV: now, how many rows to delete at most, how many to skip, '1' to advance due rows first.
+-- Returns { rows deleted, rows checked and kept, '1' if there may be more }.
 if away() then return { 0, 0, '' } end
 slowly()
 make_way()
-local LOOK = 500                         -- rows one call looks at
+local LOOK = 500                         -- rows that one call checks
 if ARGV[4] == '1' then
-  T.tend()
+  T.advance_due()
   A.write()
   B.finish()
 end
 local limit, past = tonumber(ARGV[2]), tonumber(ARGV[3])
 local went, stay = 0, 0
 
--- those that stand alone, and those of packs: the first of both, as if they were one list
+-- the first rows of OLD and of packs, as one list
 local all, alone, packs = gathered(), {}, {}
 local found = call('ZRANGEBYSCORE', OLD, '-inf', num(now), 'WITHSCORES', 'LIMIT', past, LOOK)
 for k = 1, #found, 2 do
@@ -30,8 +30,8 @@ do
 end
 local ids, scores = first_of(all, LOOK)
 
--- Their rows. One that is plain and has no tail has no key, waits for nobody and belongs to no workflow but its own: of such
--- a one the job is not read.
+-- Read their rows. The job of a plain row without a tail is not read: it has no key, no upstreams and no other workflow
+-- than its own.
 local rows, raws, whole, nothing = {}, fetch(ROW, ids), {}, {}
 for k, id in ipairs(ids) do
   local raw = raws[k]
@@ -45,7 +45,7 @@ end
 B.load(whole)
 for _, id in ipairs(whole) do rows[id] = B.get(id) end
 
--- which of them an unfinished row needs: by name, or as its workflow
+-- the rows that an unfinished row waits for, or whose workflow has an unfinished row
 local needed = {}
 do
   local roots = {}
@@ -81,7 +81,7 @@ for k, id in ipairs(ids) do
   looked[id] = true
   if not r then
     if alone[id] then call('ZREM', OLD, id) end
-  elseif alone[id] or r.expires_at == scores[k] then    -- else it stands elsewhere, if at all
+  elseif alone[id] or r.expires_at == scores[k] then    -- otherwise another list has it
     if needed[id] then
       if not alone[id] then call('ZADD', OLD, num(scores[k]), id) end
       stay = stay + 1
@@ -94,7 +94,7 @@ for k, id in ipairs(ids) do
 end
 B.flush()
 
--- what a pack says of those that are gone, or stand alone from now on, is over
+-- Remove from the packs the rows that were deleted, and those that OLD and ENDED list from now on.
 for _, pack in ipairs(packs) do
   local ended, rest, apart = struct.unpack('>d', pack.name), {}, {}
   for _, id in ipairs(pack.ids) do

@@ -1,5 +1,5 @@
--- ARGV: now, then limits.   Answers of each that has a rate: its name, how much may start now, and when one job may or '' (now).
--- Changes nothing.
+-- ARGV: now, then limits. Returns for each that has a rate: its name, how much may start now, and the moment at which
+-- one job may start, or '' for now. Changes nothing.
 slowly()
 local told = {}
 for k = 2, #ARGV do

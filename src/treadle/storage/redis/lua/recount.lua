@@ -1,13 +1,17 @@
--- ARGV: now, the most rows to read, s since the last count within which nothing is done.   Counts the slots in use from the rows,
--- and corrects counters that say something else: a script that failed in its middle (versions before schema 4, with a user
--- that lacked rights) left slots taken for good.   Answers { limit, what its counter said, what its rows say, ... }.
--- Above that many rows only the jobs that run are read, and above that many with a due moment nothing.
+-- ARGV: now, the most rows to read, seconds after the last count during which nothing is done, "1" to change nothing.
+-- Counts the slots in use from the rows, and corrects or only returns counters that differ: a script of an earlier version that failed
+-- halfway, because its user lacked a right, left slots taken forever.
+-- With more rows than that it reads only those with a due moment and counts only running jobs; with more of those too
+-- it does nothing. Returns { limit, its counter before, its slots now, ... }.
 local LAST, told = ns .. ':recounted', {}
 if away() or call('EXISTS', LIVE, BEGUN) == 0 then return told end
 if now - (tonumber(call('GET', LAST) or nil) or -1e300) < tonumber(ARGV[3]) then return told end
 slowly()
-make_way()
-call('SET', LAST, num(now))
+local look = ARGV[4] == '1'
+if not look then
+  make_way()
+  call('SET', LAST, num(now))
+end
 local most, list = tonumber(ARGV[2]), nil
 local whole = call('ZCARD', MADE) <= most
 if whole then list = MADE elseif call('ZCARD', DUE) <= most then list = DUE else return told end
@@ -26,7 +30,7 @@ for from = 0, call('ZCARD', list) - 1, STEP do
     if bodies[k] and raw and byte(raw) < SUCCEEDED and sub(raw, 83, 90) ~= NONE_BYTES then
       local r = R.read(id, bodies[k], raw)
       add(BEGUN, r.j)
-      if r.state == RUNNING and not r.ran then add(LIVE, r.j) end
+      if r.state == RUNNING and not r.function_done then add(LIVE, r.j) end
     end
   end
 end
@@ -38,12 +42,14 @@ for _, hash in ipairs(whole and { LIVE, BEGUN } or { LIVE }) do
   for key, slots in pairs(count) do
     local before = B.count(hash, key).value
     if before ~= slots then
-      B.add(hash, key, slots - before)
-      freed[key] = true
+      if not look then
+        B.add(hash, key, slots - before)
+        freed[key] = true
+      end
       told[#told + 1], told[#told + 2], told[#told + 3] = key, before, slots
     end
   end
 end
 for key in pairs(freed) do A.call_in_for(key) end
-B.finish()
+if not look then B.finish() end
 return told

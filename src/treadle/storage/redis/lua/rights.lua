@@ -1,6 +1,6 @@
--- ARGV: now.   Answers the commands, keys and channels that the server refuses this user: { what, why, ... }. A replica
--- answers the error READONLY.
--- The server checks rights before it looks at a key, so each command is run where it cannot write: on a key of another type
+-- ARGV: now. Returns the commands that the server refuses this user, also because of a key or channel: { command,
+-- error, ... }. On a replica it returns the READONLY error.
+-- The server checks rights before it reads a key, so each command runs where it cannot write: on a key of another type
 -- (`schema` is a string), or on one that never exists.
 local TEXT, NONE_SUCH = ns .. ':schema', ns .. ':none'
 local told, replica = {}, nil

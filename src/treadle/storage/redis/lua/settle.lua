@@ -1,9 +1,9 @@
--- ARGV: now, then for each outcome: id, words, number of jobs born of it, and id body of each of those; at the end what a
--- claim in the same trip asks for, if there is one.
+-- ARGV: now, then for each outcome: id, words, number of its follow-up jobs, and id body of each; at the end the claim,
+-- if the script also makes one.
 -- words: 's' state version attempt keep | tail of the row   -- a plain ending
 --    or: 'f' | the outcome as msgpack
--- Answers { number, status, what, other, ... } of those that were not simply applied; status 'left': it is in the first
--- shard; 'cross': the workflow `what` has to be there for that.
+-- Returns { number, status, what, other, ... } for the outcomes that were not simply applied. Status 'left': the job is
+-- in another shard; 'cross': the workflow `what` must first move to the first shard.
 do
   quiet = call('EXISTS', MOVE, PARENTS, RULES, OPENS) == 0
   local mark = away(CLOSING)
@@ -27,10 +27,10 @@ do
   end
 end
 
--- --- the many plain ones: jobs that run, end, and concern nobody else but their limits, named once
+-- --- the bulk path: plain jobs that run, end, and have no job that waits for them, with one outcome each
 local done = {}
 
--- which of them others wait for
+-- the jobs that others wait for
 local function awaited()
   local found = {}
   if not quiet and call('EXISTS', PARENTS) == 1 then
@@ -42,10 +42,10 @@ local function awaited()
   return found
 end
 
-local HEAVY = 10000                      -- bytes of a result that a server without room refuses
+local HEAVY = 10000                      -- bytes of a result above which a full server refuses it
 
--- What rows that end alike have in common: moments from `due` on, rank, lengths, worker, queue, limits. `ids`: those of them
--- that end now, unless somebody stands aside for one of the limits and may have to come back.
+-- The common parts of rows that end alike: moments from due_at on, rank, lengths, worker, queue, limits. `ids`: those
+-- that end now; nil if one of the limits has blocked jobs, which this path does not queue.
 local anybody_aside
 local function group_of(rest)
   local wl, ql = struct.unpack('>HH', rest, 51)
@@ -63,7 +63,7 @@ local function group_of(rest)
   return group
 end
 
--- What outcomes in the same words have in common: how the row must begin, how it begins then, what it has instead.
+-- The common parts of equal outcomes: the start that the row must have, the start and the tail that it gets.
 local function wording_of(word)
   if byte(word) ~= 115 then return {} end
   local keep, tail = sub(word, 11, 18), sub(word, 19)
@@ -73,19 +73,19 @@ local function wording_of(word)
            keep = keep ~= NONE_BYTES and keep, failed = byte(word, 2) == FAILED }
 end
 
--- until when rows that are kept so many seconds are, as bytes and as a score; and which of them
+-- for rows kept this many seconds: expires_at as bytes and as a score, and their ids
 local function until_of(keep)
   local moment = now + math.max(struct.unpack('>d', keep), ${KEEP_LEAST})
   return { struct.pack('>d', moment), num(moment), {} }
 end
 
--- Those of one ending and one end of retention are a pack (packs.lua). In two lists, an entry for each took 3 of the 11 us
--- that a job cost the server while a million ended, and half of what the memory grew by.
+-- Jobs with the same ended_at and expires_at become a pack (packs.lua). Single entries in two lists took 3 of the 11 us
+-- that a job cost the server while a million ended, and half of the added memory.
 local function list(u, ending)
   local ids = u[3]
   if #ids > 1 then
     local packs, name = ns .. ':packs', NOW_BYTES .. u[1]
-    if call('HSETNX', packs, name, cmsgpack.pack(ids)) == 0 then     -- a clock that stands still
+    if call('HSETNX', packs, name, cmsgpack.pack(ids)) == 0 then     -- an earlier call at the same moment
       local all = cmsgpack.unpack(call('HGET', packs, name))
       for _, id in ipairs(ids) do all[#all + 1] = id end
       call('HSET', packs, name, cmsgpack.pack(all))
@@ -98,7 +98,7 @@ local function list(u, ending)
   end
 end
 
--- slots are given back, limit by limit
+-- Release the slots, limit by limit.
 local function give_back(groups)
   local limited = {}
   for _, group in pairs(groups) do
@@ -112,7 +112,7 @@ local function give_back(groups)
       end
     end
   end
-  many('ZREM', OPENS, limited)           -- nobody stands aside: no rate has to let anybody in
+  many('ZREM', OPENS, limited)           -- these limits have no blocked jobs
 end
 
 do
@@ -152,7 +152,7 @@ do
     end
   end
   if n > 0 then
-    -- A full server takes endings (see `make_way`), but for those that would fill it further.
+    -- A full server accepts endings (see `make_way`), but refuses large results: then HSET comes first.
     if heaviest > HEAVY then many('HSET', ROW, set, 2) end
     many('ZREM', DUE, due)
     if heaviest <= HEAVY then many('HSET', ROW, set, 2) end
@@ -168,7 +168,7 @@ local function given(x) if x then return x end end
 local function outcome(words)
   if byte(words) == 102 then return cmsgpack.unpack(sub(words, 2)) end
   local out = { state = byte(words, 2), version = (struct.unpack('>i4', words, 3)), attempt = (struct.unpack('>I4', words, 7)),
-                keep = R.maybe((struct.unpack('>d', words, 11))), delay = 0, ran = false, memo = {}, after = {} }
+                keep = R.maybe((struct.unpack('>d', words, 11))), delay = 0, function_done = false, checkpoints = {}, after = {} }
   if #words > 18 then
     local t = cmsgpack.unpack(sub(words, 19))
     out.result, out.value, out.error, out.reason = given(t[3]), given(t[4]), given(t[5]), given(t[6])
@@ -176,12 +176,12 @@ local function outcome(words)
   return out
 end
 
--- this very outcome has been applied, and nothing has touched the row since
+-- whether this same outcome has been applied and the row is unchanged since
 local function repeats(out, r)
   if r.version ~= out.version + 1 or r.state == RUNNING then return false end
-  local act = O.act_in(out.memo)
-  if act then return O.act_in(r.memo) == act end
-  local waited = out.state == WAITING and r.state == READY and r.ran == out.ran
+  local act = O.act_in(out.checkpoints)
+  if act then return O.act_in(r.checkpoints) == act end
+  local waited = out.state == WAITING and r.state == READY and r.function_done == out.function_done
   return (r.state == out.state or waited) and r.attempt == out.attempt and r.result == out.result
     and r.value == out.value and r.error == out.error and r.reason == out.reason
 end
@@ -203,8 +203,9 @@ local function reached(out, jobs, answers, fresh)
   return found
 end
 
--- Of the rows that answer jobs of this outcome, or that its jobs name, those that wait for its job, directly or through
--- others, or are that job; nil and what is wrong if one of its jobs would wait for such a row. See rules.refuse_circle.
+-- Of the rows returned for follow-ups of this outcome, and those that follow-ups name: the ones that are its job or
+-- wait for it, directly or through others. nil and what is wrong if a follow-up that the job waits for would wait for
+-- such a row. See row_rules.refuse_circle.
 local function circle_of(out, jobs, answers)
   local circle, fresh, waiting = {}, {}, nil
   if out.state ~= WAITING then return circle end
@@ -235,7 +236,7 @@ local function circle_of(out, jobs, answers)
   return circle
 end
 
--- wait for what the outcome names, or the rows that answered it
+-- Wait for the jobs that the outcome names, or the rows returned for them.
 local function wait(r, out, answers, circle)
   local after, seen = {}, {}
   for _, up in ipairs(out.after) do
@@ -248,10 +249,10 @@ local function wait(r, out, answers, circle)
   local ups = r.ups or {}
   for _, up in ipairs(r.after) do ups[#ups + 1] = up end
   if #ups > 0 then r.ups = ups end
-  local due = not r.ran and r.deadline_at or nil
+  local due = not r.function_done and r.deadline_at or nil
   if out.delay > 0 then due = due and math.min(due, now + out.delay) or now + out.delay end
-  r.state, r.after, r.pending, r.slack, r.place, r.parked, r.due_at =
-    WAITING, after, E.needed(out.need, after), out.slack, nil, nil, due
+  r.state, r.after, r.pending, r.failures_allowed, r.queue_position, r.blocked_on, r.due_at =
+    WAITING, after, E.needed(out.required, after), out.failures_allowed, nil, nil, due
   B.put(r)
   E.watch_ups(r, after)
 end
@@ -259,7 +260,7 @@ end
 local function apply(r, out, jobs, answers, circle)
   local was_running = r.state == RUNNING
   r.attempt, r.result, r.value, r.error, r.reason = out.attempt, out.result, out.value, out.error, out.reason
-  r.memo, r.updated_at, r.ran = O.merged(r.memo, out.memo), now, r.ran or out.ran
+  r.checkpoints, r.updated_at, r.function_done = O.merged(r.checkpoints, out.checkpoints), now, r.function_done or out.function_done
   if out.note then r.note = out.note end
   if out.state >= SUCCEEDED then
     if not was_running then r.worker = nil end
@@ -268,7 +269,7 @@ local function apply(r, out, jobs, answers, circle)
     return
   end
   if r.result then B.topics['job:' .. r.id] = true end
-  r.version, r.worker, r.place, r.parked, r.due_at, r.state = r.version + 1, nil, nil, nil, nil, WAITING
+  r.version, r.worker, r.queue_position, r.blocked_on, r.due_at, r.state = r.version + 1, nil, nil, nil, nil, WAITING
   B.put(r)
   E.store_all(jobs, answers, r.id)
   if out.state == READY and out.delay <= 0 then
@@ -281,7 +282,7 @@ local function apply(r, out, jobs, answers, circle)
   A.call_in(r)
 end
 
--- see rules.may_wait
+-- see row_rules.may_wait
 local function may_wait(out, r, above)
   if E.within(out.reach, above.j.queue) then return true end
   for _, up in ipairs(r.after) do
@@ -290,7 +291,7 @@ local function may_wait(out, r, above)
   return false
 end
 
-local crossed = {}                      -- workflows that have to be in the first shard before they go on
+local crossed = {}                      -- workflows that must move to the first shard before their outcomes are applied
 
 local function settle(k)
   local id = ids[k]

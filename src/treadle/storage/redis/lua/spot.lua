@@ -1,4 +1,5 @@
--- Where a spot (score, id) is in a sorted set, whether or not somebody stands there: how many stand before it, and at it.
+-- Finds a spot (score, id) in a sorted set that may not contain it. Returns the number of members before the spot, and
+-- 1 if a member is at it.
 local function standing(list, size, score, id)
   local low, high = 0, size
   while low < high do

@@ -1,5 +1,6 @@
--- ARGV: now, call, until (part.lua), then id body ...   Stores any jobs, as `enqueue` does plain ones.
--- Answers { now, { body or '' if it is new, row, ... } } of all; or { '', what is wrong, ... } and nothing is stored.
+-- The per-row path of enqueue, for all jobs. ARGV: now, call, until (part.lua), then id body ...
+-- Returns { now, { body or '' if it is new, row, ... } } for all jobs; or { '', what is wrong, ... } and stores
+-- nothing.
 slowly()
 local jobs = {}
 for at = 4, #ARGV, 2 do jobs[#jobs + 1] = { ARGV[at], ARGV[at + 1] } end
@@ -29,6 +30,6 @@ for k, new in ipairs(jobs) do
   local id = ids[k]
   rows[2 * k - 1] = born[id] and id == new[1] and '' or call('HGET', JOB, id)
   rows[2 * k] = raws[k] or ''
-  born[id] = nil                         -- named once more in this call, it is the first one's words
+  born[id] = nil                         -- if the call has the id again, the stored body of the first is returned
 end
 return { num(now), rows }

@@ -1,5 +1,5 @@
--- ARGV: now, then id, what its pointer said, what it is to say or '' to have it dropped; ...   Of pointers to the first
--- shard, those that still say what they did.
+-- ARGV: now, then for each id: id, its pointer when it was read, its new pointer or '' to drop it.
+-- Changes only the pointers that are still as they were read.
 for at = 2, #ARGV, 3 do
   if call('HGET', LEFT, ARGV[at]) == ARGV[at + 1] then
     if ARGV[at + 2] == '' then call('HDEL', LEFT, ARGV[at]) else call('HSET', LEFT, ARGV[at], ARGV[at + 2]) end

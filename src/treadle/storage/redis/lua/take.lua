@@ -1,5 +1,5 @@
--- ARGV: now, the number of a leaving, until when it may be stored, then the jobs as `C.store` reads them.
--- A workflow that left another shard goes on in this one: once, however often it is brought. Answers 1, or 0 if late.
+-- ARGV: now, the number of a move between shards, until when it may be stored, then the jobs as `C.store` reads them.
+-- Stores a workflow that has left another shard, once however often it is sent. Returns 1, or 0 if too late.
 if now > tonumber(ARGV[3]) then return 0 end
 slowly()
 if not call('ZSCORE', ns .. ':done', ARGV[2]) then

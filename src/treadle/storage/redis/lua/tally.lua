@@ -1,6 +1,6 @@
--- ARGV: now, how many rows to count, and the score and id to begin behind ('' from the start).
--- Answers { score and id of the last, or '' when this was the end; then queue, task, state, jobs, in line, parked, and
--- the first place or '', for each that differs }. One step of the whole count. Changes nothing.
+-- ARGV: now, how many rows to count, and the score and id after which to begin ('' for the start).
+-- Returns { score and id of the last row, or '' '' at the end; then queue, task, state, jobs, queued jobs, blocked jobs
+-- and the first position or '', per queue, task and state }. One step of the whole count. Changes nothing.
 local most, size = tonumber(ARGV[2]), call('ZCARD', MADE)
 local from = 0
 if ARGV[3] ~= '' then
@@ -13,13 +13,13 @@ local bodies, raws, groups, list = fetch(JOB, ids), fetch(ROW, ids), {}, {}
 for k = 1, #ids do
   local body, raw = bodies[k], raws[k]
   if body then
-    local state, place, parked = raw and byte(raw) or READY, nil, false
+    local state, position, blocked_on = raw and byte(raw) or READY, nil, false
     local own = raw and sub(raw, 51, 58) or sub(body, -8)
     if own ~= NONE_BYTES then
-      place = struct.unpack('>d', own)
+      position = struct.unpack('>d', own)
     elseif state < SUCCEEDED and byte(raw, 2) >= TAIL then
       local wl, ql = struct.unpack('>HH', raw, 117)
-      parked = cmsgpack.unpack(sub(raw, 121 + wl + ql))[2]
+      blocked_on = cmsgpack.unpack(sub(raw, 121 + wl + ql))[2]
     end
     local names = byte(body, 20) * 256 + byte(body, 21) + byte(body, 22) * 256 + byte(body, 23)
     names = state .. sub(body, 20, 23) .. sub(body, 28, 27 + names)
@@ -30,10 +30,10 @@ for k = 1, #ids do
       groups[names], list[#list + 1] = g, g
     end
     g[4] = g[4] + 1
-    if place then
+    if position then
       g[5] = g[5] + 1
-      if not g[7] or place < g[7] then g[7] = place end
-    elseif parked then
+      if not g[7] or position < g[7] then g[7] = position end
+    elseif blocked_on then
       g[6] = g[6] + 1
     end
   end

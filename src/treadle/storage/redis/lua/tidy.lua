@@ -1,9 +1,9 @@
--- ARGV: now, how many entries to look at, then a cursor for each of `spent`, `bucket`, `workers`, `skips`.   Drops what says
--- nothing any more: windows that are over, buckets that are full, workers gone for 30 days, spots in lines that are empty.
--- Answers the next cursors.
+-- ARGV: now, how many entries to check, then a cursor for each of `spent`, `bucket`, `workers`, `skips`.
+-- Deletes obsolete entries: windows that have passed, full buckets, workers without a heartbeat for 30 days, and
+-- `skips` of empty queues. Returns the next cursors.
 if away() then return { ARGV[3], ARGV[4], ARGV[5], ARGV[6] } end
 slowly()
-local GONE = 30 * 86400                  -- s after a worker's last heartbeat, or the last start where no rule counts it
+local GONE = 30 * 86400                  -- seconds after a worker's last heartbeat, or a start that no rule counts
 local function each(hash, at, drops)
   local found = call('HSCAN', ns .. ':' .. hash, ARGV[at], 'COUNT', ARGV[2])
   local fields, gone = found[2], {}

@@ -1,5 +1,5 @@
--- ARGV: now, index ('made' or 'line:<rank>:<queue>'), '1' for backwards, how many, and the score and id to begin
--- behind ('' from the start). Answers { id, score, job, row or '', ... }: one step along an index. Changes nothing.
+-- ARGV: now, index ('made' or 'line:<rank>:<queue>'), '1' for backwards, how many, and the score and id after which to
+-- begin ('' for the start). Returns { id, score, job, row or '', ... }: one step along an index. Changes nothing.
 local list, backwards, most = ns .. ':' .. ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 local size = call('ZCARD', list)
 local before, at = backwards and size or 0, 0

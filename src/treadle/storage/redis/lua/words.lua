@@ -1,14 +1,15 @@
--- The names of keys, states and flags. They stand at the head of a script, and again at that of the pieces: making a name
--- anew is cheaper than taking it from outside.
--- KEYS[1] is the namespace as a hash tag, "{treadle:<name>}"; every key begins with it, so a cluster keeps them together.
+-- Names of keys, states and flags. A script declares them at its start and again in the shared pieces, because a new
+-- local is cheaper than a captured one.
+-- KEYS[1] is the namespace as a hash tag, "{treadle:<name>}". Every key begins with it, so a cluster keeps all keys on
+-- one node.
 local ns, call, sub, byte = KEYS[1], redis.call, string.sub, string.byte
--- Lua does not roll back. A hint comes after the writes and may be lost, so a server that refuses it fails nothing.
+-- Lua does not roll back. A hint is published after the writes and may be lost, so a refused PUBLISH is ignored.
 local function hint(channel, words) redis.pcall('PUBLISH', channel, words) end
 local JOB, ROW, DUE, MADE = ns .. ':job', ns .. ':row', ns .. ':due', ns .. ':made'
 local OLD, ENDED, LIVE, BEGUN = ns .. ':old', ns .. ':ended', ns .. ':live', ns .. ':begun'
--- A shard beside the first, "{treadle:<name>/<n>}", has only workflows that concern nobody else (decisions/shards.md).
--- LEFT: ids that are not to be stored here: since when, and after "@" the shard they are in if it is not the first one.
--- KEYS[3] is given where there are several shards.
+-- A shard after the first, "{treadle:<name>/<n>}", has only workflows that involve no other one (decisions/shards.md).
+-- LEFT: pointers of ids that must not be stored here: since when, and after "@" their shard if it is not the first one.
+-- KEYS[3] is given if there are several shards.
 local SPREAD, LEFT = string.find(ns, '/', 1, true) ~= nil, ns .. ':left'
 local OPENS, RULES, PARENTS, SKIPS = ns .. ':opens', ns .. ':rules', ns .. ':parents', ns .. ':skips'
 
@@ -20,4 +21,4 @@ local PLAIN, RAN, TAIL = 1, 2, 4          -- flags
 local NONE = -1e300                      -- no moment
 local NONE_BYTES = struct.pack('>d', NONE)
 local ANY = 2147483647                   -- any number of failures is tolerated
-local STEP = 1000                        -- values of a variadic call; Lua's unpack ends near 8,000
+local STEP = 1000                        -- values of a variadic call; Lua's unpack fails near 8,000

@@ -9,8 +9,8 @@ CREATE TABLE job (
     flags INTEGER NOT NULL,
     state INTEGER NOT NULL,
     version INTEGER NOT NULL DEFAULT 0,
-    place REAL,
-    joined_at REAL,
+    queue_position REAL,
+    return_position REAL,
     due_at REAL,
     created_at REAL NOT NULL,
     updated_at REAL NOT NULL,
@@ -19,10 +19,10 @@ CREATE TABLE job (
     expires_at REAL,
     attempt INTEGER NOT NULL DEFAULT 0,
     lost INTEGER NOT NULL DEFAULT 0,
-    round INTEGER NOT NULL DEFAULT 0,
-    ran INTEGER NOT NULL DEFAULT 0,
+    reopenings INTEGER NOT NULL DEFAULT 0,
+    function_done INTEGER NOT NULL DEFAULT 0,
     pending INTEGER NOT NULL DEFAULT 0,
-    slack INTEGER DEFAULT 0,
+    failures_allowed INTEGER DEFAULT 0,
     deadline_at REAL,
     keep REAL,                          -- NULL: the default
     keep_failed REAL,
@@ -30,23 +30,26 @@ CREATE TABLE job (
     lane TEXT,
     root TEXT,
     parent TEXT,
-    parked TEXT,
+    blocked_on TEXT,
     worker TEXT,
     reason TEXT,
     note TEXT,
     result TEXT,
     value TEXT,
     error TEXT,
-    after TEXT                          -- NULL: as the body says
+    after TEXT,                         -- NULL: as the body says
+    room BLOB                           -- see below
 );
+-- `room` holds bytes that give way as a plain row grows, so that it is written over in place: with what a claim adds a full
+-- page was split in two (11.6 pages a commit of 16 jobs, now 8).
 
 -- What never changes: msgpack of the NewJob. In the row, a body of 1 KB would halve the speed of every claim and settle.
 CREATE TABLE body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 
-CREATE INDEX job_line ON job (queue, rank DESC, place, id) WHERE place IS NOT NULL;
-CREATE INDEX job_line_ran ON job (queue, rank DESC, place, id) WHERE place IS NOT NULL AND ran = 1;
-CREATE INDEX job_lane ON job (queue, rank, lane, place) WHERE lane IS NOT NULL AND place IS NOT NULL;
-CREATE INDEX job_aside ON job (parked, queue, place, rank DESC, joined_at, id) WHERE parked IS NOT NULL;
+CREATE INDEX job_line ON job (queue, rank DESC, queue_position, id) WHERE queue_position IS NOT NULL;
+CREATE INDEX job_line_ran ON job (queue, rank DESC, queue_position, id) WHERE queue_position IS NOT NULL AND function_done = 1;
+CREATE INDEX job_lane ON job (queue, rank, lane, queue_position) WHERE lane IS NOT NULL AND queue_position IS NOT NULL;
+CREATE INDEX job_aside ON job (blocked_on, queue, queue_position, rank DESC, return_position, id) WHERE blocked_on IS NOT NULL;
 CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX job_old ON job (expires_at) WHERE expires_at IS NOT NULL;
 CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL;
@@ -74,7 +77,7 @@ CREATE INDEX edge_down ON edge (down);
 -- Who took a key: whose ending it waits for, in its own place or in that of the one it superseded.
 CREATE TABLE behind (job TEXT PRIMARY KEY, first TEXT NOT NULL) WITHOUT ROWID;
 
-CREATE TABLE memo (
+CREATE TABLE checkpoints (
     num INTEGER PRIMARY KEY,
     job INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -98,14 +101,24 @@ CREATE TABLE start (key TEXT NOT NULL, at REAL NOT NULL, cost INTEGER NOT NULL, 
 CREATE TABLE bucket (key TEXT PRIMARY KEY, tokens REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE opening (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 
--- What was claimed under the last tickets of a worker: ticket n stands in slot n modulo 64, so that one write a claim
+-- What was claimed under the last claim ids of a worker: claim id n stands in slot n modulo 64, so that one write a claim
 -- keeps them and forgets the old ones.
-CREATE TABLE ticket (
+CREATE TABLE recent_claim (
     worker TEXT NOT NULL,
     slot INTEGER NOT NULL,
-    ticket TEXT NOT NULL,
+    claim_id TEXT NOT NULL,
     jobs TEXT NOT NULL,
     at REAL NOT NULL,
     PRIMARY KEY (worker, slot)
 ) WITHOUT ROWID;
 CREATE TABLE worker (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, presence BLOB NOT NULL, seen REAL NOT NULL);
+
+-- What is known of each limit, one fact a row, so that no change depends on what its caller has read: the operator's rule,
+-- the declared one, and each reason it is paused for. `rule` keeps the rule that acts, derived from them.
+CREATE TABLE limit_fact (
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    rule BLOB,
+    until REAL,
+    PRIMARY KEY (name, kind)
+) WITHOUT ROWID;

@@ -1,9 +1,10 @@
--- What is due: scheduled jobs join the line, lost leases return, deadlines and waits end, rates let somebody in.
+-- Advances due rows: queues scheduled jobs and jobs whose lease expired, ends jobs past a deadline or wait_timeout, and
+-- queues blocked jobs that their rate admits.
 T = {}
-local MOST = ${TEND_STEP}                        -- due rows one call moves; more come at the next
+local MOST = ${DUE_STEP}                        -- due rows advanced by one call; the next call takes more
 
 local function act(r)
-  if r.deadline_at and r.deadline_at <= now and not r.ran then
+  if r.deadline_at and r.deadline_at <= now and not r.function_done then
     E.finish(r, FAILED, 'expired', 'its deadline passed')
   elseif r.state == RUNNING then
     r.lost, r.updated_at = r.lost + 1, now
@@ -12,19 +13,19 @@ local function act(r)
     A.call_in(r)
   elseif r.state == READY then
     B.join(r, r.due_at or now)
-  elseif not r.started_at and not r.ran then
+  elseif not r.started_at and not r.function_done then
     E.finish(r, FAILED, 'expired', 'what it waited for did not come in time')
   elseif r.j.task ~= '' then
     B.join(r, now)
   else
-    r.due_at = nil                       -- a promise that ran: nobody acts on it, so it is due no more
-    if not r.ran then r.due_at = r.deadline_at end
+    r.due_at = nil                       -- a promise that was claimed: it only waits to be settled
+    if not r.function_done then r.due_at = r.deadline_at end
     B.put(r)
   end
   E.count_endings()
 end
 
-function T.tend()
+function T.advance_due()
   B.flush()
   local due = call('ZRANGEBYSCORE', DUE, '-inf', num(now), 'WITHSCORES', 'LIMIT', 0, MOST)
   if #due > 0 then

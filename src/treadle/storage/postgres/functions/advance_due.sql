@@ -1,34 +1,35 @@
--- Acting on what is due: scheduled jobs join the line, lost leases return, deadlines and waits end, rates let somebody in.
--- The common rows in two statements, the others one by one in the order of their moments; all of them so when lanes are
--- among them, for then it matters who joins first. What somebody else holds at the moment is left for later.
-CREATE FUNCTION tend(t float8) RETURNS void LANGUAGE plpgsql AS $$
+-- Advance due rows: queue scheduled jobs and jobs whose lease expired, expire deadlines and waits, unblock jobs that a
+-- rate now admits. Two statements handle the common rows; the others go one by one, by due time. If jobs with lanes are
+-- among them, all go one by one, because their order in the lane matters. Rows that another transaction has locked are
+-- left for a later call.
+CREATE FUNCTION advance_due(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     d record;
     limited text;
     queues text[];
-    most int := ${TEND_STEP};
+    most int := ${DUE_STEP};
 BEGIN
     IF NOT EXISTS (
         SELECT 1 FROM (SELECT lane FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most) AS due
         WHERE lane IS NOT NULL)
     THEN
         WITH joined AS (
-            UPDATE job SET place = due_at, joined_at = due_at, due_at = CASE WHEN NOT ran THEN deadline_at END
+            UPDATE job SET queue_position = due_at, return_position = due_at, due_at = CASE WHEN NOT function_done THEN deadline_at END
             WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most
                     FOR NO KEY UPDATE SKIP LOCKED))
-                AND state = 1 AND place IS NULL AND parked IS NULL AND joined_at IS NULL
-                AND NOT coalesce(words ? 'aging', false) AND (ran OR deadline_at IS NULL OR deadline_at > t)
+                AND state = 1 AND queue_position IS NULL AND blocked_on IS NULL AND return_position IS NULL
+                AND NOT coalesce(words ? 'aging', false) AND (function_done OR deadline_at IS NULL OR deadline_at > t)
             RETURNING queue
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM joined;
         PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
         WITH returned AS (
-            UPDATE job SET place = joined_at, state = 1, lost = lost + 1, updated_at = t,
-                due_at = CASE WHEN NOT ran THEN deadline_at END, reason = lost_by(worker)
+            UPDATE job SET queue_position = return_position, state = 1, lost = lost + 1, updated_at = t,
+                due_at = CASE WHEN NOT function_done THEN deadline_at END, reason = lost_by(worker)
             WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most
                     FOR NO KEY UPDATE SKIP LOCKED))
-                AND limits IS NULL AND joined_at IS NOT NULL AND (ran OR deadline_at IS NULL OR deadline_at > t)
+                AND limits IS NULL AND return_position IS NOT NULL AND (function_done OR deadline_at IS NULL OR deadline_at > t)
             RETURNING queue
         ) SELECT array_agg(DISTINCT queue) INTO queues FROM returned;
         PERFORM speak('queue:' || q) FROM unnest(queues) AS q;
@@ -43,19 +44,20 @@ BEGIN
         PERFORM act(d.id, d.due_at, t);
     END LOOP;
     PERFORM call_in_freed('{}', t);
-    -- gates that other transactions hold are looked at by these, or by the next call
+    -- gates held by other transactions are left to those, or to the next call
     FOREACH limited IN ARRAY try_gates(ARRAY(SELECT key FROM gate WHERE opens <= t LIMIT most)) LOOP
         PERFORM call_in_for(limited, t);
     END LOOP;
     PERFORM recheck_limits(t);
 END $$;
 
--- Why a job is back in line whose lease ran out: the name of the worker, without the number of the ticket.
-CREATE FUNCTION lost_by(ticket text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT 'lost by ' || coalesce(nullif(regexp_replace(ticket, '#[^#]*$', ''), ''), ticket)
+-- The reason of a job that is queued again after its lease expired: the worker's name, without the number of the claim
+-- id.
+CREATE FUNCTION lost_by(claim_id text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT 'lost by ' || coalesce(nullif(regexp_replace(claim_id, '#[^#]*$', ''), ''), claim_id)
 $$;
 
--- The moment of this row has come. Where somebody else's open transaction is in the way, it comes again.
+-- Advance one due row. If another open transaction has locked a row that this needs, the row stays due.
 CREATE FUNCTION act(wanted text, due float8, t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r job;
@@ -64,7 +66,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    IF r.deadline_at <= t AND NOT r.ran THEN
+    IF r.deadline_at <= t AND NOT r.function_done THEN
         PERFORM lock_below(ARRAY[r.id], ARRAY[r.id], false);
         PERFORM finish(r, 4, 'expired', 'its deadline passed', NULL, t);
         PERFORM count_endings(ARRAY[r.id], ARRAY[4], t);
@@ -76,16 +78,16 @@ BEGIN
         PERFORM note_freed(r.limits);
     ELSIF r.state = 1 THEN
         PERFORM join_line(r, due);
-    ELSIF r.started_at IS NULL AND NOT r.ran THEN
+    ELSIF r.started_at IS NULL AND NOT r.function_done THEN
         PERFORM lock_below(ARRAY[r.id], ARRAY[r.id], false);
         PERFORM finish(r, 4, 'expired', 'what it waited for did not come in time', NULL, t);
         PERFORM count_endings(ARRAY[r.id], ARRAY[4], t);
     ELSIF r.task <> '' THEN
         PERFORM join_line(r, t);
-    ELSE    -- a promise that ran: nobody acts on it, so it is due no more
-        r.due_at := CASE WHEN NOT r.ran THEN r.deadline_at END;
+    ELSE    -- a promise that was claimed: no call runs it, so only its deadline is due
+        r.due_at := CASE WHEN NOT r.function_done THEN r.deadline_at END;
         PERFORM put(r);
     END IF;
 EXCEPTION WHEN lock_not_available THEN
-    PERFORM set_config('lock_timeout', '10ms', true);   -- half a second in all is enough
+    PERFORM set_config('lock_timeout', '10ms', true);   -- half a second of waiting in all is enough
 END $$;

@@ -1,0 +1,126 @@
+"""A storage that forwards every call to another one: the base of wrappers that count, delay, fail or move calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from treadle.core.model import (
+    Claim,
+    Claimed,
+    HeartbeatResult,
+    LeaseRenewal,
+    LimitChange,
+    LimitUse,
+    NewJob,
+    Outcome,
+    Page,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    Stats,
+)
+from treadle.storage.contract import (
+    Bound,
+    Capabilities,
+    Fused,
+    HandOffs,
+    Movable,
+    Post,
+    Storage,
+    Transaction,
+    Transactional,
+)
+from treadle.storage.transfer import Chunk, MoveState
+
+T = TypeVar("T")
+
+
+class StorageProxy:
+    """Forwards the methods of a storage, its capabilities, and the methods that belong to them.
+
+    Override `around` to act on every call, `capabilities` to hide a capability, or a single method.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @property
+    def storage(self) -> Storage:
+        """The storage that the calls go to."""
+        return self._storage
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.storage.capabilities
+
+    async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
+        """Make one call to the storage; `verb` is the name of its method. `post` and `within` do not come through here,
+        because they only make an object."""
+        return await call(self.storage)
+
+    async def open(self) -> None:
+        await self.around("open", lambda storage: storage.open())
+
+    async def close(self) -> None:
+        await self.around("close", lambda storage: storage.close())
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
+        return await self.around("enqueue", lambda storage: storage.enqueue(jobs))
+
+    async def claim(self, ask: Claim) -> Claimed:
+        return await self.around("claim", lambda storage: storage.claim(ask))
+
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        return await self.around("heartbeat", lambda storage: storage.heartbeat(worker, renewals, lease))
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        return await self.around("settle", lambda storage: storage.settle(outcomes))
+
+    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
+        return await self.around("settle_claim", lambda storage: cast("Fused", storage).settle_claim(outcomes, ask))
+
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await self.around("get", lambda storage: storage.get(ids))
+
+    async def find(self, query: Query) -> Page:
+        return await self.around("find", lambda storage: storage.find(query))
+
+    async def stats(self) -> Stats:
+        return await self.around("stats", lambda storage: storage.stats())
+
+    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
+        return await self.around("limits", lambda storage: storage.limits(use))
+
+    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
+        await self.around("set_limits", lambda storage: storage.set_limits(changes))
+
+    async def prune(self, limit: int) -> int:
+        return await self.around("prune", lambda storage: storage.prune(limit))
+
+    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
+        return await self.around("watch", lambda storage: storage.watch(topics, timeout))
+
+    # the methods of capabilities
+
+    def post(self, take: Callable[[str, Record], None]) -> Post | None:
+        return cast("HandOffs", self.storage).post(take)
+
+    def within(self, session: Any) -> Bound:
+        return cast("Transactional", self.storage).within(session)
+
+    async def begin(self, sync: bool) -> Transaction:
+        return await self.around("begin", lambda storage: cast("Transactional", storage).begin(sync))
+
+    async def read_mark(self) -> MoveState | None:
+        return await self.around("read_mark", lambda storage: cast("Movable", storage).read_mark())
+
+    async def set_mark(self, mark: MoveState) -> None:
+        await self.around("set_mark", lambda storage: cast("Movable", storage).set_mark(mark))
+
+    async def unload(self, cursor: str | None, limit: int) -> Chunk:
+        return await self.around("unload", lambda storage: cast("Movable", storage).unload(cursor, limit))
+
+    async def load(self, load: Chunk, mark: MoveState) -> None:
+        await self.around("load", lambda storage: cast("Movable", storage).load(load, mark))

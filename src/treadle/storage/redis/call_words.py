@@ -1,0 +1,116 @@
+"""The arguments of the scripts, and their answers as records and outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from treadle.core.model import (
+    APPLIED,
+    Claim,
+    Claimed,
+    Declare,
+    Limit,
+    LimitChange,
+    NewJob,
+    Outcome,
+    Pause,
+    Record,
+    Resume,
+    Settled,
+)
+from treadle.errors import IdTaken, KeyHeld, UnknownUpstream
+from treadle.storage.redis import queries
+from treadle.storage.redis.rows import (
+    encode,
+    is_plain,
+    job_bytes,
+    moment_of,
+    new_record,
+    outcome_bytes,
+    pairs,
+    record,
+    until_bytes,
+)
+from treadle.storage.row_rules import CircularWait, rank
+
+GROUP: Final = 1_000  # the most plain jobs of one queue and priority in a group
+
+
+def change_words(change: LimitChange) -> tuple[Any, ...]:
+    match change:
+        case Limit(name, slots, rate):
+            removes = slots is None and rate is None
+            return "remove" if removes else "set", name, encode(change), "", ""
+        case Declare(rule):
+            return "declare", rule.name, encode(rule), "", ""
+        case Pause(name, why, until):
+            return "pause", name, "", why, until_bytes(until)
+        case Resume(name, why, until):
+            return "resume", name, "", why, until_bytes(until)
+
+
+def row_of(job: NewJob, body: bytes, row: bytes, now: float) -> Record:
+    if not body and not row:  # a repeated part of an earlier call: the job has ended and was pruned
+        return new_record(job, now)
+    return record(body, row, None if body else job)
+
+
+def groups(jobs: Sequence[NewJob]) -> list[Any]:
+    """Groups of successive jobs with the same queue and priority: queue, rank, count, then id and bytes of each."""
+    words: list[Any] = []
+    at, count, last = 0, 0, None
+    for job in jobs:
+        group = job.queue, job.priority
+        if group != last or count == GROUP:
+            if count:
+                words[at] = count
+            words += (job.queue, rank(job), 0)
+            at, count, last = len(words) - 1, 0, group
+        words += (job.id, job_bytes(job, True))
+        count += 1
+    words[at] = count
+    return words
+
+
+def outcome_words(outcomes: Sequence[Outcome]) -> list[Any]:
+    words: list[Any] = []
+    for out in outcomes:
+        words += (out.id, outcome_bytes(out), len(out.followups))
+        for job in out.followups:
+            words += (job.id, job_bytes(job, is_plain(job)))
+    return words
+
+
+def settled_of(answer: list[Any], count: int) -> list[Settled]:
+    settled = [APPLIED] * count
+    for at in range(0, len(answer), 4):
+        number, status, *words = answer[at : at + 4]
+        if status == b"stale":
+            settled[number - 1] = Settled("stale", words[0].decode())
+        else:
+            settled[number - 1] = Settled("refused", str(refusal_of(status, *words)))
+    return settled
+
+
+def refusal_of(kind: bytes, one: bytes, other: bytes) -> KeyHeld | UnknownUpstream | IdTaken | CircularWait:
+    if kind == b"circle":
+        return CircularWait(one.decode(), *other.decode().split("\0"))
+    if kind == b"taken":
+        task, asked, differ = other.decode().split("\0")
+        return IdTaken(one.decode(), task, asked, bool(differ))
+    if kind == b"beyond":
+        return IdTaken(one.decode(), None, other.decode(), False)
+    made = KeyHeld if kind == b"held" else UnknownUpstream
+    return made(one.decode(), other.decode())
+
+
+def claimed_of(answer: list[Any], ask: Claim) -> Claimed | None:
+    """The jobs in a claim's answer. None: the step claimed none, and there are more jobs to check."""
+    now, moment, again = answer[:3]
+    if again == 2 and len(answer) < 5:
+        return None
+    rows = pairs(answer, 3)
+    if again == 1:
+        rows = queries.repeated_order(rows, ask.queues)
+    return Claimed(tuple(rows), max(0.0, moment_of(moment) - moment_of(now)) if moment else None)
