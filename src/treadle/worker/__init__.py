@@ -1,4 +1,4 @@
-"""Workers: claim, run, settle."""
+"""Workers, which claim jobs, run them and settle their outcomes."""
 
 from treadle.worker.backlog import Backlog
 from treadle.worker.redrive import Redrive

@@ -1,7 +1,4 @@
-"""An alarm for a worker that cannot keep up: more stands in line than it takes, and that for a while.
-
-Without it a backlog would be noticed when somebody misses their mail.
-"""
+"""Calls `on_backlog` when a worker cannot keep up: every claim fills its free slots and jobs are still queued."""
 
 from __future__ import annotations
 
@@ -20,31 +17,32 @@ log = logging.getLogger("treadle")
 
 
 class Backlog(Struct, frozen=True, kw_only=True):
-    """What `on_backlog` is told."""
+    """The argument of `on_backlog`."""
 
     worker: str
     seconds: float  # how long the worker has been behind
     running: int
-    in_line: int  # jobs that stand in its queues
+    queued: int  # queued jobs in its queues
 
 
 class BacklogMonitor:
-    """Behind is who takes as much as it can, or has no slot free. Told once per episode, or every `again` seconds."""
+    """Calls `on_backlog` when the worker has been behind for `after` seconds: once per episode, or every `every`
+    seconds."""
 
     def __init__(
         self,
-        tell: Callable[[Backlog], Any],
+        on_backlog: Callable[[Backlog], Any],
         after: float,
-        again: float | None,
+        every: float | None,
         state: WorkerState,
         storage: Storage,
         queues: Collection[str],
         answered: Callable[[str], None] = lambda loop: None,
     ) -> None:
         self._answered = answered
-        self._tell, self._after, self._again = tell, after, again
+        self._on_backlog, self._after, self._every = on_backlog, after, every
         self._state, self._storage, self._queues = state, storage, frozenset(queues)
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
 
     async def run(self) -> None:
         while True:
@@ -52,29 +50,29 @@ class BacklogMonitor:
             await self.look(self._state.loop.time())
 
     async def look(self, now: float) -> None:
-        since = self._state.behind_since
+        since = self._state.demand.behind_since
         if since is None:
-            self._told_at = None
-            self._answered("backlog")  # nothing is asked any more
+            self._reported_at = None
+            self._answered("backlog")  # this loop calls nothing now, so it must not prolong an outage
             return
-        told = self._told_at is not None and (self._again is None or now - self._told_at < self._again)
-        if now - since < self._after or told:
+        reported = self._reported_at is not None and (self._every is None or now - self._reported_at < self._every)
+        if now - since < self._after or reported:
             return
         counts = (await self._storage.stats()).counts
         self._answered("backlog")
-        line = sum(count.in_line for count in counts if count.queue in self._queues)
-        if not line:
-            self._state.behind_since = None  # all slots are busy, and that is all
+        queued = sum(count.queued for count in counts if count.queue in self._queues)
+        if not queued:
+            self._state.demand.is_not_behind()  # all slots are busy, but no job is queued
             return
-        self._told_at = now
-        await self._say(
-            Backlog(worker=self._state.name, seconds=now - since, running=len(self._state.running), in_line=line)
+        self._reported_at = now
+        await self._report(
+            Backlog(worker=self._state.name, seconds=now - since, running=len(self._state.running), queued=queued)
         )
 
-    async def _say(self, backlog: Backlog) -> None:
+    async def _report(self, backlog: Backlog) -> None:
         try:
-            answer = self._tell(backlog)
+            answer = self._on_backlog(backlog)
             if inspect.isawaitable(answer):
                 await answer
         except Exception:
-            log.exception("on_backlog failed; the worker goes on")
+            log.exception("on_backlog failed; the worker continues")

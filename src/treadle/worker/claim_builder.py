@@ -1,7 +1,4 @@
-"""What a claim asks for: which lines, which tasks, how many, and what must not come back.
-
-Without it a weight would mean nothing, and a worker would be handed the jobs it still holds.
-"""
+"""Builds the claims of a worker: the queues with their shares, the tasks, the limit, and the jobs to leave out."""
 
 from __future__ import annotations
 
@@ -18,11 +15,16 @@ from treadle.worker.leader import LeaderElection
 from treadle.worker.parts import WorkerParts
 
 Rooms = dict[str, tuple[int | None, float | None]]
-"""How many jobs of each task, and their lease in seconds; None: as many as there are slots, and the worker's."""
+"""Task -> its largest number of jobs in a claim, and their lease in seconds. None: the limit of the claim; the worker's
+lease."""
 
 
 class ClaimBuilder:
-    """Builds the claim for so many slots: each queue's share by weight, the first one another each time."""
+    """Gives each queue its share of the slots by weight. Each claim begins with the next queue.
+
+    claimable  the tasks this worker claims now
+    maintains  this worker claims from the system queue
+    """
 
     def __init__(
         self,
@@ -31,62 +33,71 @@ class ClaimBuilder:
         election: LeaderElection,
         claimable: Callable[[], Rooms],
         handoff: HandOff,
-        tends: bool,
+        maintains: bool,
     ) -> None:
         self._handoff = handoff
-        self._all, self._owned, self._election, self._claimable = parts.app.tasks, parts.app.own, election, claimable
-        self._lease, self._state, self._batches, self._turn = parts.config.lease, parts.state, parts.batches, 0
-        self._gathered: list[BatchTask[Any, Any]] = []
-        self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.OWN_QUEUE]
-        self._total = sum(weight for _, weight in self._queues)
+        self._app_tasks, self._system_tasks = parts.app.tasks, parts.app.system_tasks
+        self._election, self._claimable = election, claimable
+        self._lease, self._state, self._batches = parts.config.lease, parts.state, parts.batches
+        self._first_queue = 0  # index of the queue with which the last claim began
+        self._batch_tasks: list[BatchTask[Any, Any]] = []
+        self._queues = [(name, weight) for name, weight in queues.items() if name != defaults.SYSTEM_QUEUE]
+        self._total_weight = sum(weight for _, weight in self._queues)
         self._tasks: Rooms = {}
-        self._known, self._own_at = (-1, -1), 0.0
-        self._own = ((defaults.OWN_QUEUE, 1),) if queues and tends else ()
-        self._always = defaults.OWN_QUEUE in queues
+        self._tasks_version = -1, -1  # (number of tasks, turn of the election) for which `_tasks` was built
+        self._system_queue = ((defaults.SYSTEM_QUEUE, 1),) if queues and maintains else ()
+        self._serves_system_queue = defaults.SYSTEM_QUEUE in queues
 
-    def __call__(self, room: int, dispatcher: int, ticket: str) -> Claim:
-        now = self._state.loop.time()
-        known_now = len(self._all) + len(self._owned), self._election.turn
-        if self._known != known_now:
-            self._tasks, self._known = self._claimable(), known_now
-            known = map(self._all.get, self._tasks)
-            self._gathered = [task for task in known if isinstance(task, BatchTask)]
+    def __call__(self, limit: int, dispatcher: int, claim_id: str) -> Claim:
+        tasks_version = len(self._app_tasks) + len(self._system_tasks), self._election.turn
+        if self._tasks_version != tasks_version:
+            self._tasks, self._tasks_version = self._claimable(), tasks_version
+            claimed_tasks = map(self._app_tasks.get, self._tasks)
+            self._batch_tasks = [task for task in claimed_tasks if isinstance(task, BatchTask)]
         if len(self._queues) > 1:
-            self._turn = (self._turn + 1) % len(self._queues)
-            order = self._queues[self._turn :] + self._queues[: self._turn]
-            queues = tuple([(name, max(1, room * weight // self._total)) for name, weight in order])
+            self._first_queue = (self._first_queue + 1) % len(self._queues)
+            order = self._queues[self._first_queue :] + self._queues[: self._first_queue]
+            queues = tuple([(name, max(1, limit * weight // self._total_weight)) for name, weight in order])
         else:
-            queues = tuple([(name, room) for name, _ in self._queues])
-        state = self._state  # our own is one more line to look at: not each time while jobs flow
-        if self._always or state.own or not state.flowing or state.behind_since is None or now >= self._own_at:
-            queues, self._own_at, state.own = self._own + queues, now + defaults.OWN_EVERY, False
-        # Nor what another pump is settling: were that answer lost, it would find its job gone.
-        holds = (*state.running, *[run.record.job.id for run in state.unsettled(but=dispatcher)])
+            queues = tuple([(name, limit) for name, _ in self._queues])
+        state = self._state
+        if state.demand.includes_system_queue() or self._serves_system_queue:
+            queues = self._system_queue + queues
+        # Leave out jobs with an unconfirmed outcome too: if the answer to the other dispatcher is lost, this worker
+        # settles them again.
+        running = (*state.running, *[run.record.job.id for run in state.outbox.runs(but=dispatcher)])
         tasks = self._tasks
-        if self._gathered:
-            # By one pump only: two claims under way at once would each fill the room there is.
-            room_of = self._batches.room if dispatcher == 0 else _none
-            tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._gathered}
-        # The room of a batch changes while an ask stands, so then there is no hand-off.
-        hand = None if dispatcher or self._gathered else self._handoff.words
+        if self._batch_tasks:
+            # Only dispatcher 0 claims items of batches: two concurrent claims would each fill the same room.
+            room_of = self._batches.room if dispatcher == 0 else _no_room
+            tasks = tasks | {task.name: (room_of(task), task.lease) for task in self._batch_tasks}
+        # No hand-off request with batch tasks: their room changes while the request is outstanding.
+        hand_off = None if dispatcher or self._batch_tasks else self._handoff.address
         return Claim(
-            worker=ticket, queues=queues, tasks=tasks, limit=max(1, room), lease=self._lease, holds=holds, hand=hand
+            worker=claim_id,
+            queues=queues,
+            tasks=tasks,
+            limit=max(1, limit),
+            lease=self._lease,
+            running=running,
+            hand_off=hand_off,
         )
 
 
-def _none(task: BatchTask[Any, Any]) -> int:
+def _no_room(task: BatchTask[Any, Any]) -> int:
     return 0
 
 
 def weights(queues: Iterable[str] | Mapping[str, int] | None) -> dict[str, int] | None:
-    """The queues as they were asked for, each with its weight; None: those of the tasks. Raises BadOption."""
+    """Check the argument `queues` of `Worker` and return the weight of each queue; None: the queues of the tasks.
+    Raises BadOption."""
     if queues is None:
         return None
     if isinstance(queues, str):
-        raise BadOption("queues", f"expected a list of names or {{name: weight}}, found the one text {queues!r}")
-    found = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
-    for name, weight in found.items():
+        raise BadOption("queues", f"expected a list of names or {{name: weight}}, found the text {queues!r}")
+    by_queue = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
+    for name, weight in by_queue.items():
         name_of(name, "queues")
         if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
             raise BadOption("queues", f"weight of {name!r}: expected 1 or more, found {weight!r}")
-    return found
+    return by_queue

@@ -1,6 +1,6 @@
-"""The end of a run that holds a transaction: its writes and its outcome are committed together, or neither.
+"""Ends a run that has an open transaction: commits its writes and the outcome of its job together, or neither.
 
-Without it a task's own writes and the job's ending would be two commits, with a crash in between.
+If the answer to the commit is lost, the row of the job shows whether it was applied.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from treadle.execution.transaction import Open
 from treadle.policy import judge
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import repeats
-from treadle.worker.state import RunningJob
+from treadle.worker.running_job import RunningJob
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
 
-TRIES: Final = 5  # looks at what became of a commit whose answer was lost; then the lease runs out
-AGAIN: Final = 1.0  # s until a run whose transaction the storage broke is tried again
+TRIES: Final = 5  # attempts to read the row after the answer to a commit was lost; then the lease expires
+AGAIN: Final = 1.0  # s between these attempts, and until a job runs again whose transaction the storage rolled back
 
 
 class Committed(Exception):
-    """The outcome is stored, with all that the function wrote: no error, and nothing is left to be settled."""
+    """Not an error: the outcome and the writes of the function are stored, so nothing is left to settle."""
 
 
 async def end(run: RunningJob, outcome: Outcome | None, storage: Storage) -> Outcome | None:
-    """Commit what the run wrote if it has succeeded, else roll it back.
+    """Commit the writes of a run that succeeded; roll back those of any other run.
 
-    Answers the outcome that is left to be settled, None if the job is no longer ours. Raises Committed.
+    Returns the outcome that is left to settle; None: the job no longer belongs to this worker. Raises Committed.
     """
-    opened = run.context.open
-    assert opened is not None
+    transaction = run.context.open
+    assert transaction is not None
     run.context.open = None
-    # From here on a heartbeat that finds the job moved on has met our own commit: nobody is to be told of a loss.
+    # From here on a heartbeat may find the job at the version of this commit, which is not a lost job.
     run.ended = True
-    if outcome is None or not _went_well(outcome):
-        await opened.close()
+    if outcome is None or not _has_returned(outcome):
+        await transaction.close()
         return outcome
     try:
-        left = await _commit(run, outcome, opened, storage)
+        remaining = await _commit(run, outcome, transaction, storage)
     finally:
-        await opened.close()
-    return left
+        await transaction.close()
+    return remaining
 
 
-def _went_well(outcome: Outcome) -> bool:
-    """The function has returned, and what is left is to wait for its children, if it has any."""
-    return outcome.state is State.SUCCEEDED or (outcome.state is State.WAITING and outcome.ran)
+def _has_returned(outcome: Outcome) -> bool:
+    """Whether the function has returned; its job may still wait for children."""
+    return outcome.state is State.SUCCEEDED or (outcome.state is State.WAITING and outcome.function_done)
 
 
-async def _commit(run: RunningJob, outcome: Outcome, opened: Open, storage: Storage) -> Outcome | None:
+async def _commit(run: RunningJob, outcome: Outcome, transaction: Open, storage: Storage) -> Outcome | None:
     record = run.record
     try:
-        settled = await opened.settle(outcome)
+        settled = await transaction.settle(outcome)
         if settled.status == "stale":
             log.info(
-                "%s %s was settled by somebody else, its transaction is rolled back: %s",
+                "another worker or caller has settled %s %s, so its transaction is rolled back: %s",
                 record.job.task,
                 record.job.id,
                 settled.reason,
@@ -68,7 +68,7 @@ async def _commit(run: RunningJob, outcome: Outcome, opened: Open, storage: Stor
             return None
         if settled.again:
             log.warning(
-                "%s %s: its transaction is rolled back and it is run again: %s",
+                "%s %s: its transaction is rolled back, and the job will run again: %s",
                 record.job.task,
                 record.job.id,
                 settled.reason,
@@ -77,14 +77,19 @@ async def _commit(run: RunningJob, outcome: Outcome, opened: Open, storage: Stor
         if settled.status == "refused":
             return _failed(run, StorageError(settled.reason or "refused"))
     except StorageUnavailable as error:
-        log.warning("%s %s: its transaction was broken off, it is run again: %s", record.job.task, record.job.id, error)
+        log.warning(
+            "%s %s: its transaction was interrupted, and the job will run again: %s",
+            record.job.task,
+            record.job.id,
+            error,
+        )
         return judge.handed_back(record, AGAIN)
     except Exception as error:
-        return _failed(run, opened.over or error)
+        return _failed(run, transaction.over or error)
     try:
-        await opened.commit()
+        await transaction.commit()
     except StorageUnavailable as error:
-        return await _find_out(run, outcome, storage, error)
+        return await _after_lost_answer(run, outcome, storage, error)
     except Exception as error:
         return _failed(run, error)
     raise Committed
@@ -94,9 +99,11 @@ def _failed(run: RunningJob, error: BaseException) -> Outcome:
     return judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
 
 
-async def _find_out(run: RunningJob, outcome: Outcome, storage: Storage, error: StorageError) -> Outcome | None:
-    """The answer to the commit was lost. The row says whether it was applied; until it can be read nothing is sure,
-    and the lease, which then runs out, is right either way."""
+async def _after_lost_answer(
+    run: RunningJob, outcome: Outcome, storage: Storage, error: StorageError
+) -> Outcome | None:
+    """The answer to a commit was lost: find out from the row whether it was applied. If the row cannot be read, settle
+    nothing: the lease expires, which is correct in both cases."""
     job = run.record.job
     for _ in range(TRIES):
         try:
@@ -110,13 +117,13 @@ async def _find_out(run: RunningJob, outcome: Outcome, storage: Storage, error: 
             return judge.handed_back(run.record, AGAIN)
         return None
     log.warning(
-        "%s %s: whether its commit was applied is not known; its lease will run out (%s)", job.task, job.id, error
+        "%s %s: it is unknown whether its commit was applied; its lease will expire (%s)", job.task, job.id, error
     )
     return None
 
 
 async def undisturbed(work: Coroutine[Any, Any, T]) -> T:
-    """Await it to its end, whoever cancels us meanwhile: what is being committed cannot be stopped half-way."""
+    """Await a coroutine to its end and ignore cancellation: a commit must not stop half-way."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:

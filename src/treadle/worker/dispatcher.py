@@ -1,6 +1,7 @@
-"""One request after the other: settle what has ended, claim for the free slots, start what came. The hot loop.
+"""The hot loop: one request settles the outcomes of ended jobs and claims jobs for the free slots; then the jobs start.
 
-Whatever ends during a request rides on the next one; there is no linger timer (0.5-2 ms of linger cost 20-40 %).
+Outcomes that arrive during a request go with the next one. There is no linger timer: one of 0.5-2 ms cost 20-40 % of
+the throughput.
 """
 
 from __future__ import annotations
@@ -9,211 +10,207 @@ import asyncio
 from collections.abc import Sequence
 
 from treadle.core import defaults
-from treadle.core.model import Claimed, Outcome, Settled
+from treadle.core.model import Claim, Claimed, Outcome, Record, Settled
 from treadle.errors import StorageError, StorageFull, StorageUnavailable, TreadleError
-from treadle.storage.contract import DearTrips, Fused, OneByOne, Storage
+from treadle.storage.capabilities import fused
+from treadle.storage.contract import Storage
 from treadle.worker.claim_builder import ClaimBuilder
 from treadle.worker.executor import Executor
 from treadle.worker.handoff import HandOff
+from treadle.worker.outbox import Ended
 from treadle.worker.parts import WorkerConfig, WorkerParts
 from treadle.worker.settler import Settler
-from treadle.worker.state import RunningJob
 
 NOTHING = Claimed()
-START = 64  # jobs started in one turn of the loop: what 128 no-ops take together held it for 5 ms
-AT_LEAST = 0.001  # s between two looks at an empty line: what is due at this very moment may not be claimable yet
-DISPATCHERS = 2  # one request under way while the other half runs: +50 % on a network storage
+START = 64  # jobs started in one turn of the event loop; starting 128 no-op jobs blocked it for 5 ms
+DISPATCHERS = 2  # one request is under way while the jobs of the other run: +50 % on a network storage
 
 
 def dispatchers_for(config: WorkerConfig, storage: Storage) -> int:
     """How many dispatchers a worker with these settings has."""
-    return 1 if config.concurrency == 1 or config.ordered or isinstance(storage, OneByOne) else DISPATCHERS
+    return 1 if config.concurrency == 1 or config.ordered or storage.capabilities.single_caller else DISPATCHERS
 
 
 def share_of(parts: WorkerParts) -> tuple[int, bool]:
-    """The most jobs that one dispatcher claims at once; whether the second is spare: where trips are dear and one can
-    carry all, the first does all the work there is."""
+    """Return the most jobs that one dispatcher claims at once, and whether the second one is a spare. If round trips
+    are expensive and one trip carries everything, dispatcher 0 makes all of them."""
     storage, concurrency = parts.storage, parts.config.concurrency
-    if isinstance(storage, DearTrips) and concurrency <= storage.one_trip_up_to:
+    if concurrency <= storage.capabilities.one_trip_up_to:
         return concurrency, True
     return -(-concurrency // dispatchers_for(parts.config, storage)), False
 
 
 class Dispatcher:
-    """Several of these may share one worker's slots; never beyond the free ones."""
+    """One of the one or two dispatchers that share a worker's slots. They never claim more jobs than slots are free."""
 
     def __init__(
-        self, number: int, parts: WorkerParts, ask: ClaimBuilder, handoff: HandOff, executor: Executor, settler: Settler
+        self,
+        number: int,
+        parts: WorkerParts,
+        build_claim: ClaimBuilder,
+        handoff: HandOff,
+        executor: Executor,
+        settler: Settler,
     ) -> None:
-        self._number, self._share, self._spare = number, *share_of(parts)
+        self._number, self._batch_size, self._is_spare = number, *share_of(parts)
         self._state, self._storage, self._batches = parts.state, parts.storage, parts.batches
-        self._outage, self._poll, self._label = parts.outage, parts.config.poll, f"pump {number}"
-        self._ask, self._handoff, self._executor, self._settler = ask, handoff, executor, settler
-        self._fused = parts.storage if isinstance(parts.storage, Fused) else None
-        self._whole = True  # whether the last claim asked for our own queue too
+        self._outage, self._poll, self._label = parts.outage, parts.config.poll, f"dispatcher {number}"
+        self._build_claim, self._handoff = build_claim, handoff
+        self._executor, self._settler = executor, settler
+        self._fused = fused(parts.storage)
+        self._included_system_queue = True  # in the last claim
 
     async def run(self) -> None:
-        """Until the worker claims no more and all that ran is settled."""
+        """Make requests until the worker has stopped and every outcome is settled."""
         state = self._state
         while True:
-            outs: list[tuple[RunningJob, Outcome]] = []
-            if not self._rests():
-                outs, state.outcomes = state.outcomes, []
-            room = self._room()
-            if outs or room or self._handoff.stands:
-                await self._trip(outs, room)
+            ended = [] if self._leaves_all_to_first() else state.outbox.take()
+            limit = self._limit()
+            if ended or limit or self._handoff.outstanding:
+                await self._request(ended, limit)
                 await asyncio.sleep(0)  # a storage that answers at once must not hold the loop for the whole drain
-            elif state.stopping and not state.claiming and not state.running and not state.asking:
+            elif state.is_done:
                 return
             else:
                 state.wake.clear()
-                if (self._rests() or not state.outcomes) and not self._room():
+                if (self._leaves_all_to_first() or not state.outbox.waiting) and not self._limit():
                     await state.wake.wait()
 
-    def _rests(self) -> bool:
-        """Whether all is left to the first pump: the line is empty, and it is not under way. Two trips at once for one
-        job would only wait for each other (pick-up on Redis, p50: 1.5 ms, not 1.2)."""
+    def _leaves_all_to_first(self) -> bool:
+        """Whether dispatcher 0 settles and claims alone: few jobs come and it is not on a trip, or this dispatcher is a
+        spare. Two concurrent trips for one job would only wait for each other."""
         state = self._state
         if not self._number or not state.claiming:
             return False
-        return 0 not in state.settling if state.idle else self._spare
+        return 0 not in state.outbox.sent if state.demand.one_is_enough else self._is_spare
 
-    def _room(self) -> int:
-        state = self._state
+    def _limit(self) -> int:
+        """How many jobs the next claim may bring; 0: no claim."""
+        state, demand = self._state, self._state.demand
         if not state.claiming or state.pause:
             return 0
-        if self._rests() or (self._number and state.idle and not state.hinted):
+        if self._leaves_all_to_first() or (self._number and demand.one_is_enough and not demand.notified):
             return 0
-        share = self._share
+        limit = self._batch_size
         if self._batches.open:
-            # The first pump alone claims items, and those that wait take no slot. With half of the slots, beside
-            # claims of the other pump that bring nothing, a call of 50 took ten trips.
-            share = 0 if self._number else state.free
-        return max(0, min(state.free + self._handoff.stands, share, defaults.CLAIM_MOST))
+            # Only dispatcher 0 claims items of batches, which take no slot while they wait. When it claimed for half of
+            # the slots, and the claims of the other dispatcher brought nothing, a call of 50 items took ten trips.
+            limit = 0 if self._number else state.slots.free
+        return max(0, min(state.slots.free + self._handoff.outstanding, limit, defaults.CLAIM_MOST))
 
-    async def _trip(self, outs: list[tuple[RunningJob, Outcome]], room: int) -> None:
+    async def _request(self, ended: list[Ended], limit: int) -> None:
+        """Settle these outcomes, claim up to `limit` jobs, and start them."""
         state, handoff = self._state, self._handoff
-        stood, ticket = handoff.stands, handoff.ticket()
-        kept = room or int(stood)
-        state.free -= kept
-        state.settling[self._number] = outs
+        was_outstanding, claim_id = handoff.outstanding, handoff.claim_begins()
+        reserved = limit or int(was_outstanding)
+        state.slots.take(reserved)
+        state.outbox.sent[self._number] = ended
         taken = 0
         try:
-            if room:
-                state.hinted = False
-            settled, claimed, standing = await self._call([out for _, out in outs], room, ticket, stood)
+            if limit:
+                state.demand.claim_begins()
+            outcomes = [outcome for _, outcome in ended]
+            settled, claimed, outstanding = await self._call(outcomes, limit, claim_id, was_outstanding)
             taken = len(claimed.records)
         except BaseException:
-            state.outcomes[:0] = outs  # not known to be stored: to be settled again, which law 10 makes safe
+            state.outbox.put_back(ended)
             raise
         finally:
-            state.free += kept - taken
-            del state.settling[self._number]
-        self._settler.settled(outs, settled, claimed.records)
-        if room:
-            self._note_pace(taken >= room)
-            if self._number == 0:  # the others ask for no items
+            state.slots.release(reserved - taken)
+            del state.outbox.sent[self._number]
+        self._settler.settled(ended, settled, claimed.records)
+        if limit:
+            state.demand.pace(full=taken >= limit)
+            if self._number == 0:
                 self._batches.looked(claimed.records)
         if taken:
-            handoff.answered(False)
-            state.flowing = True
-            if state.idle and (taken >= room or self._number):
-                state.idle = False  # there may be more than the first pump can take
-                state.wake.set()
-            for at in range(0, taken, START):
-                if at:
-                    await asyncio.sleep(0)  # what else is to be done in the loop gets its turn
-                self._executor.start_all(claimed.records[at : at + START])
-        elif room:
-            flowed, state.flowing = state.flowing, False
-            handoff.answered(standing)
-            if standing and not handoff.stands:
-                return  # it has brought a job already
-            if not flowed or self._whole:  # else our own queue was left out of that claim: look again
-                await self._wait_for_work(claimed.next_in)
+            await self._start(claimed.records, more=taken >= limit or self._number > 0)
+        elif limit:
+            await self._found_nothing(claimed.next_in, outstanding)
+
+    async def _start(self, records: Sequence[Record], more: bool) -> None:
+        self._handoff.claim_ended(False)
+        self._state.demand.brought(more)
+        for first in range(0, len(records), START):
+            if first:
+                await asyncio.sleep(0)  # other tasks of the loop get their turn
+            self._executor.start_all(records[first : first + START])
+
+    async def _found_nothing(self, next_in: float | None, outstanding: bool) -> None:
+        state, demand = self._state, self._state.demand
+        had_jobs = demand.nothing()
+        self._handoff.claim_ended(outstanding)
+        if outstanding and not self._handoff.outstanding:
+            return  # a job has already arrived for the request
+        if had_jobs and not self._included_system_queue:
+            return  # the next claim includes the system queue
+        if self._number:
+            demand.leave_to_first()
+        else:
+            await demand.wait(self._poll, next_in, busy=bool(state.outbox.waiting) or not state.claiming)
 
     async def _call(
-        self, outs: list[Outcome], room: int, ticket: str, stood: bool
+        self, outcomes: list[Outcome], limit: int, claim_id: str, was_outstanding: bool
     ) -> tuple[Sequence[Settled], Claimed, bool]:
-        """Settle and claim in one trip, again and again while the storage is away: law 10 makes that safe. Any other
-        refusal may concern one outcome: they are settled one by one then, and those refused say why.
+        """Settle and claim in one trip, and repeat it while the storage is away, which is safe by law 10. Any other
+        error may concern one outcome: then each outcome is settled alone, and a refused one gets a reason.
 
-        `stood`: there is an ask to be withdrawn, if we claim no more. Answers also whether there is one now."""
-        settled: Sequence[Settled] | None = None if outs else []
-        asked = apart = False
+        `was_outstanding`: this call ends a hand-off request. Also returns whether it left a new one."""
+        settled: Sequence[Settled] | None = None if outcomes else []
+        claimed_once = one_by_one = False
         answer: tuple[Sequence[Settled], Claimed]
         while True:
-            # Said anew at each try: what we hold has changed meanwhile, and a job of ours must not come back to us.
-            ask = self._ask(room, self._number, ticket) if room else self._handoff.withdrawal() if stood else None
-            self._whole = ask is not None and ask.queues != () and ask.queues[0][0] == defaults.OWN_QUEUE
+            # Build the claim anew for each try: the jobs that run here have changed, and none of them may be claimed.
+            claim = self._claim(limit, claim_id, was_outstanding)
             try:
-                if apart and settled is None:
-                    settled = await self._settle_apart(outs)
-                if self._fused is not None and ask is not None and not apart:
-                    asked = True
-                    answer = await self._fused.settle_claim(outs, ask)
+                if one_by_one and settled is None:
+                    settled = await self._settle_one_by_one(outcomes)
+                if self._fused is not None and claim is not None and not one_by_one:
+                    claimed_once = True
+                    answer = await self._fused.settle_claim(outcomes, claim)
                 else:
-                    # Once answered it is not asked again: who came after may have claimed the job meanwhile.
-                    settled = await self._storage.settle(outs) if settled is None else settled
-                    asked = ask is not None
-                    answer = settled, NOTHING if ask is None else await self._storage.claim(ask)
+                    # Do not repeat a settle that was answered: another worker may have claimed the job since.
+                    settled = await self._storage.settle(outcomes) if settled is None else settled
+                    claimed_once = claim is not None
+                    answer = settled, NOTHING if claim is None else await self._storage.claim(claim)
             except TreadleError as error:
-                if outs and not apart and not isinstance(error, StorageUnavailable | StorageFull):
-                    apart = True
+                if outcomes and not one_by_one and not isinstance(error, StorageUnavailable | StorageFull):
+                    one_by_one = True
                     continue
                 if not isinstance(error, StorageError):
                     raise
-                if settled and all(each.status == "refused" for each in settled):
-                    apart, settled = False, None  # it refuses everything: no outcome is to blame
+                if settled and all(result.status == "refused" for result in settled):
+                    one_by_one, settled = False, None  # the storage refuses everything: no outcome is to blame
                 await self._outage.failed(self._label, error)
-                # What was claimed by a call whose answer was lost is ours all the same: ask on, to hand it back.
+                # A stopping worker repeats a claim whose answer was lost: the jobs may be leased to it, and it releases
+                # them. A hand-off request expires by itself.
                 if not self._state.claiming:
-                    room, stood = room if asked else 0, False  # an ask ends by itself
+                    limit, was_outstanding = limit if claimed_once else 0, False
             else:
                 self._outage.answered(self._label)
-                return *answer, room > 0 and ask is not None and ask.hand is not None
+                return *answer, limit > 0 and claim is not None and claim.hand_off is not None
 
-    async def _settle_apart(self, outs: Sequence[Outcome]) -> list[Settled]:
-        """Each outcome by itself. Raises StorageUnavailable, StorageFull, and what a storage says that refuses all."""
-        ids, settled = [out.id for out in outs], list[Settled]()
-        await self._storage.get(ids)  # while it refuses this too, no outcome is to blame
-        for out in outs:
+    def _claim(self, limit: int, claim_id: str, was_outstanding: bool) -> Claim | None:
+        claim = self._build_claim(limit, self._number, claim_id) if limit else None
+        if claim is None and was_outstanding:
+            claim = self._handoff.withdrawal()
+        self._included_system_queue = (
+            claim is not None and claim.queues != () and claim.queues[0][0] == defaults.SYSTEM_QUEUE
+        )
+        return claim
+
+    async def _settle_one_by_one(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        """Settle each outcome alone. Raises StorageUnavailable, StorageFull, and the error of a storage that refuses
+        every call."""
+        ids, settled = [outcome.id for outcome in outcomes], list[Settled]()
+        await self._storage.get(ids)  # raises if the storage refuses this too: then no outcome is to blame
+        for outcome in outcomes:
             try:
-                settled += await self._storage.settle([out])
+                settled += await self._storage.settle([outcome])
             except (StorageUnavailable, StorageFull):
                 raise
             except TreadleError as error:
                 settled.append(Settled("refused", str(error)))
-        if all(each.status == "refused" for each in settled):
+        if all(result.status == "refused" for result in settled):
             await self._storage.get(ids)
         return settled
-
-    def _note_pace(self, full: bool) -> None:
-        """Who took as much as it could may be behind; who could have taken more is not."""
-        if not full:
-            self._state.behind_since = None
-        elif self._state.behind_since is None:
-            self._state.behind_since = self._state.loop.time()
-
-    async def _wait_for_work(self, next_in: float | None) -> None:
-        """The line is empty: until a hint, the next due moment, or the poll that nets lost hints."""
-        state = self._state
-        state.idle = True
-        if self._number:
-            # The first pump waits for all, until a claim finds more than it can take. It may have gone to sleep for
-            # want of the slots this claim had reserved, and then nobody would look at the clock.
-            if not state.watched:
-                state.wake.set()
-            return
-        if state.outcomes or state.hinted or not state.claiming:
-            state.hinted = False
-            return
-        wait = self._poll if next_in is None else min(self._poll, max(next_in, AT_LEAST))
-        state.wake.clear()
-        timer = asyncio.get_running_loop().call_later(wait, state.wake.set)
-        state.watched = True
-        try:
-            await state.wake.wait()
-        finally:
-            state.watched = False
-            timer.cancel()

@@ -1,4 +1,4 @@
-"""Starts claimed jobs, runs them, and appends each one's outcome to the list that the next request settles."""
+"""Starts claimed jobs, runs their functions, and leaves each outcome for the next request to settle."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from treadle.core.model import DECLINED, Outcome, Record, State
 from treadle.durable.steps import DurableBackend
 from treadle.errors import UnknownTask
 from treadle.execution.context import Context
-from treadle.execution.runner import AnyTask, OwnTask, Runner
+from treadle.execution.runner import AnyTask, Runner, SystemTask
 from treadle.policy import judge
 from treadle.policy.retry import DEFAULT
 from treadle.tasks.batch import BatchTask
 from treadle.worker import commit
 from treadle.worker.job_events import event_of
 from treadle.worker.parts import WorkerParts
+from treadle.worker.running_job import RunningJob
 from treadle.worker.settler import Settler
-from treadle.worker.state import RunningJob
 from treadle.workflow.finisher import WorkflowFinisher
 from treadle.workflow.fold import failure
 
@@ -33,67 +33,75 @@ NO_RULES = judge.Rules(DEFAULT, None, 0)
 
 
 class Executor:
-    """One for each worker. A job's slot is taken before it comes here, and is free again when its run has ended."""
+    """One for each worker. The dispatcher takes a slot for each job before it calls this; the end of the run releases
+    it."""
 
     def __init__(
         self, parts: WorkerParts, runner: Runner, finisher: WorkflowFinisher, durable: DurableBackend, settler: Settler
     ) -> None:
         app = parts.app
-        self._state, self._timers, self._storage = parts.state, parts.timers, parts.storage
+        self._state, self._timeouts, self._storage = parts.state, parts.timeouts, parts.storage
         self._accept, self._poll = parts.config.accept, parts.config.poll
-        self._tasks, self._own, self._emitter, self._results = app.tasks, app.own, app.emitter, app.results
+        self._tasks, self._system_tasks, self._emitter, self._results = (
+            app.tasks,
+            app.system_tasks,
+            app.emitter,
+            app.results,
+        )
         self._runner, self._finisher, self._durable, self._settler = runner, finisher, durable, settler
         self._site = parts.storage, parts.state.loop
         self._rules: dict[str, judge.Rules] = {}
 
     def start_all(self, records: Sequence[Record]) -> None:
-        """Run claimed jobs; their slots are taken already. One that cannot be started does not keep the others."""
+        """Run claimed jobs. A job that cannot be started does not hold up the others."""
         for record in records:
             try:
                 if self._state.stopping:
-                    self._not_started(record, judge.handed_back(record))
+                    self._settle_unstarted(record, judge.handed_back(record))
                 else:
                     self.start(record)
             except Exception:
-                log.exception("%s %s could not be started; its lease will run out", record.job.task, record.job.id)
-                self._state.free += 1
+                log.exception("could not start %s %s; its lease will expire", record.job.task, record.job.id)
+                self._state.slots.release()
 
     def start_handed(self, records: Sequence[Record]) -> None:
         if any(record.job.id in self._state.running for record in records):
-            for record in records:  # its lease was lost, and it still runs here
-                self._not_started(record, judge.handed_back(record))
+            for record in records:  # its lease expired, and this worker still runs it
+                self._settle_unstarted(record, judge.handed_back(record))
         else:
             self.start_all(records)
 
     def start(self, record: Record) -> None:
-        """Run a claimed job; its slot is taken already."""
+        """Run one claimed job."""
         state, job = self._state, record.job
         if record.lost and was_lost(record):
             self._settler.lease_expired(record)
-        task = self._tasks.get(job.task) or self._own.get(job.task)
-        if record.ran:
+        task = self._tasks.get(job.task) or self._system_tasks.get(job.task)
+        if record.function_done:
             max_lost = defaults.MAX_LOST if task is None else self._rules_for(task, record).max_lost
-            run = RunningJob(record, _NO_TASK, Context(record, state.name, state.noted), NO_RULES, job.lease or 0.0)
+            run = RunningJob(
+                record, _NO_TASK, Context(record, state.name, state.note_changed), NO_RULES, job.lease or 0.0
+            )
             state.begin(run, self._end(run, max_lost))
             return
         if task is None:
-            # Claims name our tasks, so this is a storage's mistake, or a task taken away meanwhile: back, uncounted.
+            # The claim named this task, so the app has removed it since: release the job, without counting an attempt.
             log.error("%s", UnknownTask(job.task, tuple(self._tasks)))
-            self._not_started(record, judge.handed_back(record, 5.0))
+            self._settle_unstarted(record, judge.handed_back(record, 5.0))
             return
         rules = self._rules.get(job.task) if job.retry is None else None
         if rules is None:
             rules = self._rules_for(task, record)
-        context = Context(record, state.name, state.noted, self._results, self._durable)
+        context = Context(record, state.name, state.note_changed, self._results, self._durable)
         context.site = self._site
         run = RunningJob(record, task, context, rules, job.lease or task.lease or 0.0)
         if rules.timeout is not None:
-            self._timers.add(rules.timeout, run, "timeout")
+            self._timeouts.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
-            self._timers.add(record.deadline_at - record.started_at, run, "deadline")
+            self._timeouts.add(record.deadline_at - record.started_at, run, "deadline")
         if isinstance(task, BatchTask):
-            run.gathered = True
-            state.free += 1
+            run.in_batch = True
+            state.slots.release()
         state.begin(run, self._work(run))
 
     async def _work(self, run: RunningJob) -> None:
@@ -101,12 +109,12 @@ class Executor:
         task, context = run.task, run.context
         run.begun = True
         try:
-            if run.cut:
+            if run.cancelled:
                 raise asyncio.CancelledError
             if run.record.lost:
                 outcome = self._lost_too_often(run)
-            if isinstance(task, OwnTask):
-                outcome = await self._runner.run_own(task, context, run.rules)
+            if isinstance(task, SystemTask):
+                outcome = await self._runner.run_system_task(task, context, run.rules)
             elif outcome is None and self._accept is not None and not await self._accepts(run):
                 self._state.troubles[context] = None
                 outcome = judge.handed_back(run.record, self._poll, reason=DECLINED + self._state.name)
@@ -121,7 +129,7 @@ class Executor:
         except asyncio.CancelledError:
             outcome = None if context.why == "lost" else judge.handed_back(run.record)
         except Exception as error:
-            # Not the job's doing: a fault of ours. It counts, so that it cannot go on for ever.
+            # A defect of Treadle, not of the job. It counts as an attempt, so that the retries end.
             log.exception("running %s %s failed outside the task", run.task.name, run.record.job.id)
             self._state.troubles[context] = error
             outcome = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
@@ -137,7 +145,7 @@ class Executor:
         return outcome
 
     async def _end_jointly(self, run: RunningJob, outcome: Outcome | None) -> Outcome | None:
-        """What is left to be settled of a run that holds a transaction."""
+        """Commit the transaction of a run together with its outcome. Returns the outcome that is left to settle."""
         try:
             return await commit.end(run, outcome, self._storage)
         except commit.Committed:
@@ -146,18 +154,18 @@ class Executor:
             return None
 
     async def _end(self, run: RunningJob, max_lost: int) -> None:
-        """A job that has run and waited: only its ending is left."""
+        """End a job whose function is done and that has waited for its children."""
         outcome: Outcome | None = None
         record, run.begun = run.record, True
         try:
-            if run.cut:
+            if run.cancelled:
                 raise asyncio.CancelledError
             outcome = await self._finisher.end(record, max_lost)
             if outcome.state is not State.SUCCEEDED:
                 self._state.troubles[run.context] = None
         except asyncio.CancelledError:
             outcome = None if run.context.why == "lost" else judge.handed_back(record)
-        except Exception as error:  # a fault of ours, or rows that cannot be read: told, not tried for ever
+        except Exception as error:  # a defect of Treadle, or unreadable rows: do not retry for ever
             log.exception("ending %s %s failed", record.job.task, record.job.id)
             outcome = failure(record, judge.text_of(error))
             self._state.troubles[run.context] = error
@@ -170,13 +178,13 @@ class Executor:
             answer = self._accept(run.record)
             return bool(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:
-            # Not the job's fault: it goes back uncounted, like one that was declined.
-            log.exception("accept failed for %s %s; it is handed back", run.task.name, run.record.job.id)
+            # The job is not the cause: release it without counting an attempt, like a declined job.
+            log.exception("accept failed for %s %s; releasing the job", run.task.name, run.record.job.id)
             if self._emitter.wants("worker.error"):
                 self._emitter.emit(Event(name="worker.error", worker=self._state.name, error=error))
             return False
 
-    def _rules_for(self, task: AnyTask | OwnTask, record: Record) -> judge.Rules:
+    def _rules_for(self, task: AnyTask | SystemTask, record: Record) -> judge.Rules:
         if record.job.retry is not None:
             return judge.rules_for(record, task.retry, task.timeout, task.max_lost)
         known = self._rules.get(task.name)
@@ -184,10 +192,9 @@ class Executor:
             known = self._rules[task.name] = judge.rules_for(record, task.retry, task.timeout, task.max_lost)
         return known
 
-    def _not_started(self, record: Record, outcome: Outcome) -> None:
-        """Settle a claimed job that does not run here."""
+    def _settle_unstarted(self, record: Record, outcome: Outcome) -> None:
+        """Settle a claimed job without running it."""
         run = RunningJob(record, _NO_TASK, Context(record, self._state.name, lambda: None), NO_RULES, 0.0)
         run.ended = True
-        self._state.free += 1
-        self._state.outcomes.append((run, outcome))
-        self._state.wake.set()
+        self._state.slots.release()
+        self._state.settle_again(run, outcome)

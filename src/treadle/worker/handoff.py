@@ -1,8 +1,7 @@
-"""The ask that a worker leaves with the storage while its line is empty, and the job it is handed for that.
+"""Direct hand-off: while its queues are empty a worker leaves a request with the storage, and receives the next job.
 
-Without it an idle worker would be told that there is a job, and would have to ask for it: a trip more, 0.3 of 1.3 ms on
-Redis, and a sync more on SQLite. It concerns storages that can do so (`Handing`) and the first pump; for all else there
-is no address here.
+It saves an idle worker a round trip after the notification: 0.3 of 1.3 ms on Redis, one disk sync on SQLite. Only
+dispatcher 0 takes part, and only if the storage has `hand_off`.
 """
 
 from __future__ import annotations
@@ -10,69 +9,75 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from treadle.core.model import Claim, Record
-from treadle.storage.contract import Handing
+from treadle.storage.contract import HandOffs
 from treadle.worker.state import WorkerState
 
 
 class HandOff:
-    """One claim after the other, of one pump: a ticket, and when nothing was found, an ask that stands under it.
+    """The claims of one dispatcher, one at a time, and the request that the last one may have left.
 
-    start    runs the job that is handed over
-    storage  may hand jobs over; None: there is no hand-off
-    wait     s an ask stands: less than a lease, so that none of what it holds back can be lost meanwhile
+        claim under way --found nothing, request left--> outstanding --a job arrives--> no claim
+                        --brought jobs, or no request--> no claim
+
+    start    starts the job that arrives
+    storage  a storage with hand-off; None: there is no hand-off, and the object only makes claim ids
+    wait     seconds a request lasts: less than a lease, so that a job claimed for a dead worker comes back in time
     """
 
     def __init__(
         self,
         state: WorkerState,
         start: Callable[[Sequence[Record]], None],
-        storage: object = None,
+        storage: HandOffs | None = None,
         wait: float = 0.0,
     ) -> None:
         self._state, self._start = state, start
-        self._post = storage.post(self._take) if isinstance(storage, Handing) else None
-        self.words = None if self._post is None else (self._post.address, wait)  # for a claim
-        self.stands = False  # one of the slots is kept for it
-        self._ticket = ""  # of the claim under way, or of the ask that stands
-        self._early: Record | None = None  # what came under it before the answer that nothing was found
+        self._mailbox = storage.post(self._arrived) if storage is not None else None
+        self.address = None if self._mailbox is None else (self._mailbox.address, wait)  # `Claim.hand_off`
+        self.outstanding = False  # a request is with the storage; a slot is reserved for its job
+        self._claim_id = ""  # of the claim under way, or of the outstanding request
+        self._early: Record | None = None  # a job that arrived before the answer that the claim found nothing
 
-    def ticket(self) -> str:
-        """Begin a claim: the ask ends with it, and what it was handed comes with the answer."""
+    def claim_begins(self) -> str:
+        """Returns the id of the next claim. That claim ends an outstanding request, and returns the job that was
+        claimed for the request."""
         self._early = None
-        if self.stands:
-            self.stands = False
-            self._state.free += 1
+        if self.outstanding:
+            self.outstanding = False
+            self._state.slots.release()
         else:
-            self._ticket = self._state.ticket()
-        return self._ticket
+            self._claim_id = self._state.claim_id()
+        return self._claim_id
 
     def withdrawal(self) -> Claim:
-        """No ask any more, and what was handed to it."""
-        assert self.words is not None
-        return Claim(worker=self._ticket, queues=(), limit=0, hand=(self.words[0], 0.0))
+        """The claim that ends the request and takes only the job that was claimed for it."""
+        assert self.address is not None
+        return Claim(worker=self._claim_id, queues=(), limit=0, hand_off=(self.address[0], 0.0))
 
-    def answered(self, standing: bool) -> None:
-        """The claim is over. `standing`: it has found nothing, and there is an ask now; or there was, and what came for
-        it begins here. Not before: the claim might be under way still, and find the ticket free again."""
-        if not standing:
-            self._ticket = ""  # what comes under it late has come with the answer
+    def claim_ended(self, outstanding: bool) -> None:
+        """The claim is answered. `outstanding`: it found nothing and left a request.
+
+        A job that arrived early starts now: until the answer the claim could be repeated under the same id."""
+        if not outstanding:
+            self._claim_id = ""  # a job that arrives later was in the answer too
             return
-        self._state.free -= 1
-        self.stands = True
+        self._state.slots.take()
+        self.outstanding = True
         early, self._early = self._early, None
         if early is not None:
-            self._take(self._ticket, early)
+            self._arrived(self._claim_id, early)
 
     def close(self) -> None:
-        if self._post is not None:
-            self._post.close()
+        if self._mailbox is not None:
+            self._mailbox.close()
 
-    def _take(self, ticket: str, record: Record) -> None:
-        if ticket != self._ticket:
+    def _arrived(self, claim_id: str, record: Record) -> None:
+        if claim_id != self._claim_id:
             return
-        if not self.stands:
+        if not self.outstanding:
             self._early = record
             return
-        self._ticket, self.stands, self._state.flowing = "", False, True
+        self._claim_id, self.outstanding = "", False
+        self._state.demand.brought()
         self._start([record])
         self._state.wake.set()

@@ -1,4 +1,4 @@
-"""Renews the leases of what a worker runs, tells the storage that the worker lives, and notices jobs it has lost."""
+"""Renews the leases of a worker's jobs, reports the worker to the storage, and detects lost jobs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
 
-from treadle.core.model import Hold, Presence
+from treadle.core.model import LeaseRenewal, Presence
 from treadle.storage.contract import Storage
 from treadle.worker.lost_jobs import LostReporter
-from treadle.worker.state import RunningJob, WorkerState
+from treadle.worker.running_job import RunningJob
+from treadle.worker.state import WorkerState
 
 
 class Heartbeat:
-    """One for each worker. `worker.claim` and `explain` read what it says of the worker.
+    """One for each worker. `explain` and `treadle workers` show the Presence that it stores.
 
     gathering  the batch calls that wait for more items: (task, seconds so far, seconds at most)
     """
@@ -32,35 +33,35 @@ class Heartbeat:
         self._state, self._storage, self.lost = state, storage, lost
         self._queues, self._lease, self._tasks, self._gathering = tuple(queues), lease, tasks, gathering
         self._loop = asyncio.get_running_loop()
-        self._born = self._loop.time()
+        self._started_at = self._loop.time()
 
     async def run(self, answered: Callable[[str], None]) -> None:
-        """Renew every third of the shortest lease; at once when a note is to be saved or a job was taken from us."""
+        """Renew every third of the shortest lease, and at once when there is a note to save or a job may be lost."""
         state = self._state
         while True:
-            state.beat_now.clear()
+            state.heartbeat_now.clear()
             await self.once()
             answered("beat")
-            state.beat_every = self._every()
+            state.heartbeat_in = self._interval()
             try:
-                async with asyncio.timeout(state.beat_every):
-                    await state.beat_now.wait()
-                await asyncio.sleep(0.05)  # many notes, one trip
+                async with asyncio.timeout(state.heartbeat_in):
+                    await state.heartbeat_now.wait()
+                await asyncio.sleep(0.05)  # one trip for many notes
             except TimeoutError:
                 pass
 
-    def _every(self) -> float:
+    def _interval(self) -> float:
         shortest = min((run.lease for run in self._state.running.values() if run.lease), default=self._lease)
         return min(shortest, self._lease) / 3
 
     def outlasted_by(self, seconds: float) -> None:
-        """Something begins that keeps jobs from running for so long: if the next heartbeat would come within that time,
-        send one at once, for `explain`."""
-        if seconds and seconds >= self._state.beat_every:
-            self._state.beat_now.set()
+        """Send a heartbeat at once if claimed jobs wait for longer than a heartbeat interval, so that `explain` shows
+        the reason."""
+        if seconds and seconds >= self._state.heartbeat_in:
+            self._state.heartbeat_now.set()
 
     def presence(self, gone: bool = False) -> Presence:
-        """This worker as it describes itself."""
+        """The state of this worker that each heartbeat stores."""
         state, now = self._state, self._loop.time()
         return Presence(
             worker=state.name,
@@ -70,7 +71,7 @@ class Heartbeat:
             tasks=tuple(self._tasks()),
             slots=state.concurrency,
             running=len(state.running),
-            uptime=now - self._born,
+            uptime=now - self._started_at,
             ttl=3 * self._lease,
             gone=gone,
             paused=max(0.0, state.pause_ends - now) if state.pause else 0.0,
@@ -81,24 +82,24 @@ class Heartbeat:
         return run.lease or self._lease
 
     async def once(self, gone: bool = False) -> None:
-        """One heartbeat; `gone`: the last one, the worker stops."""
+        """Send one heartbeat. `gone`: the last one, because the worker stops."""
         state, presence = self._state, self.presence(gone)
         by_lease: dict[float, list[RunningJob]] = {self._lease: []}
-        # Also what waits to be settled: an outage longer than the lease must not have it run again. Of a job that is
-        # here twice only the later run has a lease, and the answer names jobs, not runs.
-        waiting = [run for run in state.unsettled() if run.record.job.id not in state.running]
-        state.hand_back_unbegun()
-        for run in (*state.running.values(), *waiting):
+        # Jobs with unsettled outcomes keep their leases too: after an outage longer than the lease they must not run
+        # again. If a job has two runs here, only the later one has a lease, and the answer names jobs, not runs.
+        unsettled = [run for run in state.outbox.runs() if run.record.job.id not in state.running]
+        state.release_unbegun()
+        for run in (*state.running.values(), *unsettled):
             by_lease.setdefault(self.lease_of(run), []).append(run)
         for lease, runs in by_lease.items():
-            holds = [Hold(run.record.job.id, run.record.version, note=run.context.note) for run in runs]
-            held = await self._storage.heartbeat(presence, holds, lease)
+            renewals = [LeaseRenewal(run.record.job.id, run.record.version, note=run.context.note) for run in runs]
+            answer = await self._storage.heartbeat(presence, renewals, lease)
             for run in runs:
-                if run.record.job.id in held.lost and not run.ended:
+                if run.record.job.id in answer.lost and not run.ended:
                     self.lose(run)
 
     def lose(self, run: RunningJob) -> None:
-        """Another worker claimed the job, or a call from outside settled it: nothing this run writes will be taken."""
-        if not run.cut:
+        """Stop a run whose job another worker claimed or another caller settled: the storage refuses its writes."""
+        if not run.cancelled:
             self.lost.tell(run)
         run.stop("lost")

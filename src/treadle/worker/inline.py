@@ -1,6 +1,6 @@
-"""Inline jobs: run by the process that enqueued them, by a worker that claims nothing but what it is handed.
+"""Runs inline jobs in the process that enqueued them, with a worker that claims only these jobs, by id.
 
-Without it `inline=True` would mean a function call that no storage knows of.
+The jobs are stored like all others, so any worker can run them if this process dies or has no free slot.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MOST = 64  # jobs at once; more wait for an ordinary worker
 
 
 class InlineWorker:
-    """That worker: it starts with the first inline job, and stops with the app.
+    """Starts its worker with the first inline job, and stops it with the app.
 
-    It belongs to the event loop that is first to have it run something; other loops reach it there.
+    The worker runs on the event loop of the first inline job; calls from other loops are passed to that loop.
     """
 
     def __init__(self, app: WorkerHost) -> None:
@@ -35,17 +35,17 @@ class InlineWorker:
 
     @property
     def users(self) -> int:
-        """How many of the app's users it is: it keeps it open for nobody but itself."""
+        """How many of the app's users this worker is, 0 or 1: it must not keep the app open by itself."""
         return int(self._started)
 
     async def run(self, ids: Iterable[str]) -> None:
-        """Claim these jobs and start them, as far as there is room. Raises StorageError when it cannot start."""
+        """Claim these jobs and start as many as have a free slot. Raises StorageError if the worker cannot start."""
         here, given = asyncio.get_running_loop(), list(ids)
         with self._lock:
             starting = self._starting
             if starting is None or starting.get_loop().is_closed():
                 self._started = False
-                # Not in the context of the caller that happens to be first: its variables are not those of later jobs.
+                # Not in the context of the first caller: later jobs must not see its context variables.
                 starting = self._starting = started(self._start(), loop=here, context=Context())
         if starting.get_loop() is here:
             await self._run(starting, given)
@@ -71,7 +71,7 @@ class InlineWorker:
         return worker
 
     async def stop(self, grace: float | None = None) -> bool:
-        """End it as `Worker.stop` does; answers whether there was one."""
+        """Stop the worker as `Worker.stop` does. Returns whether there was one."""
         starting = self._starting
         if starting is None:
             return False
@@ -86,7 +86,7 @@ class InlineWorker:
     async def _stop(self, starting: asyncio.Task[Worker], grace: float | None) -> None:
         self.stopping = True
         try:
-            if not starting.done():  # it still waits for its storage
+            if not starting.done():  # it still waits for the storage
                 starting.cancel()
                 await asyncio.wait([starting])
             if not starting.cancelled() and starting.exception() is None:
@@ -97,5 +97,5 @@ class InlineWorker:
                 self.forget()
 
     def forget(self) -> None:
-        """It has ended, or this is a forked child, which has none of its parent's loops."""
+        """Drop the worker: it has ended, or this is a forked child, which has none of its parent's event loops."""
         self._starting, self._started, self._lock = None, False, threading.Lock()

@@ -1,7 +1,4 @@
-"""What became of a run, as an event: its name, and what is told beside it.
-
-Without it the hot loop would also have to know the words of the listeners.
-"""
+"""Builds the events of a run: their names, and the values that listeners receive."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from msgspec.structs import replace
 
 from treadle.core.events import Event
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.worker.state import RunningJob
+from treadle.worker.running_job import RunningJob
 
 
 def name_of(record: Record, outcome: Outcome) -> str:
@@ -31,16 +28,16 @@ def event_of(name: str, run: RunningJob, worker: str, outcome: Outcome | None = 
             value=outcome.value,
             error=outcome.error,
             reason=outcome.reason,
-            memo=(*record.memo, *outcome.memo),
+            checkpoints=(*record.checkpoints, *outcome.checkpoints),
         )
     return Event(
         name=name,
         id=job.id,
         task=job.task,
         queue=job.queue,
-        attempt=record.attempt + (not record.ran),
+        attempt=record.attempt + (not record.function_done),
         worker=worker,
-        error=outcome.error if outcome is not None and name != "deferred" else None,  # a deferred job keeps an old one
+        error=outcome.error if outcome is not None and name != "deferred" else None,  # deferred: an earlier error
         record=record,
         delay=outcome.delay if outcome is not None and outcome.state is State.READY else None,
     )

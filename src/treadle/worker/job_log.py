@@ -1,6 +1,6 @@
-"""Logs what becomes of a worker's jobs to the logger `treadle.jobs`, once the storage has confirmed it.
+"""Logs the outcomes of a worker's jobs to the logger `treadle.jobs`, once the storage has confirmed them.
 
-A job that succeeds costs nothing unless the level is DEBUG: only other outcomes are noted in `Slots.troubles`.
+A job that succeeds costs nothing unless the level is DEBUG: only other outcomes are noted in `WorkerState.troubles`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treadle.policy.retry import Abort
 
 log = logging.getLogger("treadle.jobs")
 
-OWN: Final = "treadle."  # task names of our own begin so: schedules, limits, leaders
+OWN: Final = "treadle."  # prefix of the names of Treadle's own tasks: schedules, limits, leaders
 LEVELS: Final = {
     "started": logging.DEBUG,
     "succeeded": logging.DEBUG,
@@ -31,46 +31,46 @@ LEVELS: Final = {
     "expired": logging.ERROR,
 }
 TEMPLATES: Final = {name: f"%s {name}" for name in LEVELS}
-RAISED: Final = frozenset({"retrying", "failed", "expired"})  # what an exception of the function leads to
+RAISED: Final = frozenset({"retrying", "failed", "expired"})  # an exception of the function can cause these
 _LIBRARY: Final = str(Path(__file__).parents[1])
 
 
 def wanted(name: str, task: str) -> bool:
-    """Whether this event of a job of this task is logged. Own tasks are logged only if they fail."""
+    """Whether this event of a job of this task is logged. Treadle's own tasks are logged only if they fail."""
     level = LEVELS.get(name)
     return level is not None and (level >= logging.ERROR or not task.startswith(OWN)) and log.isEnabledFor(level)
 
 
 def write(event: Event, error: BaseException | None = None) -> None:
-    """One record with `job`, `task` and `attempt`.
+    """Log one record with the attributes `job`, `task`, `attempt` and `worker`.
 
     `exc_info` is the exception that the function raised, if it is known. `exc_text`, which standard formatters print
-    instead, is the stored traceback: without lines of Treadle, and for a process task as that process saw it.
+    instead, is the stored traceback: without lines of Treadle, and for a process task the one of the child process.
     """
     level, text = LEVELS[event.name], TEMPLATES[event.name]
-    words, stored = [event.task], str(event.error or "")
-    if summary := error_line(stored):
-        text, words = f"{text}: %s", [*words, visible(summary)]
+    arguments, error_text = [event.task], str(event.error or "")
+    if summary := error_line(error_text):
+        text, arguments = f"{text}: %s", [*arguments, visible(summary)]
     if event.delay is not None:
-        text, words = f"{text}; again in %s", [*words, f"{event.delay:.1f} s"]
+        text, arguments = f"{text}; again in %s", [*arguments, f"{event.delay:.1f} s"]
     record = log.makeRecord(
         log.name,
         level,
         __file__,
         0,
         text,
-        tuple(words),
+        tuple(arguments),
         _exc_info(error) if event.name in RAISED else None,
         extra={"job": event.id, "task": event.task, "attempt": event.attempt, "worker": event.worker},
     )
-    if event.name in RAISED and (trace := traceback_of(stored)) is not None:
+    if event.name in RAISED and (trace := traceback_of(error_text)) is not None:
         record.exc_text = visible(trace)
     log.handle(record)
 
 
 def _exc_info(error: BaseException | None) -> Any:
     if error is None or (isinstance(error, Abort) and error.__cause__ is None):
-        return None  # whoever aborts with words of its own shows no traceback
+        return None  # an Abort with its own message has no traceback
     trace: TracebackType | None = None if isinstance(error, RemoteFailure) else error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LIBRARY):
         trace = trace.tb_next
@@ -78,19 +78,19 @@ def _exc_info(error: BaseException | None) -> Any:
 
 
 def follow(emitter: Emitter, worker: str) -> Callable[[], None]:
-    """Log starts and successes of this worker if the level is DEBUG now -> what ends that."""
+    """Log starts and successes of this worker if the level is DEBUG now. Returns a function that ends this."""
 
-    def tell(event: Event) -> None:
+    def log_event(event: Event) -> None:
         if event.worker == worker and wanted(event.name, event.task):
             write(event)
 
     if not log.isEnabledFor(logging.DEBUG):
         return lambda: None
     for name in ("started", "succeeded"):
-        emitter.on(name, tell)
+        emitter.on(name, log_event)
 
-    def end() -> None:
+    def stop() -> None:
         for name in ("started", "succeeded"):
-            emitter.off(name, tell)
+            emitter.off(name, log_event)
 
-    return end
+    return stop

@@ -1,8 +1,7 @@
-"""Who of many workers tends: prunes, redrives, ticks schedules. Roles, and a lease on a row that stands for the lead.
+"""Elects one worker of a fleet, the leader, which prunes, redrives and ticks schedules. It holds a lease on one row.
 
-Without it each worker of a fleet would do that part, which is safe and, with a hundred of them, wasted. Nothing rests
-on there being one leader: all tending may be done by anybody, twice, or late. A leader that stalls finds out at its
-next heartbeat that it was replaced, and what it did in between was fenced like everything else.
+Correctness does not depend on there being one leader: any worker may do these duties, twice or late. A leader that
+stalled learns at its next heartbeat that it was replaced. Its writes in between are fenced like all others.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import defaults
-from treadle.core.model import Claim, Hold, NewJob, Outcome, Presence, Record, State
+from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.errors import UNREADABLE, BadOption, StorageError
 from treadle.storage.contract import Storage
 
 log = logging.getLogger("treadle")
 
 ID: Final = "treadle:leader"
-TASK: Final = "treadle.leader"  # claimed by its id and by nobody's pump: no worker names this task
-TRIES: Final = 3  # looks at a row that others change meanwhile
-BEATS: Final = 4  # heartbeats in the time of silence that ends a lead
+TASK: Final = "treadle.leader"  # claimed only by id: the claims of dispatchers do not name this task
+TRIES: Final = 3  # attempts to claim a row that other workers change meanwhile
+BEATS: Final = 4  # heartbeats in the `defaults.LEADER` s after which a silent leader is replaced
 
 Role = Literal["leader", "follower", "auto"]
 ROLES: Final[tuple[Role, ...]] = ("leader", "follower", "auto")
 
 
 class LeaderDuties(Struct, frozen=True):
-    """What a leader tends, as the note of its row says; whatever else there is, followers tend themselves."""
+    """The duties of the leader, stored as the note of its row. Followers do other duties themselves."""
 
     ticks: tuple[str, ...] = ()  # tasks of the schedules it ticks
-    redrives: tuple[str, ...] = ()  # tasks of which it reopens failed jobs
-    text: str = "leads"  # for people who look at the row
+    redrives: tuple[str, ...] = ()  # tasks whose failed jobs it reopens
+    text: str = "leads"  # for people who read the row
 
 
 def role_of(value: str | None) -> Role | None:
-    """A role as it was given. Raises BadOption."""
+    """Check the argument `role`. Raises BadOption."""
     for role in ROLES:
         if value == role:
             return role
@@ -51,59 +50,59 @@ def role_of(value: str | None) -> Role | None:
 
 
 class LeaderElection:
-    """One worker's view of who leads.
+    """One worker's part in the election, by its role.
 
-    None      there are no roles: it tends
-    leader    tends always; holds the row if no other leader does, and takes it from whoever stood in
-    auto      tends if it gets the row: whoever is first
-    follower  tends once no leader was heard of for `defaults.LEADER` s, by the storage's clock
+    None      no election: the worker does the duties itself
+    leader    always does the duties; takes the row unless another worker with this role holds it
+    auto      does the duties while it holds the row; takes the row if it is free
+    follower  as auto, but takes the row only after `defaults.LEADER` s without a leader, by the storage's clock
     """
 
     def __init__(
         self,
         role: Role | None,
-        ticket: str,
+        claim_id: str,
         storage: Storage,
         presence: Callable[[], Presence],
-        tended: Callable[[], LeaderDuties],
-        changed: Callable[[], None],
+        duties: Callable[[], LeaderDuties],
+        on_change: Callable[[], None],
     ) -> None:
-        self._role, self._ticket = role, f"{ticket}-{role}"
-        self._storage, self._presence, self._tended, self._changed = storage, presence, tended, changed
-        self._version: int | None = None  # of the row, while we hold it
-        self._leaders: LeaderDuties | None = None  # what the one who leads tends, once we know
-        self.turn = 0  # grows whenever any answer below may have changed
+        self._role, self._claim_id = role, f"{claim_id}-{role}"
+        self._storage, self._presence, self._duties, self._on_change = storage, presence, duties, on_change
+        self._version: int | None = None  # of the row, while this worker holds it
+        self._leaders: LeaderDuties | None = None  # the duties of the current leader; None: not read yet
+        self.turn = 0  # grows whenever a result of the methods below may have changed
 
-    def tends(self) -> bool:
-        """Whether this worker does what one for all can do."""
+    def is_leader(self) -> bool:
+        """Whether this worker does the duties of the leader."""
         return self._role in (None, "leader") or self._version is not None
 
     def ticks(self, task: str) -> bool:
-        return self.tends() or (self._leaders is not None and task not in self._leaders.ticks)
+        return self.is_leader() or (self._leaders is not None and task not in self._leaders.ticks)
 
     def redrives(self, tasks: Iterable[str]) -> list[str]:
-        if self.tends():
+        if self.is_leader():
             return list(tasks)
         return [] if self._leaders is None else [task for task in tasks if task not in self._leaders.redrives]
 
     async def run(self, answered: Callable[[str], None]) -> None:
-        """Hold on to the lead, or wait for it."""
+        """Renew the lead, or wait for it."""
         while True:
             again = await self.look()
             answered("lead")
             await asyncio.sleep(again)
 
     async def look(self) -> float:
-        """Hold on to the lead, or see whether it is to be had; answers in how many seconds to look again."""
+        """Renew the lead, or take it if possible. Returns the seconds until the next look."""
         if self._version is not None:
-            if await self._holds(self._version):
+            if await self._renew(self._version):
                 return defaults.LEADER / BEATS
             self._version = None
-            self._turn()
-            log.info("worker %s does not lead any more", self._presence().worker)
-        ask = Claim(
-            worker=self._ticket,
-            queues=((defaults.OWN_QUEUE, 1),),
+            self._mark_changed()
+            log.info("worker %s is not the leader any more", self._presence().worker)
+        claim = Claim(
+            worker=self._claim_id,
+            queues=((defaults.SYSTEM_QUEUE, 1),),
             tasks={TASK: (1, None)},
             limit=1,
             lease=defaults.LEADER,
@@ -111,7 +110,7 @@ class LeaderElection:
         )
         next_in: float | None = None
         for _ in range(TRIES):
-            claimed = await self._storage.claim(ask)
+            claimed = await self._storage.claim(claim)
             if claimed.records:
                 await self._take(claimed.records[0])
                 return defaults.LEADER / BEATS
@@ -121,43 +120,53 @@ class LeaderElection:
         return min(defaults.POLL, max(next_in or defaults.POLL, defaults.POLL / BEATS))
 
     async def _take(self, row: Record) -> None:
-        if await self._holds(row.version):
+        if await self._renew(row.version):
             self._version = row.version
-            self._turn()
-            log.info("worker %s leads: it prunes, redrives and ticks schedules", self._presence().worker)
+            self._mark_changed()
+            log.info("worker %s is the leader now: it prunes, redrives and ticks schedules", self._presence().worker)
 
-    async def _holds(self, version: int) -> bool:
-        """Renew the lead, with what it tends: a note that could not be saved goes again with the next."""
-        hold = Hold(ID, version, note=msgspec.json.encode(self._tended()).decode())
-        return ID not in (await self._storage.heartbeat(self._presence(), [hold], defaults.LEADER)).lost
+    async def _renew(self, version: int) -> bool:
+        """Renew the lead and store its duties; returns whether this worker still holds it. A note that could not be
+        stored goes with the next renewal."""
+        renewal = LeaseRenewal(ID, version, note=msgspec.json.encode(self._duties()).decode())
+        return ID not in (await self._storage.heartbeat(self._presence(), [renewal], defaults.LEADER)).lost
 
     async def _open_way(self) -> bool:
-        """Read who leads; make the row if there is none, free it if it should be ours. Whether to claim again."""
+        """Read the row. Create it if there is none, and release it if this worker may take it. Returns whether to claim
+        again."""
         [row] = await self._storage.get([ID])
-        # Whoever follows gives a leader that starts at the same time as long as one that has fallen silent.
-        patience = defaults.LEADER if self._role == "follower" else 0.0
+        # A follower waits for a leader that starts at the same time as long as for one that has fallen silent.
+        wait = defaults.LEADER if self._role == "follower" else 0.0
         if row is None:
-            # What has run passes limits and pauses, which are not to keep a fleet from being tended; but has no delay.
+            # With `function_done` the row passes limits and pauses, which must not prevent an election. A new row that
+            # has it cannot have a delay.
             new = NewJob(
-                id=ID, task=TASK, queue=defaults.OWN_QUEUE, delay=patience, ran=not patience, lease=defaults.LEADER
+                id=ID,
+                task=TASK,
+                queue=defaults.SYSTEM_QUEUE,
+                delay=wait,
+                function_done=not wait,
+                lease=defaults.LEADER,
             )
             await self._storage.enqueue([new])
-            return not patience
+            return not wait
         self._read(row)
         if not self._may_free(row):
             return False
-        delay = patience if row.state.final else 0.0
-        await self._storage.settle([Outcome(id=ID, version=row.version, state=State.READY, delay=delay, ran=True)])
+        delay = wait if row.state.final else 0.0
+        await self._storage.settle(
+            [Outcome(id=ID, version=row.version, state=State.READY, delay=delay, function_done=True)]
+        )
         return not delay
 
     def _may_free(self, row: Record) -> bool:
-        if row.state.final:  # the leader has left, or somebody has cancelled it: that ends no lead for good
+        if row.state.final:  # the leader has left, or the row was cancelled: neither ends the election
             return True
         if row.state is State.RUNNING:
             return self._role == "leader" and not (row.worker or "").endswith("-leader")
-        if row.place is None:  # a follower has made it, to wait for us
+        if row.queue_position is None:  # a follower created it with a delay
             return self._role != "follower"
-        return not row.ran  # a pause holds it
+        return not row.function_done  # a pause may hold it back
 
     def _read(self, row: Record) -> None:
         found = LeaderDuties()
@@ -165,15 +174,15 @@ class LeaderElection:
             found = msgspec.json.decode(row.note or "{}", type=LeaderDuties)
         if found != self._leaders and row.state is State.RUNNING:
             self._leaders = found
-            self._turn()
+            self._mark_changed()
 
-    def _turn(self) -> None:
+    def _mark_changed(self) -> None:
         self.turn += 1
-        self._changed()
+        self._on_change()
 
     async def leave(self) -> None:
-        """End the lead, so that nobody has to wait for the lease, and nothing stands in line for ever once the whole
-        fleet has stopped. Never raises StorageError."""
+        """End the lead, so that no worker waits for the lease to expire, and no row stays queued when the whole fleet
+        has stopped. Never raises StorageError."""
         version, self._version = self._version, None
         if version is not None:
             with suppress(StorageError):
@@ -181,7 +190,7 @@ class LeaderElection:
 
 
 def leader_of(row: Record | None) -> str | None:
-    """The name of the worker that leads, from the row."""
+    """The name of the leader, from the row; None: there is no leader."""
     if row is None or row.state is not State.RUNNING or row.worker is None:
         return None
     return row.worker.rpartition("#")[0]

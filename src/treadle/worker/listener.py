@@ -5,30 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from treadle.core import defaults
-from treadle.storage.contract import Storage, confined
+from treadle.storage.contract import Storage
 from treadle.worker.state import WorkerState
 
 
 class Listener:
-    """A lost notification costs a poll, never a job."""
+    """A lost notification delays a job until the next poll, and loses none."""
 
     def __init__(self, state: WorkerState, storage: Storage, queues: Iterable[str]) -> None:
         self._state, self._storage = state, storage
         self._own_topic = f"worker:{state.name}"
         names = tuple(dict.fromkeys(queues))
-        system = (defaults.OWN_QUEUE,) if names and not confined(storage) else ()
+        system = (defaults.SYSTEM_QUEUE,) if names and not storage.capabilities.queues else ()
         self._topics = [self._own_topic, *(f"queue:{name}" for name in (*names, *system))]
-        self._patience = defaults.WATCH
+        self._timeout = defaults.WATCH
 
     async def run(self, answered: Callable[[str], None]) -> None:
         state = self._state
         while True:
-            patience, self._patience = self._patience, 0.0  # after a failure, only to see whether it answers
-            topics = await self._storage.watch(self._topics, patience)
-            self._patience = defaults.WATCH
+            timeout, self._timeout = self._timeout, 0.0  # after a failure, only check that it answers
+            topics = await self._storage.watch(self._topics, timeout)
+            self._timeout = defaults.WATCH
             answered("listen")
             if self._own_topic in topics:
-                state.beat_now.set()
+                state.heartbeat_now.set()
             if any(topic.startswith("queue:") for topic in topics):
-                state.hinted = True
-                state.wake.set()
+                state.demand.notify()

@@ -1,6 +1,6 @@
-"""Saying that a job was lost: taken from this worker by another, not ended by somebody who meant to.
+"""Reports lost jobs: those that another worker claimed while this one ran them.
 
-Without it every job that is cancelled by hand while it runs would be told twice, as cancelled and as lost.
+A running job that was settled on purpose, for example cancelled by hand, is not reported as lost.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from treadle.core.events import Emitter, Event
 from treadle.errors import StorageError
 from treadle.storage.contract import Storage
 from treadle.worker import job_log
-from treadle.worker.state import RunningJob
+from treadle.worker.running_job import RunningJob
 
 log = logging.getLogger("treadle")
 
 
 class LostReporter:
-    """Looks who has the job now, beside the loops, and only when a listener or the log wants it."""
+    """Reads the row of a lost job in a separate asyncio task, only if a listener or the log wants the event."""
 
     def __init__(self, storage: Storage, emitter: Emitter, worker: str) -> None:
         self._storage, self._emitter, self._worker = storage, emitter, worker
-        self._looking: set[asyncio.Task[None]] = set()
-        self.doubted: Callable[[], None] = lambda: None  # called for each: the storage may have been emptied
+        self._reports: set[asyncio.Task[None]] = set()
+        self.doubted: Callable[[], None] = lambda: None  # called for each job: the storage may be empty
 
     def tell(self, run: RunningJob) -> None:
         self.doubted()
         if self._emitter.wants("lost") or job_log.wanted("lost", run.record.job.task):
-            task = asyncio.create_task(self._look(run))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            task = asyncio.create_task(self._report(run))
+            self._reports.add(task)
+            task.add_done_callback(self._reports.discard)
 
-    async def _look(self, run: RunningJob) -> None:
+    async def _report(self, run: RunningJob) -> None:
         job = run.record.job
         try:
             [row] = await self._storage.get([job.id])
         except StorageError:
-            log.info("%s %s is no longer ours; who has it cannot be asked now", job.task, job.id)
+            log.info("%s %s was lost; its row cannot be read now to find out where it runs", job.task, job.id)
             return
-        # Ended in one step from the version that was ours: by hand. Whoever else claimed it has raised it once more.
+        # The job ended one version after this run's: it was settled on purpose. A claim would have added a version.
         by_hand = row is not None and row.state.final and row.version == run.record.version + 1
         if row is not None and not by_hand:
             event = Event(
@@ -57,6 +57,6 @@ class LostReporter:
             self._emitter.emit(event)
 
     async def settled(self) -> None:
-        """Wait for the looks under way."""
-        if self._looking:
-            await asyncio.gather(*self._looking, return_exceptions=True)
+        """Wait for the reports under way."""
+        if self._reports:
+            await asyncio.gather(*self._reports, return_exceptions=True)

@@ -1,7 +1,4 @@
-"""SIGTERM and SIGINT for a worker, and whatever was there before put back afterwards.
-
-Without it a deploy would kill running jobs, and a program that embeds a worker would lose its own handlers.
-"""
+"""Handles SIGTERM and SIGINT for a worker, and restores the previous handlers afterwards."""
 
 from __future__ import annotations
 
@@ -14,25 +11,25 @@ from typing import Any
 
 
 class Signals:
-    """SIGTERM and SIGINT call `on_signal` while this lasts; in another thread than the main one nothing changes."""
+    """In this context SIGTERM and SIGINT call `on_signal`. Has no effect outside the main thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None]) -> None:
         self._loop, self._on_signal = loop, on_signal
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.getsignal(number)
+            self._previous[number] = signal.getsignal(number)
             try:
                 self._loop.add_signal_handler(number, self._on_signal)
-            except NotImplementedError:  # Windows: no handlers on the loop
+            except NotImplementedError:  # Windows: event loops handle no signals
                 signal.signal(number, lambda *_: self._loop.call_soon_threadsafe(self._on_signal))
 
     def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
+        for number, before in self._previous.items():
             with suppress(NotImplementedError):
                 self._loop.remove_signal_handler(number)
-            if before is not None:  # None: set by something that is not Python
+            if before is not None:  # None: it was not set from Python
                 signal.signal(number, before)

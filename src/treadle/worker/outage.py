@@ -1,7 +1,4 @@
-"""When the storage is away: said once, tried again after growing pauses, and said once more when it is over.
-
-Without it each loop of a worker would tell of the same outage at every try, and none would know when it has ended.
-"""
+"""Logs a storage outage once when it begins and once when it ends, and delays the retries with growing pauses."""
 
 from __future__ import annotations
 
@@ -15,31 +12,31 @@ log = logging.getLogger("treadle")
 
 
 class StorageOutage:
-    """What the loops of one worker share about it. It begins with the first call that fails, and is over when every
-    loop that failed has been answered again."""
+    """The loops of one worker share it. An outage begins with the first call that fails, and ends when every loop that
+    failed has received an answer again."""
 
     def __init__(
-        self, worker: str, retry: Retry, chance: Callable[[], float], tell: Callable[[str, BaseException | None], None]
+        self, worker: str, retry: Retry, chance: Callable[[], float], emit: Callable[[str, BaseException | None], None]
     ) -> None:
-        self._worker, self._retry, self._chance, self._tell = worker, retry, chance, tell
-        self._failing: dict[str, int] = {}  # loop -> how often in a row
-        self.over = asyncio.Event()  # set when it ends, or the storage may have been emptied; who waits clears it
-        self.give_up_at: float | None = None  # by the loop's clock; a worker that stops does not wait for ever
+        self._worker, self._retry, self._chance, self._emit = worker, retry, chance, emit
+        self._failing: dict[str, int] = {}  # loop -> failures in a row
+        self.over = asyncio.Event()  # set when an outage ends, or the storage may be empty; the waiting loop clears it
+        self.give_up_at: float | None = None  # the event loop's time; set when the worker stops
 
     async def failed(self, loop: str, error: BaseException) -> None:
-        """The storage failed in this loop, which may try again when this returns. Raises the error at the end of all
-        patience."""
+        """Record a failed call of this loop, and return when the loop may try again. Raises the error after
+        `give_up_at`."""
         if self.give_up_at is not None and asyncio.get_running_loop().time() > self.give_up_at:
             raise error
         if not self._failing:
-            log.warning("worker %s: the storage does not answer; trying on (%s)", self._worker, error)
-            self._tell("worker.error", error)
-        times = self._failing[loop] = self._failing.get(loop, 0) + 1
-        await asyncio.sleep(self._retry.delay(min(times, 30), self._chance()))
+            log.warning("worker %s: storage unavailable (%s); retrying", self._worker, error)
+            self._emit("worker.error", error)
+        failures = self._failing[loop] = self._failing.get(loop, 0) + 1
+        await asyncio.sleep(self._retry.delay(min(failures, 30), self._chance()))
 
     def answered(self, loop: str) -> None:
-        """The storage answered this loop."""
+        """Record that the storage answered this loop."""
         if self._failing and self._failing.pop(loop, 0) and not self._failing:
-            log.warning("worker %s: the storage answers again", self._worker)
-            self._tell("worker.recovered", None)
+            log.warning("worker %s: storage available again", self._worker)
+            self._emit("worker.recovered", None)
             self.over.set()

@@ -1,4 +1,4 @@
-"""What the parts of one worker share: its app, its settings, the storage, and the state of its jobs."""
+"""The objects that the parts of one worker share: its app, its settings, the storage, and the state of its jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treadle.core.events import Emitter
 from treadle.core.job import Sender
 from treadle.core.model import Record
 from treadle.execution import middleware
-from treadle.execution.runner import AnyTask, OwnTask
+from treadle.execution.runner import AnyTask, SystemTask
 from treadle.policy.judge import OnError
 from treadle.policy.retry import Retry
 from treadle.storage.contract import Storage
@@ -21,14 +21,15 @@ from treadle.worker.executors.batches import Batches
 from treadle.worker.leader import Role
 from treadle.worker.outage import StorageOutage
 from treadle.worker.redrive import Redrive
-from treadle.worker.state import Timers, WorkerState
+from treadle.worker.state import WorkerState
+from treadle.worker.timeouts import Timeouts
 
 
 class WorkerHost(Protocol):
-    """What a worker needs of its app."""
+    """The part of an app that a worker uses."""
 
     tasks: dict[str, AnyTask]
-    own: dict[str, OwnTask]
+    system_tasks: dict[str, SystemTask]
     emitter: Emitter
     layers: list[middleware.Middleware]
     on_error: OnError | None
@@ -49,7 +50,7 @@ class WorkerHost(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """How a worker was asked to work, in seconds; the words are those of `Worker`."""
+    """The arguments of `Worker`, checked; times in seconds."""
 
     name: str
     concurrency: int
@@ -68,12 +69,12 @@ class WorkerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerParts:
-    """Made once for each start of a worker; every loop gets the same one."""
+    """Made once for each start of a worker and passed to every part."""
 
     app: WorkerHost
     config: WorkerConfig
     storage: Storage
     outage: StorageOutage
     state: WorkerState
-    timers: Timers
+    timeouts: Timeouts
     batches: Batches

@@ -1,4 +1,4 @@
-"""Deletes rows that nobody needs any more, a few at a time."""
+"""Deletes rows past their retention, a few at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle.storage.contract import Storage
 
 
 class Pruner:
-    """Only the worker whose duty it is prunes, at another moment than every other worker."""
+    """Prunes if this is the worker's duty. Random intervals keep workers from pruning at the same time."""
 
     def __init__(self, storage: Storage, is_duty: Callable[[], bool]) -> None:
         self._storage, self._is_duty = storage, is_duty
@@ -19,7 +19,7 @@ class Pruner:
 
     async def run(self, answered: Callable[[str], None]) -> None:
         while True:
-            if self._pruned:  # else it failed, and is tried again at once
+            if self._pruned:  # otherwise the last one failed: try again at once
                 await asyncio.sleep(defaults.PRUNE_EVERY * random.uniform(0.5, 1.5))
             self._pruned = False
             if self._is_duty():

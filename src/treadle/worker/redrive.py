@@ -1,7 +1,6 @@
-"""Dead letters get another chance when there is nothing else to do: a few at a time, later each time, not for ever.
+"""Reopens failed jobs while the worker is idle: a few at a time, after growing delays, a limited number of times.
 
-Without it what failed because a service was down for an hour would wait for a person. How often a job was reopened
-stands in its row, so neither a restart nor a second worker makes it more.
+The row counts its reopenings, so the limit also holds after a restart and for several workers.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from treadle.core.argument_names import Spelled
 from treadle.core.model import ERROR, LOST, Outcome, Query, Record, State
 from treadle.errors import BadOption
 from treadle.policy.retry import seconds
-from treadle.storage.contract import Storage, confined
+from treadle.storage.contract import Storage
 from treadle.worker.state import WorkerState
 
 log = logging.getLogger("treadle")
 
-PAGES = 10  # looked at each time; where it stopped it goes on, and begins anew at the end
-PAGE = 100
+PAGES = 10  # pages read at each look; the next look continues there, and starts again after the last page
+PAGE = 100  # rows
 
 
 class Redrive(Spelled, frozen=True):
-    """`Worker(app, redrive=Redrive())`: an idle worker reopens failed jobs it could run.
+    """`Worker(app, redrive=Redrive())`: an idle worker reopens failed jobs that it can run.
 
-    limit      how many at one look
-    backoff    s after the ending until the first time, twice as long before each further one; `longest` at most
-    max_times  how often a job is reopened in all, by hand included
-    every      s between two looks
-    reasons    which failures: by default those of an error and of lost workers, not the aborted and the expired
+    limit      jobs reopened at one look, at most
+    backoff    seconds from the ending to the first reopening; doubled for each further one, `longest` at most
+    max_times  reopenings of one job in all, including those by hand
+    every      seconds between two looks
+    reasons    failures to reopen: by default errors and lost workers, not aborted and expired jobs
     Raises BadOption.
     """
 
@@ -51,21 +50,21 @@ class Redrive(Spelled, frozen=True):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise BadOption(f"redrive.{name}", f"expected 1 or more, found {number!r}")
         for name, value in (("backoff", self.backoff), ("longest", self.longest), ("every", self.every)):
-            length = seconds(value, f"redrive.{name}")
-            if not length:
+            duration = seconds(value, f"redrive.{name}")
+            if not duration:
                 raise BadOption(f"redrive.{name}", "expected more than 0 s")
-            force_setattr(self, name, length)
+            force_setattr(self, name, duration)
 
     def due(self, row: Record, now: float) -> bool:
-        """Whether its time has come."""
+        """Whether to reopen this failed job now."""
         assert isinstance(self.backoff, float)
         assert isinstance(self.longest, float)
-        wait = min(self.backoff * 2.0 ** min(row.round, 60), self.longest)
-        return row.reason in self.reasons and row.round < self.max_times and (row.ended_at or now) + wait <= now
+        wait = min(self.backoff * 2.0 ** min(row.reopenings, 60), self.longest)
+        return row.reason in self.reasons and row.reopenings < self.max_times and (row.ended_at or now) + wait <= now
 
 
 class Redriver:
-    """The loop of one worker."""
+    """The loop of one worker that reopens failed jobs."""
 
     def __init__(
         self,
@@ -80,45 +79,48 @@ class Redriver:
         self._answered = answered
         self._rule, self._state, self._storage, self._now = rule, state, storage, now
         self._queues, self._tasks = frozenset(queues), tasks
-        # of the last page; where a token shows rows of some queues only, of each of them
-        self._cursors: dict[str | None, str | None] = dict.fromkeys(self._queues if confined(storage) else [None])
+        # cursor of the last page; one for each queue if the token of this process is bound to queues
+        self._cursors: dict[str | None, str | None] = dict.fromkeys(
+            self._queues if storage.capabilities.queues else [None]
+        )
 
     async def run(self) -> None:
         assert isinstance(self._rule.every, float)
         while True:
-            await asyncio.sleep(self._rule.every * random.uniform(0.5, 1.5))  # not all workers at once
-            if self._state.watched and not self._state.running:
+            await asyncio.sleep(self._rule.every * random.uniform(0.5, 1.5))  # spreads the workers
+            if self._state.demand.watched and not self._state.running:
                 await self.look()
             else:
-                self._answered("redrive")  # nothing is asked
+                self._answered("redrive")  # no call now, so do not prolong an outage
 
     async def look(self) -> int:
-        """One look; answers how many were reopened. Each is fenced by the version seen: of two workers one does it."""
-        found: list[Record] = []
+        """Reopen failed jobs that are due; returns how many. Of two workers only one reopens a job, because its version
+        is checked."""
+        due: list[Record] = []
         for queue in self._cursors:
-            found += await self._failed(queue, self._rule.limit - len(found))
-        found = found[: self._rule.limit]
-        outs = [Outcome(id=row.job.id, version=row.version, state=State.READY) for row in found]
-        settled = await self._storage.settle(outs) if outs else []
+            due += await self._due_rows(queue, self._rule.limit - len(due))
+        due = due[: self._rule.limit]
+        outcomes = [Outcome(id=row.job.id, version=row.version, state=State.READY) for row in due]
+        settled = await self._storage.settle(outcomes) if outcomes else []
         self._answered("redrive")
-        done = sum(answer.status == "applied" for answer in settled)
-        if done:
-            log.info("worker %s: %d failed jobs get another round", self._state.name, done)
-        return done
+        reopened = sum(answer.status == "applied" for answer in settled)
+        if reopened:
+            log.info("worker %s reopened %d failed jobs", self._state.name, reopened)
+        return reopened
 
-    async def _failed(self, queue: str | None, most: int) -> list[Record]:
-        """Those of the next pages whose time has come, about `most`."""
-        found: list[Record] = []
-        for _ in range(PAGES if most > 0 else 0):
+    async def _due_rows(self, queue: str | None, limit: int) -> list[Record]:
+        """The due jobs of the next pages, about `limit`."""
+        due: list[Record] = []
+        for _ in range(PAGES if limit > 0 else 0):
             query = Query(state=(State.FAILED,), queue=queue, order="oldest", limit=PAGE, cursor=self._cursors[queue])
-            now = self._now()  # before the look: what comes due during it is the next look's
+            now = self._now()  # before the read: a job that becomes due meanwhile waits for the next look
             page, tasks = await self._storage.find(query), self._tasks()
-            found += [
+            due += [
                 row
                 for row in page.records
                 if row.job.queue in self._queues and row.job.task in tasks and self._rule.due(row, now)
             ]
             self._cursors[queue] = page.cursor
-            if page.cursor is None or len(found) >= most:
+            if page.cursor is None or len(due) >= limit:
                 break
-        return found
+        return due

@@ -1,7 +1,4 @@
-"""One start of a worker: its loops, what they share, and how they are ended decently.
-
-Without it there would be pumps and runners, and nobody to start, restart and stop them.
-"""
+"""One start of a worker: builds its parts, starts and restarts its loops, and stops them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,8 @@ from treadle.core.model import Claim, Record
 from treadle.errors import StorageError
 from treadle.execution.runner import Runner
 from treadle.policy.throttle import AIMD
-from treadle.storage.contract import Storage, confined
+from treadle.storage.capabilities import hand_offs
+from treadle.storage.contract import Storage
 from treadle.worker import job_log
 from treadle.worker.backlog import BacklogMonitor
 from treadle.worker.claim_builder import ClaimBuilder, Rooms
@@ -36,57 +34,63 @@ from treadle.worker.parts import WorkerConfig, WorkerHost, WorkerParts
 from treadle.worker.pruner import Pruner
 from treadle.worker.redrive import Redriver
 from treadle.worker.settler import Settler
-from treadle.worker.state import Timers, WorkerState
+from treadle.worker.state import WorkerState
 from treadle.worker.throttler import Throttler
+from treadle.worker.timeouts import Timeouts
 from treadle.workflow.finisher import WorkflowFinisher
 
 log = logging.getLogger("treadle")
 
-HURRY = 1.0  # seconds for each step of a stop that has no time left
+HURRY = 1.0  # seconds for each step of a stop without grace
 HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
 
 
 def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None = None) -> None:
-    """An event of a worker."""
+    """Emit an event of a worker."""
     if emitter.wants(name):
         emitter.emit(Event(name=name, worker=worker, error=error))
 
 
 class WorkerSession:
-    """One start of a worker: everything that is gone when it has stopped."""
+    """The state and the loops of a worker, from one start to its stop."""
 
     def __init__(
         self,
         app: WorkerHost,
-        setup: WorkerConfig,
+        config: WorkerConfig,
         queues: dict[str, int],
-        known: Callable[[], Rooms],
+        worker_tasks: Callable[[], Rooms],
         pools: Executors,
         storage: Storage,
         outage: StorageOutage,
         patient: bool,
     ) -> None:
-        self.app, self.setup, self.queues, self.known = app, setup, queues, known
+        self.app, self.config, self.queues, self.worker_tasks = app, config, queues, worker_tasks
         self.storage, self.outage = storage, outage
         self.loop = asyncio.get_running_loop()
-        self.state = WorkerState(setup.name, setup.concurrency)
-        self.timers = Timers(self.loop)
-        self.batches = Batches(self.state, pools.threads, patient, self.waits_for)
-        self.lost = LostReporter(storage, app.emitter, setup.name)
+        self.state = WorkerState(config.name, config.concurrency)
+        self.timeouts = Timeouts(self.loop)
+        self.batches = Batches(self.state, pools.threads, patient, self.on_wait)
+        self.lost = LostReporter(storage, app.emitter, config.name)
         self.heartbeat = Heartbeat(
-            self.state, storage, self.lost, list(queues), setup.lease, self.tasks, self.batches.gathering
+            self.state, storage, self.lost, list(queues), config.lease, self.tasks, self.batches.gathering
         )
         self.election = LeaderElection(
-            setup.role, self.state.ticket(), storage, self.heartbeat.presence, self.tended, self.changed
+            config.role,
+            self.state.claim_id(),
+            storage,
+            self.heartbeat.presence,
+            self.leader_duties,
+            self.on_leader_change,
         )
-        self.tends = not confined(storage)
+        self.maintains = not storage.capabilities.queues
         parts = WorkerParts(
             app=app,
-            config=setup,
+            config=config,
             storage=storage,
             outage=outage,
             state=self.state,
-            timers=self.timers,
+            timeouts=self.timeouts,
             batches=self.batches,
         )
         settler = Settler(parts, self.lost)
@@ -98,22 +102,22 @@ class WorkerSession:
             settler,
         )
         start = self.executor.start_handed
-        self.handoff = HandOff(self.state, start, storage, min(setup.poll, setup.lease / 2))
-        build = ClaimBuilder(parts, queues, self.election, self.tasks, self.handoff, self.tends)
+        self.handoff = HandOff(self.state, start, hand_offs(storage), min(config.poll, config.lease / 2))
+        build = ClaimBuilder(parts, queues, self.election, self.tasks, self.handoff, self.maintains)
         self.dispatchers = [
             Dispatcher(
                 number, parts, build, HandOff(self.state, start) if number else self.handoff, self.executor, settler
             )
-            for number in range(dispatchers_for(setup, storage))
+            for number in range(dispatchers_for(config, storage))
         ]
         self.loops: list[asyncio.Task[None]] = []
-        self.beside: list[asyncio.Task[None]] = []
+        self.side_loops: list[asyncio.Task[None]] = []
         self.hurry = asyncio.Event()  # a second signal: no grace
-        self.unfollow: Callable[[], None] = lambda: None
+        self.stop_logging: Callable[[], None] = lambda: None
 
-    async def declared(self) -> None:
-        """Store what code declares once more where the storage has lost it. Looks after an outage, after a job of this
-        worker was lost, and now and then."""
+    async def restore_declared(self) -> None:
+        """Store the declared limits and schedules again if the storage has lost them. Checks after an outage, after a
+        job of this worker was lost, and every `defaults.DECLARED_EVERY` s."""
         self.lost.doubted = self.outage.over.set
         while True:
             self.outage.over.clear()
@@ -122,109 +126,114 @@ class WorkerSession:
                     await self.outage.over.wait()
             if await self.app.prepare_again():
                 log.warning(
-                    "worker %s: the storage has lost the declared limits and schedules; they are stored again",
-                    self.setup.name,
+                    "worker %s: the storage had lost the declared limits and schedules; they were stored again",
+                    self.config.name,
                 )
             self.outage.answered("declared")
             await asyncio.sleep(min(defaults.DECLARED_LEAST, defaults.DECLARED_EVERY))  # many jobs may be lost at once
 
-    def waits_for(self, seconds: float) -> None:
-        """Jobs that were claimed do not run for so long."""
+    def on_wait(self, seconds: float) -> None:
+        """Claimed jobs will wait for this many seconds before they run."""
         self.heartbeat.outlasted_by(seconds)
 
     def start(self) -> None:
-        """Begin all loops; each is restarted when it fails."""
-        throttle = self.setup.throttle
-        self.unfollow = job_log.follow(self.app.emitter, self.setup.name)
+        """Start all loops; each is restarted when it fails."""
+        throttle = self.config.throttle
+        self.stop_logging = job_log.follow(self.app.emitter, self.config.name)
         self.state.claiming = bool(self.queues)
         if throttle is not None:
             self.state.pause = Throttler.UNASKED
         if isinstance(throttle, AIMD):
             throttle.attach(self.app.emitter)
-        self.loops = [asyncio.Task(self.supervise("pump", dispatcher.run)) for dispatcher in self.dispatchers]
-        self.beside = [asyncio.Task(self.supervise(name, side)) for name, side in self.sides().items()]
+        self.loops = [asyncio.Task(self.supervise("dispatcher", dispatcher.run)) for dispatcher in self.dispatchers]
+        self.side_loops = [asyncio.Task(self.supervise(name, loop)) for name, loop in self.background_loops().items()]
 
-    def sides(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loops beside the dispatchers, by the names that an outage calls them."""
-        answered, throttle = self.outage.answered, self.setup.throttle
+    def background_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """All loops except the dispatchers, by their names in StorageOutage."""
+        answered, throttle = self.outage.answered, self.config.throttle
         listener = Listener(self.state, self.storage, self.queues)
-        found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "beat": lambda: self.heartbeat.run(answered),
             "listen": lambda: listener.run(answered),
         }
-        if self.tends:
-            pruner = Pruner(self.storage, self.election.tends)
-            found["prune"] = lambda: pruner.run(answered)
+        if self.maintains:
+            pruner = Pruner(self.storage, self.election.is_leader)
+            loops["prune"] = lambda: pruner.run(answered)
             if self.queues:
-                found["declared"] = self.declared
-            if self.setup.role is not None:
-                found["lead"] = lambda: self.election.run(answered)
+                loops["declared"] = self.restore_declared
+            if self.config.role is not None:
+                loops["lead"] = lambda: self.election.run(answered)
         if throttle is not None:
             throttler = Throttler(self.state, throttle, self.heartbeat.outlasted_by)
-            found["throttle"] = lambda: throttler.run(answered)
-        return found | self.extras()
+            loops["throttle"] = lambda: throttler.run(answered)
+        return loops | self.optional_loops()
 
-    # --- what one worker does for all
+    # --- duties of the leader
 
     def tasks(self) -> Rooms:
-        """What this worker claims now: the tending tasks only if that is its part."""
-        own, election = self.app.own, self.election
+        """The tasks that this worker claims now; those of the leader only if this worker does its duties."""
+        system, election = self.app.system_tasks, self.election
         return {
             name: room
-            for name, room in self.known().items()
-            if name not in own or not own[name].tends or election.ticks(name)
+            for name, room in self.worker_tasks().items()
+            if name not in system or not system[name].by_leader or election.ticks(name)
         }
 
-    def tended(self) -> LeaderDuties:
-        own, names = self.app.own, tuple(self.known())
-        ticks = tuple(name for name in names if name in own and own[name].tends)
-        return LeaderDuties(ticks, names if self.setup.redrive is not None else ())
+    def leader_duties(self) -> LeaderDuties:
+        system, names = self.app.system_tasks, tuple(self.worker_tasks())
+        ticks = tuple(name for name in names if name in system and system[name].by_leader)
+        return LeaderDuties(ticks, names if self.config.redrive is not None else ())
 
-    def redriven(self) -> list[str]:
-        return self.election.redrives(self.known())
+    def tasks_to_redrive(self) -> list[str]:
+        return self.election.redrives(self.worker_tasks())
 
-    def changed(self) -> None:
-        """Another worker leads: there may be other work for us."""
-        self.state.hinted = True
-        self.state.wake.set()
+    def on_leader_change(self) -> None:
+        """The leader has changed, so there may be other tasks to claim."""
+        self.state.demand.notify()
 
-    def extras(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loops that only some workers have."""
-        setup, found = self.setup, dict[str, Callable[[], Coroutine[Any, Any, None]]]()
-        if setup.on_backlog is not None:
-            found["backlog"] = BacklogMonitor(
-                setup.on_backlog,
-                setup.backlog_after,
-                setup.backlog_every,
+    def optional_loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The loops of optional settings."""
+        config, loops = self.config, dict[str, Callable[[], Coroutine[Any, Any, None]]]()
+        if config.on_backlog is not None:
+            loops["backlog"] = BacklogMonitor(
+                config.on_backlog,
+                config.backlog_after,
+                config.backlog_every,
                 self.state,
                 self.storage,
                 self.queues,
                 self.outage.answered,
             ).run
-        if setup.redrive is not None:
-            found["redrive"] = Redriver(
-                setup.redrive, self.state, self.storage, self.queues, self.redriven, self.app.now, self.outage.answered
+        if config.redrive is not None:
+            loops["redrive"] = Redriver(
+                config.redrive,
+                self.state,
+                self.storage,
+                self.queues,
+                self.tasks_to_redrive,
+                self.app.now,
+                self.outage.answered,
             ).run
-        return found
+        return loops
 
     def tell(self, name: str, error: BaseException | None = None) -> None:
-        tell(self.app.emitter, self.setup.name, name, error)
+        tell(self.app.emitter, self.config.name, name, error)
 
     async def supervise(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """An error in a loop is told, and the loop goes on after a while; healthy time makes it forget the error."""
-        failures, retry = 0, self.setup.recovery
+        """Run a loop, and restart it after an error with growing pauses, which `HEALTHY` s without an error reset."""
+        failures, retry = 0, self.config.recovery
         while True:
-            began = self.loop.time()
-            # What a loop does not say itself its health says.
+            started_at = self.loop.time()
+            # A loop that reports no answer itself counts as answered when it has run for this long.
             healthy = self.loop.call_later(HEALTHY, self.outage.answered, name) if failures else None
             try:
                 return await loop()
             except Exception as error:
-                failures = 1 if self.loop.time() - began > HEALTHY else failures + 1
+                failures = 1 if self.loop.time() - started_at > HEALTHY else failures + 1
                 if isinstance(error, StorageError):
                     await self.outage.failed(name, error)
                 else:
-                    log.exception("a loop of worker %s failed; it is started again", self.setup.name)
+                    log.exception("a loop of worker %s failed; restarting it", self.config.name)
                     self.tell("worker.error", error)
                     await asyncio.sleep(retry.delay(failures, self.app.chance()))
             finally:
@@ -232,83 +241,82 @@ class WorkerSession:
                     healthy.cancel()
 
     async def run_ids(self, ids: Sequence[str]) -> None:
-        """Returns when it was tried once. A lost answer may have made them ours, so it is asked again, beside."""
-        room = min(self.state.free, len(ids))
-        if room <= 0 or self.state.stopping:
+        """Claim these jobs and start them; returns after the first try. If its answer is lost, the jobs may be leased
+        to this worker, so the claim is repeated in the background."""
+        slots = min(self.state.slots.free, len(ids))
+        if slots <= 0 or self.state.stopping:
             return
-        self.state.free -= room
-        self.state.asking += 1
-        tried: asyncio.Future[None] = self.loop.create_future()
-        task = asyncio.Task(self.claim_ids(tuple(ids), room, tried))
+        self.state.slots.take(slots)
+        self.state.claims_by_id += 1
+        first_try: asyncio.Future[None] = self.loop.create_future()
+        task = asyncio.Task(self.claim_ids(tuple(ids), slots, first_try))
         self.loops.append(task)
         task.add_done_callback(self.loops.remove)
-        await tried
+        await first_try
 
-    async def claim_ids(self, ids: tuple[str, ...], room: int, tried: asyncio.Future[None]) -> None:
-        ask = Claim(
-            worker=self.state.ticket(),
-            limit=room,
+    async def claim_ids(self, ids: tuple[str, ...], slots: int, first_try: asyncio.Future[None]) -> None:
+        claim = Claim(
+            worker=self.state.claim_id(),
+            limit=slots,
             ids=ids,
-            lease=self.setup.lease,
+            lease=self.config.lease,
             tasks=self.tasks(),
-            holds=tuple(self.state.running),
+            running=tuple(self.state.running),
         )
         records: Sequence[Record] | None = None
         try:
             while records is None:
                 try:
-                    records = (await self.storage.claim(ask)).records
+                    records = (await self.storage.claim(claim)).records
                 except StorageError as error:
-                    _done(tried)
+                    _done(first_try)
                     await self.outage.failed("inline", error)
         except Exception as error:
-            if tried.done():
-                log.exception("claiming inline jobs failed; they wait for any worker")
+            if first_try.done():
+                log.exception("could not claim inline jobs; any worker may run them")
             else:
-                tried.set_exception(error)
+                first_try.set_exception(error)
         finally:
-            self.outage.answered("inline")  # or given up, which is as much as this one will say
-            self.state.asking -= 1
-            self.state.free += room - len(records or ())
+            self.outage.answered("inline")  # or given up: this caller reports nothing further
+            self.state.claims_by_id -= 1
+            self.state.slots.release(slots - len(records or ()))
             if records:
                 self.executor.start_all(records)
             self.state.wake.set()
-            _done(tried)
+            _done(first_try)
 
     def cancel_runs(self) -> None:
         for run in list(self.state.running.values()):
             run.stop("stop")
 
     def claim_no_more(self) -> None:
-        """Start nothing from now on, and tell what runs that it should end."""
-        state = self.state
-        state.stopping, state.claiming = True, False
-        state.wake.set()
-        for run in list(state.running.values()):
+        """Claim and start nothing more, and request the running functions to stop."""
+        self.state.stop()
+        for run in list(self.state.running.values()):
             if self.batches.waits(run.context):
-                run.stop("stop")  # nobody has begun it, so another worker may
+                run.stop("stop")  # its call has not begun, so another worker may run it
             else:
-                run.tell()
+                run.request_stop()
 
     async def stop(self, grace: float) -> None:
-        """Wait for the running jobs, hand back what does not end, and end the loops. `claim_no_more` comes first."""
+        """Wait for the running jobs, release those that do not end, and end the loops. Call `claim_no_more` first."""
         state = self.state
-        self.outage.give_up_at = self.loop.time() + grace + self.setup.lease
+        self.outage.give_up_at = self.loop.time() + grace + self.config.lease
         try:
             await self._let_end(grace)
-        finally:  # also where the event loop ends now: a loop left behind would renew leases for ever
-            for task in (*self.loops, *self.beside):
+        finally:  # also if this is cancelled: a loop left behind would renew leases for ever
+            for task in (*self.loops, *self.side_loops):
                 task.cancel()
             self.handoff.close()
-            self.unfollow()
-            if isinstance(self.setup.throttle, AIMD):
-                self.setup.throttle.detach(self.app.emitter)
-            self.timers.close()
-            await asyncio.gather(*self.loops, *self.beside, return_exceptions=True)
+            self.stop_logging()
+            if isinstance(self.config.throttle, AIMD):
+                self.config.throttle.detach(self.app.emitter)
+            self.timeouts.close()
+            await asyncio.gather(*self.loops, *self.side_loops, return_exceptions=True)
         if state.running:
             names = ", ".join(sorted({run.record.job.task for run in state.running.values()}))
             log.warning(
-                "worker %s stops while %d jobs still run (%s); their leases will run out",
+                "worker %s stops while %d jobs are still running (%s); their leases will expire",
                 state.name,
                 len(state.running),
                 names,
@@ -318,18 +326,18 @@ class WorkerSession:
                 await self.election.leave()
                 await self.heartbeat.once(gone=True)
         except (StorageError, TimeoutError):
-            log.info("worker %s could not say good-bye; it is forgotten after its lease", state.name)
+            log.info("worker %s could not sign off; it stays listed until its lease expires", state.name)
         await self.lost.settled()
 
     async def _let_end(self, grace: float) -> None:
-        """Wait for the running jobs as long as they may take; then cancel them, and wait until they are handed back."""
+        """Wait `grace` seconds for the running jobs; then cancel them, and wait until they are released."""
         hurry, loops = asyncio.Task(self.hurry.wait()), list(self.loops)
         try:
             done = asyncio.Task(asyncio.wait(loops))
             await asyncio.wait([done, hurry], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
                 self.cancel_runs()
-                # Async functions end now. One in a thread ends when it returns: until then its slot is not given back.
+                # Async functions end now. A function in a thread keeps its slot until it returns.
                 await asyncio.wait([done], timeout=HURRY if self.hurry.is_set() else max(1.0, min(grace, 5.0)))
             done.cancel()
         finally:

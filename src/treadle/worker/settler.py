@@ -1,4 +1,4 @@
-"""What happens after outcomes were sent to be settled: events, the log, and what is tried again."""
+"""Handles the answers to settled outcomes: events, log lines, and outcomes to settle again."""
 
 from __future__ import annotations
 
@@ -13,89 +13,91 @@ from treadle.worker import job_log
 from treadle.worker.job_events import event_of, name_of
 from treadle.worker.lost_jobs import LostReporter
 from treadle.worker.parts import WorkerParts
-from treadle.worker.state import RunningJob
+from treadle.worker.running_job import RunningJob
 from treadle.workflow.fold import failure
 
 log = logging.getLogger("treadle")
 
-LOCKED = 30.0  # s that an outcome is tried to be settled while another transaction holds a row it would change
+LOCKED = 30.0  # seconds to keep trying while another transaction locks a row that the outcome changes
 
 
 class Settler:
-    """One for each worker. Events of a job are emitted here, after the storage has stored what they say."""
+    """One for each worker. It emits the events of a job after the storage has stored its outcome."""
 
     def __init__(self, parts: WorkerParts, lost: LostReporter) -> None:
         self._state, self._emitter, self._lost = parts.state, parts.app.emitter, lost
 
     def settled(
-        self, outs: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
+        self, sent: list[tuple[RunningJob, Outcome]], settled: Sequence[Settled], claimed: Sequence[Record]
     ) -> None:
-        """Take the answers to `outs`: emit events; an outcome the storage refuses becomes a failed attempt, once.
+        """Handle the answers to `sent`. An outcome that the storage refuses becomes a failed attempt, once.
 
-        `claimed` came with the same answer."""
+        claimed  jobs that came with the same answer
+        """
         silent, troubles = self._emitter.silent, self._state.troubles
-        if silent and not troubles and settled.count(APPLIED) == len(outs) == len(settled):
+        if silent and not troubles and settled.count(APPLIED) == len(sent) == len(settled):
             return
-        for (run, outcome), answer in zip(outs, settled, strict=True):
+        for (run, outcome), answer in zip(sent, settled, strict=True):
             if silent and answer is APPLIED and run.context not in troubles:
                 continue  # no listener and no log line
             if answer.status == "applied" or (
                 answer.status == "stale"
-                and not outcome.state.final  # what has ended does not come back: its lease had run out before
-                and (_came_back(outcome, claimed) or self._state.came_back(outcome.id, outcome.version))
+                and not outcome.state.final  # an ended job is not claimed again: its lease had expired before
+                and (_came_back(outcome, claimed) or self._state.claimed_again(outcome.id, outcome.version))
             ):
                 self.ended(run, outcome)
             elif answer.status == "stale":
                 troubles.pop(run.context, None)
                 log.info(
-                    "%s %s was settled by somebody else: %s", run.record.job.task, run.record.job.id, answer.reason
+                    "another worker or caller has settled %s %s: %s",
+                    run.record.job.task,
+                    run.record.job.id,
+                    answer.reason,
                 )
                 if run.context.why != "lost":
                     self._lost.tell(run)
-            elif answer.again and self._may_wait(run):
-                self._state.outcomes.append((run, outcome))  # it ran well: somebody only stands in the way
-                self._state.wake.set()
+            elif answer.again and self._may_settle_again(run):
+                self._state.settle_again(run, outcome)  # another transaction has locked a row
             elif run.refused or answer.again:
                 job = run.record.job
                 troubles.pop(run.context, None)
-                log.error("%s %s cannot be settled (%s); its lease will run out", job.task, job.id, answer.reason)
+                log.error("could not settle %s %s (%s); its lease will expire", job.task, job.id, answer.reason)
             else:
                 run.refused = True
                 troubles[run.context] = None
                 error = StorageError(answer.reason or "refused")
-                again = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
-                if run.record.ran:
-                    again = failure(run.record, str(error))
-                self._state.outcomes.append((run, again))
-                self._state.wake.set()
+                failed = judge.failed(run.record, run.rules, error, None, run.record.started_at or 0.0, 1.0)
+                if run.record.function_done:
+                    failed = failure(run.record, str(error))
+                self._state.settle_again(run, failed)
 
-    def _may_wait(self, run: RunningJob) -> bool:
-        """Whether an outcome that a locked row keeps from being settled is tried once more. Each try waits for 1 s."""
+    def _may_settle_again(self, run: RunningJob) -> bool:
+        """Whether to settle an outcome again whose rows were locked. Each try waits up to 1 s for the lock."""
         now = self._state.loop.time()
         run.blocked_since = run.blocked_since or now
         return now - run.blocked_since < LOCKED
 
     def ended(self, run: RunningJob, outcome: Outcome) -> None:
-        """The outcome of this run is stored: log it, emit its events."""
+        """Log the stored outcome of this run and emit its events."""
         emitter, final, troubles = self._emitter, outcome.state.final, self._state.troubles
         in_trouble = run.context in troubles
         error = troubles.pop(run.context, None)
         if emitter.silent and not in_trouble:
             return
         name = name_of(run.record, outcome)
-        if not (run.record.ran and not final):
-            logged, heard = in_trouble and job_log.wanted(name, run.record.job.task), emitter.wants(name)
-            if logged or heard:
+        if not (run.record.function_done and not final):
+            logged, emitted = in_trouble and job_log.wanted(name, run.record.job.task), emitter.wants(name)
+            if logged or emitted:
                 event = event_of(name, run, self._state.name, outcome)
                 if logged:
                     job_log.write(event, error)
-                if heard:
+                if emitted:
                     emitter.emit(event)
         if final and run.record.job.root is None and emitter.wants("workflow.ended"):
             emitter.emit(event_of("workflow.ended", run, self._state.name, outcome))
 
     def lease_expired(self, record: Record) -> None:
-        """This job was claimed from a worker whose lease had expired."""
+        """Log and emit that this job came from a worker whose lease had expired."""
         event = lease_expired(record)
         if job_log.wanted(event.name, event.task):
             job_log.write(event)
@@ -104,5 +106,5 @@ class Settler:
 
 
 def _came_back(outcome: Outcome, claimed: Sequence[Record]) -> bool:
-    """Whether its own trip brought the job back: it was settled, claimed, and the answer that said so was lost."""
+    """Whether the request that settled this job also claimed it again, in a first try whose answer was lost."""
     return any(row.job.id == outcome.id and row.version == outcome.version + 2 for row in claimed)

@@ -1,200 +1,148 @@
-"""The jobs that run here, and the moments at which they must stop: one heap and one timer for all of them.
-
-Without it each job would need a timer of its own: `asyncio.timeout` costs 2.3 us a job, an entry here 0.3.
-"""
+"""The state that a worker's loops share: running jobs, free slots, outcomes to settle, and demand."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
-import heapq
 import os
-import sys
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from msgspec import Struct
-
 from treadle.core import defaults
-from treadle.core.model import Outcome, Record
+from treadle.core.model import Outcome
 from treadle.execution.context import ENDED, Context
-from treadle.execution.runner import AnyTask, OwnTask
 from treadle.policy import judge
-from treadle.policy.judge import Rules
+from treadle.worker.demand import Demand
+from treadle.worker.outbox import Outbox
+from treadle.worker.running_job import RunningJob, new_task
 
-SWEEP = 128  # entries: each of an ended run keeps its arguments and result alive
-
-
-class RunningJob(Struct, eq=False):
-    """One job that runs here."""
-
-    record: Record
-    task: AnyTask | OwnTask
-    context: Context
-    rules: Rules
-    lease: float
-    handle: asyncio.Task[None] | None = None
-    begun: bool = False  # its first step was taken
-    cut: bool = False  # it was cancelled
-    ended: bool = False
-    refused: bool = False  # the storage could not keep its outcome
-    blocked_since: float = 0.0  # when its outcome first met a row that somebody else holds
-    gathered: bool = False  # an item of a batch: it takes no slot, its call does
-
-    def tell(self) -> None:
-        """Let the function know that it should end soon, if it looks."""
-        self.context.stop("stop")
-
-    def stop(self, why: str) -> None:
-        """Make the function stop: cancel it if it can be, let it know if it looks. Once."""
-        if self.ended or self.cut:
-            return
-        self.cut = True
-        self.context.stop(why)
-        # A task cancelled before its first step never runs its `finally`, and its slot would be lost.
-        if self.handle is not None and self.begun:
-            self.handle.cancel()
+RECLAIMED = 1_000  # jobs claimed more than once whose last version is kept
 
 
-class Timers:
-    """When which run must stop. Entries of runs that have ended are passed over, and swept out when they are many."""
+class Slots:
+    """The number of jobs that may still start. Below 0 while more batch calls run than there are slots."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._heap: list[tuple[float, int, RunningJob, str]] = []
-        self._number = count()
-        self._timer: asyncio.TimerHandle | None = None
-        self._sweep_at = SWEEP
+    __slots__ = ("free",)
 
-    def add(self, seconds: float, run: RunningJob, why: str) -> None:
-        when = self._loop.time() + max(0.0, seconds)
-        heapq.heappush(self._heap, (when, next(self._number), run, why))
-        if self._heap[0][2] is run:
-            self._arm()
-        elif len(self._heap) > self._sweep_at:
-            self._heap = [entry for entry in self._heap if not entry[2].ended]
-            heapq.heapify(self._heap)
-            self._sweep_at = max(SWEEP, 2 * len(self._heap))
+    def __init__(self, free: int) -> None:
+        self.free = free
 
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._heap[0][0], self._fire) if self._heap else None
+    def take(self, count: int = 1) -> None:
+        self.free -= count
 
-    def _fire(self) -> None:
-        now = self._loop.time() + 0.000_5
-        while self._heap and self._heap[0][0] <= now:
-            _, _, run, why = heapq.heappop(self._heap)
-            run.stop(why)
-        while self._heap and self._heap[0][2].ended:
-            heapq.heappop(self._heap)
-        self._timer = None
-        self._arm()
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-if sys.version_info >= (3, 12):  # a no-op job: 1.7 us eager, 5.8 as a task of its own turn
-    new_task = functools.partial(asyncio.Task, eager_start=True)
-else:
-    new_task = asyncio.Task  # `create_task` does no more, and takes 0.6 us for it
-AGAIN = 1_000  # jobs claimed more than once of which the last version is remembered
+    def release(self, count: int = 1) -> None:
+        self.free += count
 
 
 class WorkerState:
-    """What the loops of one worker share: who runs, how many more may, and what is to be settled."""
+    """One for each start of a worker. Its methods run on the worker's event loop, except `note_changed`.
+
+    A worker claims until it stops. A worker without queues never claims by itself, and runs the jobs passed to
+    `run_ids`. So `claiming` and `stopping` are never both true.
+    """
 
     def __init__(self, name: str, concurrency: int) -> None:
         self.name, self.concurrency = name, concurrency
         self.loop = asyncio.get_running_loop()
-        self._surroundings = contextvars.copy_context()  # of the worker's start
-        # Tickets begin elsewhere at each start: a worker started again under its name must not be answered with
-        # the jobs of the one before, which may still run them under the same version.
-        self._tickets = count(int.from_bytes(os.urandom(6)))
-        self.free = concurrency
-        self.asking = 0  # claims under way besides those of the pumps
+        self._start_context = contextvars.copy_context()
+        # Claim ids begin at a random number: a worker restarted under the same name must not receive the jobs of the
+        # previous one, which may still run them under the same version.
+        self._claim_ids = count(int.from_bytes(os.urandom(6)))
+        self.wake = asyncio.Event()  # an outcome to settle, a free slot, a notification, or the stop
+        self.heartbeat_now = asyncio.Event()  # a note to save, or a job that may be lost
+        self.slots = Slots(concurrency)
+        self.outbox = Outbox()
+        self.demand = Demand(self.loop, self.wake)
         self.running: dict[str, RunningJob] = {}
-        self.again: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
-        self.outcomes: list[tuple[RunningJob, Outcome]] = []
-        self.settling: dict[int, list[tuple[RunningJob, Outcome]]] = {}  # by pump: sent, and not known to be stored
-        # Runs that did not just succeed, until they are settled -> what the function raised, if it did.
+        self._reclaimed: dict[str, int] = {}  # jobs claimed more than once -> the version of the last claim here
+        # Runs with another outcome than success, until they are settled -> the exception of the function, if any.
         self.troubles: dict[Context, BaseException | None] = {}
-        self.wake = asyncio.Event()  # something to settle, a slot, a hint, or the end
-        self.beat_now = asyncio.Event()  # a note to save, or a job taken from us
-        self.idle = False  # a claim found the line empty, and none since more than one pump can take
-        self.flowing = False  # the last claim brought jobs
-        self.behind_since: float | None = None  # since when every claim has come back full, or could not be made
-        self.own = False  # an outcome brings a job of Treadle's own, which is not to wait
-        self.watched = False  # the first pump waits until the line may have something
-        self.hinted = False  # something was spoken since
-        self.pause = 0.0  # s the throttle asks for
-        self.pause_ends = 0.0  # when, by the clock of the loop
-        self.stopping = False
-        self.claiming = True
-        self.beat_every = 0.0  # s the heartbeat sleeps now
+        self.claims_by_id = 0  # under way
+        self.heartbeat_in = 0.0  # seconds between this heartbeat and the next
+        self.pause = 0.0  # seconds, as returned by the throttle
+        self.pause_ends = 0.0  # the loop's time
+        self.claiming, self.stopping = True, False
 
-    def own_context(self) -> contextvars.Context:
-        """Where one job runs: the context variables that the worker was started with, whatever code begins the job."""
-        return self._surroundings.copy()
+    # --- the life of the worker
 
-    def ticket(self) -> str:
-        """A name for one claim, never used before."""
-        return f"{self.name}#{next(self._tickets)}"
+    def stop(self) -> None:
+        """Claim no more."""
+        self.claiming, self.stopping = False, True
+        self.wake.set()
 
-    def noted(self) -> None:
-        """There is a note to save. May be called in any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody saves notes any more
-            self.loop.call_soon_threadsafe(self.beat_now.set)
+    def pause_for(self, seconds: float) -> None:
+        """Claim nothing for this many seconds; 0: claim again."""
+        self.pause, self.pause_ends = seconds, self.loop.time() + seconds
+        self.wake.set()  # to claim again, or to withdraw the outstanding hand-off request
 
-    def unsettled(self, but: int | None = None) -> list[RunningJob]:
-        """The runs whose outcomes are not known to be stored; without those that pump `but` is sending."""
-        sent = [run for number, outs in self.settling.items() if number != but for run, _ in outs]
-        return sent + [run for run, _ in self.outcomes]
+    @property
+    def is_done(self) -> bool:
+        """Whether the worker stops, no job runs, and no claimed job may still arrive."""
+        return self.stopping and not self.running and not self.claims_by_id
+
+    def claim_id(self) -> str:
+        """Returns a new claim id."""
+        return f"{self.name}#{next(self._claim_ids)}"
+
+    def note_changed(self) -> None:
+        """Request a heartbeat that saves the note of a job. May be called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed: no heartbeat saves notes any more
+            self.loop.call_soon_threadsafe(self.heartbeat_now.set)
+
+    # --- the life of a job
+
+    def job_context(self) -> contextvars.Context:
+        """The context variables with which the worker was started, so that a job sees none of the code that begins
+        it."""
+        return self._start_context.copy()
 
     def begin(self, run: RunningJob, work: Coroutine[Any, Any, None]) -> None:
-        """Have the work done that ends this run."""
+        """Start the coroutine that runs this job and ends it."""
         record, id = run.record, run.record.job.id
         self.running[id] = run
         if record.version > 1:
-            self.again[id] = record.version
-            if len(self.again) > AGAIN:
-                del self.again[next(iter(self.again))]
-        if run.lease and run.lease / 3 < self.beat_every:
-            self.beat_now.set()
-        # With the name it shows whose it is, and without one CPython 3.11 writes a number first: 0.1 us.
-        run.handle = new_task(work, loop=self.loop, name=id, context=self.own_context())
-
-    def hand_back_unbegun(self) -> None:
-        """End the runs whose tasks a program cancelled before their first step: no line of them runs. From Python 3.12
-        on they begin at once."""
-        for run in list(self.running.values()):
-            if run.handle is not None and run.handle.done() and not run.begun:
-                self.end(run, judge.handed_back(run.record))
-
-    def came_back(self, id: str, version: int) -> bool:
-        """Whether this worker has claimed the job again since: then what it settled at `version` was applied, and
-        only the answer that said so was lost."""
-        return self.again.get(id, 0) > version
+            self._reclaimed[id] = record.version
+            if len(self._reclaimed) > RECLAIMED:
+                del self._reclaimed[next(iter(self._reclaimed))]
+        if run.lease and run.lease / 3 < self.heartbeat_in:
+            self.heartbeat_now.set()
+        # The name shows the job in listings of asyncio tasks; without one CPython 3.11 formats a number, which takes
+        # 0.1 us.
+        run.handle = new_task(work, loop=self.loop, name=id, context=self.job_context())
 
     def end(self, run: RunningJob, outcome: Outcome | None) -> None:
-        """An append: no await, no future, no timer per job."""
+        """Release the slot and leave the outcome for the next request. No await, future or timer per job."""
         run.ended = True
         context, id = run.context, run.record.job.id
         if context.place is not None:
             context.place = ENDED
         if self.running.get(id) is run:
             del self.running[id]
-        if not run.gathered:
-            self.free += 1
+        if not run.in_batch:
+            self.slots.release()
         if outcome is not None:
-            self.outcomes.append((run, outcome))
-            if outcome.then and any(new.queue == defaults.OWN_QUEUE for new in outcome.then):
-                self.own = True
+            self.outbox.waiting.append((run, outcome))
+            if outcome.followups and any(new.queue == defaults.SYSTEM_QUEUE for new in outcome.followups):
+                self.demand.system_job = True
         else:
             self.troubles.pop(context, None)
         self.wake.set()
+
+    def settle_again(self, run: RunningJob, outcome: Outcome) -> None:
+        """Settle this outcome with the next request."""
+        self.outbox.add(run, outcome)
+        self.wake.set()
+
+    def release_unbegun(self) -> None:
+        """End the runs whose asyncio tasks were cancelled before their first step, because no line of them runs. From
+        Python 3.12 on, tasks begin at once."""
+        for run in list(self.running.values()):
+            if run.handle is not None and run.handle.done() and not run.begun:
+                self.end(run, judge.handed_back(run.record))
+
+    def claimed_again(self, id: str, version: int) -> bool:
+        """Whether this worker has claimed the job again since `version`. Then its outcome at `version` was applied, and
+        only the answer was lost."""
+        return self._reclaimed.get(id, 0) > version

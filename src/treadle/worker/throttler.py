@@ -1,4 +1,4 @@
-"""Asks the user's throttle how long to pause before the next claims, and pauses so long."""
+"""Calls the user's throttle, and pauses the claims for the seconds that it returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.worker.state import WorkerState
 class Throttler:
     """paused  called with the seconds of each pause"""
 
-    UNASKED = 1e9  # s of pause until the throttle was asked for the first time
+    UNASKED = 1e9  # s of pause before the first call of the throttle
 
     def __init__(
         self, state: WorkerState, throttle: Callable[[], Awaitable[Any]], paused: Callable[[float], None]
@@ -24,13 +24,11 @@ class Throttler:
         state = self._state
         while True:
             try:
-                state.pause = max(0.0, float(await self._throttle() or 0.0))
-                state.pause_ends = state.loop.time() + state.pause
+                seconds = max(0.0, float(await self._throttle() or 0.0))
                 answered("throttle")
             except BaseException:
-                state.pause = 0.0  # a throttle that is broken throttles nothing
-                state.wake.set()
+                state.pause_for(0.0)  # a broken throttle pauses nothing
                 raise
-            state.wake.set()  # to claim again, or to withdraw the ask that stands
-            self._paused(state.pause)
+            state.pause_for(seconds)
+            self._paused(seconds)
             await asyncio.sleep(state.pause or defaults.THROTTLE_EVERY)

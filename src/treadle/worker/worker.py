@@ -1,7 +1,4 @@
-"""The worker: its settings, how it starts and how it stops.
-
-Without it there would be loops (running.py), and no one word for all of them.
-"""
+"""The public `Worker`: its settings, start and stop. Each start makes a `WorkerSession`, which has its loops."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from treadle.core.must_await import check_awaited
 from treadle.errors import BadOption, StorageFull, StorageUnavailable, UnknownTask
 from treadle.execution.runner import AnyTask
 from treadle.policy.retry import DEFAULT, Retry, seconds
-from treadle.storage.contract import Storage, confined
+from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 from treadle.worker.backlog import Backlog
 from treadle.worker.claim_builder import Rooms, weights
@@ -44,14 +41,14 @@ log = logging.getLogger("treadle")
 
 RECOVERY = Retry(base=0.1, max=10.0)
 LISTENERS = 5.0  # s a stopping worker waits for async listeners
-YOUNG = 5_000  # new objects between two looks of the garbage collector
+YOUNG = 5_000  # new objects between two runs of the garbage collector
 
 
 def calm_collector() -> None:
-    """The garbage collector of a process that is a worker's: see `Worker.run`."""
+    """Set up the garbage collector of a worker process: see `Worker.run`."""
     gc.collect()
     gc.freeze()
-    if 0 < gc.get_threshold()[0] < YOUNG:  # unless somebody has set it, or switched it off
+    if 0 < gc.get_threshold()[0] < YOUNG:  # unless the program has raised it, or disabled it
         gc.set_threshold(YOUNG)
 
 
@@ -59,21 +56,21 @@ def calm_collector() -> None:
 class Worker:
     """Runs the jobs of an app.
 
-    queues       None: those of all its tasks; a list; or {name: weight}, each getting its share of every claim
-    concurrency  jobs at once
-    tasks        only these tasks (or names); None: all the app has
-    accept       called with the row after the claim; false hands the job back, uncounted (prefer `tasks`)
-    throttle     async callable answering seconds to pause before claiming on; `AIMD()` is one that listens to failures
-    on_backlog   told a Backlog when the worker has been behind for `backlog_after` s: once per episode, or again every
-                 `backlog_every` s
-    redrive      Redrive(...): while idle, failed jobs get another round
-    grace        s that running jobs get to end when the worker stops
-    lease        s a claim holds without a heartbeat; renewed every third
-    poll         s between looks for work, the net under lost hints
+    queues       a list, or {name: weight} to give each its share of every claim; None: the queues of all its tasks
+    concurrency  jobs that run at once
+    tasks        only these tasks (or names); None: all tasks of the app
+    accept       called with the row after the claim; if it returns false, the job is released (prefer `tasks`)
+    throttle     async callable that returns seconds to pause before the next claim; `AIMD()` reacts to failures
+    on_backlog   called with a Backlog when the worker has been behind for `backlog_after` s: once per episode, or again
+                 every `backlog_every` s
+    redrive      Redrive(...): reopen failed jobs while idle
+    grace        seconds for running jobs to end when the worker stops
+    lease        seconds that a lease lasts without a heartbeat; renewed every third of it
+    poll         seconds between claims of an idle worker, in case a hint is lost
     role         "leader", "follower" or "auto": one worker of the fleet prunes, redrives and ticks schedules, see
-                 `treadle.worker.leader`; None: this one does, whatever others do
-    ordered      start jobs strictly in the order of the line: one claim at a time, not two that overlap
-    recovery     how long to wait before trying again when the storage is away
+                 `treadle.worker.leader`; None: this worker always does
+    ordered      start jobs strictly in queue order: one claim at a time, not two that overlap
+    recovery     delays between retries while the storage is away
     """
 
     def __init__(
@@ -127,12 +124,12 @@ class Worker:
         )
         if not self._setup.backlog_after:
             raise BadOption("backlog_after", "expected more than 0 s")
-        self.patient = True  # whether items of a batch wait for others; a test that drains does not
+        self.patient = True  # whether items of a batch wait for others; False while a test drains
         self.pools = Executors(self.name, concurrency)
         self._session: WorkerSession | None = None
         self._stopping: asyncio.Task[None] | None = None
 
-    # --- life
+    # --- start and stop
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -144,14 +141,13 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the app if it is not, and begin to claim.
+        """Open the app if it is not open, and begin to claim.
 
-        Where the storage cannot be reached, or takes nothing now, it says so once and waits until it does. Raises
-        UnknownTask, and what opening raises when waiting would not help (BadUrl, SchemaTooNew, NotADatabase,
-        StorageDenied).
+        If the storage cannot be reached or is full, logs that once and retries until it works. Raises UnknownTask, and
+        the errors of opening that waiting cannot fix (BadUrl, SchemaTooNew, NotADatabase, StorageDenied).
         """
         if self._session is not None:
-            raise BadOption("worker", "it runs already")
+            raise BadOption("worker", "it is already running")
         for name in self._asked_tasks or ():
             if name not in self.app.tasks:
                 raise UnknownTask(name, tuple(self.app.tasks))
@@ -169,7 +165,7 @@ class Worker:
         self._tell("worker.started")
 
     def _warn_of_queues(self) -> None:
-        """A queue of this worker that no task of the app uses by default: a mistyped name claims nothing."""
+        """Log a queue that no task of the app uses and that resembles one in use: a mistyped name claims nothing."""
         known = {queue for task in self.app.tasks.values() if (queue := getattr(task, "queue", None))}
         for queue in self._asked_queues or ():
             close = difflib.get_close_matches(queue, known, 1)
@@ -189,10 +185,10 @@ class Worker:
                 return storage
 
     async def _opened(self) -> Storage:
-        """The storage, with what the app's code declares in it."""
+        """Open the storage, and store the limits and schedules that the app declares."""
         storage = await self.app.open()
         try:
-            self._check_queues(confined(storage))
+            self._check_queues(storage.capabilities.queues)
             if self.queues():
                 await self.app.prepare()
         except BaseException:
@@ -201,24 +197,25 @@ class Worker:
         return storage
 
     def _check_queues(self, only: tuple[str, ...]) -> None:
-        """Raise BadOption where the token of this process (`only`: its queues) does not let it do what was asked."""
+        """Raise BadOption if the token of this process, which is bound to the queues `only`, forbids a queue or the
+        role."""
         outside = [queue for queue in self.queues() if only and queue not in only]
         if outside:
             raise BadOption(
                 "queues",
-                f"the token is bound to {', '.join(only)}, and this worker would claim from {', '.join(outside)}; give "
-                f"queues={list(only)}, or a token of those queues",
+                f"the token is bound to {', '.join(only)}, but this worker claims from {', '.join(outside)}; give "
+                f"queues={list(only)}, or use a token for those queues",
             )
         if only and self._setup.role == "leader":
-            raise BadOption("role", f"the token is bound to {', '.join(only)}: a leader tends the jobs of every queue")
+            raise BadOption("role", f"the token is bound to {', '.join(only)}, but a leader works for every queue")
 
     @answers_coroutine
     def run(self) -> Coroutine[Any, Any, None]:
-        """Run until SIGTERM or SIGINT: the first stops decently, the second at once.
+        """Run until SIGTERM or SIGINT: the first signal stops with `grace`, the second at once.
 
-        The process is taken to be the worker's: what has been imported by now is no more looked at by the garbage
-        collector (`gc.freeze`), which would hold the loop for 7-14 ms each time; and it looks at the young once in
-        5,000 new objects (`gc.set_threshold`), as a job leaves no cycles behind: 1 us a job of 6.7 less.
+        Takes over the garbage collector of the process. Objects that exist now are exempt (`gc.freeze`), because
+        collecting them blocks the event loop for 7-14 ms each time. New objects are collected once every 5,000
+        (`gc.set_threshold`), because a job leaves no cycles: this saves 1 us of 6.7 us a job.
         """
         check_awaited("worker.run()", "asyncio.run(worker.run())")
         return self._run()
@@ -239,7 +236,7 @@ class Worker:
             starting, stopping = asyncio.create_task(self.start()), asyncio.create_task(asked.wait())
             try:
                 await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-                if not starting.done():  # it still waits for its storage
+                if not starting.done():  # it still waits for the storage
                     starting.cancel()
                     await asyncio.wait([starting])
                 if not starting.cancelled():
@@ -253,12 +250,12 @@ class Worker:
                     await self.stop(0)
 
     async def stop(self, grace: float | timedelta | None = None) -> None:
-        """Claim no more, tell the functions that run, give them `grace` seconds to end, then cancel them and hand
-        their jobs back, uncounted. Called again meanwhile, it waits for the first call.
+        """Claim no more, request the running functions to stop, wait `grace` seconds, then cancel them and release
+        their jobs, uncounted. A second call waits for the first.
 
-        Cancelled, as by a timeout around it, it has no grace any more: it cancels the functions at once, and returns
-        when they have ended or a few seconds have passed. Called by a job of this worker it does not wait, for that
-        would be for itself: the worker stops once that job has ended. May be called on any event loop.
+        If this call is cancelled, for example by a timeout, it cancels the functions at once, and returns when they
+        have ended or a few seconds have passed. If a job of this worker calls it, it returns at once, and the worker
+        stops when that job has ended. May be called on any event loop.
         """
         session = self._session
         if session is None:
@@ -302,11 +299,11 @@ class Worker:
         return [] if self._session is None else [run.record for run in self._session.state.running.values()]
 
     async def run_ids(self, ids: Sequence[str]) -> None:
-        """Claim and start these jobs, those of them that may start now and that there is a slot for."""
+        """Claim and start those of these jobs that may start now, as far as slots are free."""
         if self._session is not None:
             await self._session.run_ids(ids)
 
-    # --- for its loops
+    # --- used by the session
 
     def _tell(self, name: str, error: BaseException | None = None) -> None:
         tell(self.app.emitter, self.name, name, error)
@@ -321,5 +318,7 @@ class Worker:
     def tasks(self) -> Rooms:
         names = self.app.tasks if self._asked_tasks is None else self._asked_tasks
         found: Rooms = {n: (None, self.app.tasks[n].lease) for n in names}
-        found[FLOW] = None, None  # the roots of compositions: whoever serves their queue ends them
-        return found | {own.name: (None, None) for own in self.app.own.values() if own.serves in (None, *names)}
+        found[FLOW] = None, None  # the roots of compositions: any worker of their queue ends them
+        return found | {
+            each.name: (None, None) for each in self.app.system_tasks.values() if each.serves in (None, *names)
+        }

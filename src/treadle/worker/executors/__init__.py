@@ -1,1 +1,1 @@
-"""Where functions run: in the event loop, in threads, in child processes, in batches."""
+"""Runs the functions of jobs in threads, in child processes, or in batches."""

@@ -1,7 +1,6 @@
-"""Gathers the jobs of batch tasks into calls: an item waits for others, the call is for all, each has its own answer.
+"""Gathers the jobs of batch tasks into calls: an item waits for others, one call runs all, each gets its own result.
 
-Without it a batch task would be called with one item at a time. An item that waits takes no slot of the worker; a call
-takes one, like a job.
+An item that waits takes no slot of the worker. A call takes one, like a job.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ class BatchGathering:
     def __init__(self, task: BatchTask[Any, Any], since: float) -> None:
         self.task, self.since = task, since
         self.seats: list[Seat] = []
-        self.left = 0  # items whose runs were cut short while the call ran
+        self.left = 0  # items whose runs were cancelled while the call ran
         self.timer: asyncio.TimerHandle | None = None
         self.call: asyncio.Task[None] | None = None
-        self.begun = False  # a task that is cancelled before its first step never takes it
+        self.begun = False  # the first step of `call` has run; if it is cancelled before, no line of it runs
 
 
 class Batches:
-    """All that one worker gathers.
+    """The batch calls that one worker gathers.
 
-    patient  False: nobody is waited for who is not in line already. For tests.
+    patient  False: a call waits only for items that are queued already. For tests.
     """
 
     def __init__(
@@ -57,14 +56,14 @@ class Batches:
         state: WorkerState,
         threads: Callable[[], Threads],
         patient: bool = True,
-        waits_for: Callable[[float], None] = lambda seconds: None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self._state, self._threads, self._patient, self._waits_for = state, threads, patient, waits_for
+        self._state, self._threads, self._patient, self._on_wait = state, threads, patient, on_wait
         self._loop = state.loop
         self._open: dict[tuple[str, Hashable], BatchGathering] = {}
 
     def room(self, task: BatchTask[Any, Any]) -> int:
-        """How many more items may wait here: as many as one call takes, whatever their keys."""
+        """How many more items of this task may wait: in all, for all keys together, as many as one call takes."""
         waiting = sum(len(each.seats) for (name, _), each in self._open.items() if name == task.name)
         return max(0, task.size - waiting)
 
@@ -74,34 +73,35 @@ class Batches:
         return bool(self._open)
 
     def waits(self, context: Context) -> bool:
-        """Whether this item is gathered, and its call has not begun."""
+        """Whether this item waits for others, so that its call has not begun."""
         return any(seat.context is context for each in self._open.values() for seat in each.seats)
 
     def gathering(self) -> tuple[tuple[str, float, float], ...]:
-        """Of each task whose items wait: its name, the seconds its first item has waited, and the seconds until
+        """For each task with waiting items: its name, the seconds its first item has waited, and the seconds until
         the last of its calls begins at the latest."""
         now = self._loop.time()
-        found: dict[str, tuple[float, float]] = {}
-        for (name, _), each in self._open.items():
-            if each.timer is not None:
-                waited, left = found.get(name, (0.0, 0.0))
-                found[name] = max(waited, now - each.since), max(left, each.timer.when() - now)
-        return tuple((name, *times) for name, times in found.items())
+        waits: dict[str, tuple[float, float]] = {}
+        for (name, _), gathering in self._open.items():
+            if gathering.timer is not None:
+                waited, left = waits.get(name, (0.0, 0.0))
+                waits[name] = max(waited, now - gathering.since), max(left, gathering.timer.when() - now)
+        return tuple((name, *times) for name, times in waits.items())
 
     def looked(self, records: Sequence[Record]) -> None:
-        """A claim brought these, and no more is in line."""
+        """A claim brought these jobs. Unless `patient`, begin the calls of tasks that got no new item."""
         if self._patient or not self._open:
             return
-        fresh = {record.job.task for record in records}
+        with_new_items = {record.job.task for record in records}
         for key, gathering in list(self._open.items()):
-            if key[0] not in fresh:
+            if key[0] not in with_new_items:
                 self._begin(key, gathering)
 
     async def join(self, task: BatchTask[Any, Any], context: Context, item: Any) -> Any:
-        """The item's own answer, once the call is over. Raises what stands in its place, or what the function raised.
+        """Add an item to a call, and return its own result when the call has ended. Raises the exception that the
+        function returned for this item, or raised.
 
-        An item that is cut short while it waits leaves; while the call runs, it stays until that is over, as nobody may
-        run it again meanwhile. The call is cancelled when all its items are cut short.
+        An item that is cancelled while it waits leaves. While the call runs, it stays until the call has ended, because
+        no other worker may run it meanwhile. The call is cancelled when all its items are.
         """
         context.place = IN_BATCH
         key = task.name, None if task.by is None else task.by(item)
@@ -111,7 +111,7 @@ class Batches:
         if len(gathering.seats) >= task.size:
             self._begin(key, gathering)
         elif not self._patient:
-            self._state.wake.set()  # look again, and go when there is nobody
+            self._state.wake.set()  # claim again; without new items the call begins
         try:
             value, error = await asyncio.shield(seat.future)
         except asyncio.CancelledError:
@@ -132,7 +132,7 @@ class Batches:
     def _new(self, key: tuple[str, Hashable], task: BatchTask[Any, Any]) -> BatchGathering:
         gathering = self._open[key] = BatchGathering(task, self._loop.time())
         gathering.timer = self._loop.call_later(task.max_wait, self._begin, key, gathering)
-        self._waits_for(task.max_wait)
+        self._on_wait(task.max_wait)
         return gathering
 
     def _leave(self, key: tuple[str, Hashable], gathering: BatchGathering, seat: Seat) -> None:
@@ -147,35 +147,36 @@ class Batches:
 
     def _begin(self, key: tuple[str, Hashable], gathering: BatchGathering) -> None:
         self._close(key, gathering)
-        # More may begin than there are slots, by one for each key: else items of ours would wait behind long jobs.
-        self._state.free -= 1
-        # Not in the context of the item that happens to be the last.
-        context = self._state.own_context()
+        # More calls may begin than there are slots, by one for each key: otherwise claimed items would wait behind long
+        # jobs.
+        self._state.slots.take()
+        # Not in the context of the last item.
+        context = self._state.job_context()
         gathering.call = started(self._call(gathering), loop=self._loop, context=context)
 
     async def _call(self, gathering: BatchGathering) -> None:
         task, seats = gathering.task, gathering.seats
         gathering.begun = True
         enter_batch(tuple(seat.context for seat in seats))
-        found: list[Any]
-        process = forks.tag
+        results: list[Any]
+        process_tag = forks.tag
         try:
             if gathering.left == len(seats):
                 raise asyncio.CancelledError
             answer = await self._run(task, [seat.item for seat in seats])
-            if forks.tag is not process:
+            if forks.tag is not process_tag:
                 forks.end()
-            found = answers(task.name, answer, len(seats))
+            results = answers(task.name, answer, len(seats))
         except BaseException as error:
-            if forks.tag is not process:
+            if forks.tag is not process_tag:
                 forks.end(error)
             for seat in seats:
                 seat.future.set_result((None, error))
         else:
-            for seat, each in zip(seats, found, strict=True):
-                seat.future.set_result((None, each) if isinstance(each, Exception) else (each, None))
+            for seat, result in zip(seats, results, strict=True):
+                seat.future.set_result((None, result) if isinstance(result, Exception) else (result, None))
         finally:
-            self._state.free += 1
+            self._state.slots.release()
             self._state.wake.set()
 
     async def _run(self, task: BatchTask[Any, Any], items: list[Any]) -> Any:

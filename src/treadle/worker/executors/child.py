@@ -1,8 +1,7 @@
-"""The other side of `kind="process"`: a child that runs one function at a time and may be killed at any moment.
+"""The child process of `kind="process"`: it runs one function at a time, and the worker may kill it at any time.
 
-Without it a CPU-bound function would hold the worker's loop, and one that never returns could not be stopped.
-`python -m treadle.worker.executors.child` speaks frames over the socket it finds as its standard input. What the
-function prints goes where the worker's own output goes. Nothing is unpickled: functions are found by name.
+`python -m treadle.worker.executors.child` exchanges frames over the socket that it gets as standard input. Output of
+the function goes to the worker's own output. Nothing is unpickled: functions are found by name.
 """
 
 from __future__ import annotations
@@ -38,36 +37,36 @@ from treadle.tasks.task import Task
 from treadle.worker.executors.django import close_old_connections
 from treadle.workflow.continuation import encode_next, next_of
 
-HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that goes with it (UTF-8)
-NOTES_EVERY = 0.05  # s between two notes sent; the last one comes with the answer
+HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that follows it (UTF-8)
+NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer
 MAINS = ("__main__", "__mp_main__")
 
 Kind = Literal["other", "defer", "abort", "argument", "result", "large"]
 
 
 class Hello(Struct, tag="hello", tag_field="is"):
-    """First: the surroundings of the parent that a fresh interpreter has not."""
+    """The first message: the settings of the parent that a new interpreter lacks."""
 
     path: list[str]
     pythonpath: str | None
-    main: str | None  # the file of its script
-    package: str | None  # and the package of that, started with -m
+    main: str | None  # the file of the parent's script
+    package: str | None  # the package of that script, if it was started with -m
 
 
 class Ask(Struct, tag="ask", tag_field="is"):
-    """Run this; the payload is the text that goes with it, and `record` has none."""
+    """A request to run a job. The payload is the text of the frame; `record` has none."""
 
     module: str
     qualname: str
     name: str
-    codec: bool  # the task has a codec of its own
+    codec: bool  # whether the task has its own codec
     worker: str
     record: Record
-    number: int = 0  # of the question, at this child; every answer to it says the same
+    number: int = 0  # number of the request at this child; its answers repeat it
 
 
 class Begun(Struct, tag="begun", tag_field="is"):
-    """From here on the process may die of what the user wrote."""
+    """The user's code runs from now on: if the process dies, the job may be the cause."""
 
     number: int
 
@@ -78,7 +77,7 @@ class Noted(Struct, tag="noted", tag_field="is"):
 
 
 class Done(Struct, tag="done", tag_field="is"):
-    """The result is the text that goes with it; or (`goes_on`) what the run goes on as."""
+    """The function has returned. The text of the frame is its result; with `goes_on`, its continuation."""
 
     number: int
     note: str | None
@@ -86,7 +85,7 @@ class Done(Struct, tag="done", tag_field="is"):
 
 
 class Raised(Struct, tag="raised", tag_field="is"):
-    """`fields` are what makes an exception of `kind` again; all others are told by their texts."""
+    """The function has raised. `fields` rebuild an exception of `kind`; of any other, only the texts are sent."""
 
     number: int
     kind: Kind
@@ -103,27 +102,27 @@ read_message = msgspec.json.Decoder(Message).decode
 
 
 def frame(message: Message, text: str = "") -> bytes:
-    """A message and its text as they go over the wire."""
+    """Encode a message and its text."""
     head, body = msgspec.json.encode(message), text.encode()
     return HEAD.pack(len(head), len(body)) + head + body
 
 
 class Child:
-    """One process: a thread that listens, and the main thread that runs what was asked."""
+    """One process: a thread reads messages, and the main thread runs the functions."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel, self._process = channel, forks.tag
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[tuple[Message, str]] = SimpleQueue()
-        self._places = Places(None, None)
+        self._functions = Places(None, None)
 
     def serve(self) -> None:
-        """Until the parent goes away or kills us."""
+        """Run jobs until the parent closes its end or kills this process."""
         threading.Thread(target=self._listen, name="treadle-parent", daemon=True).start()
         while True:
             message, payload = self._inbox.get()
             if isinstance(message, Hello):
-                self._settle_in(message)
+                self._set_up(message)
             elif isinstance(message, Ask):
                 self._send(Begun(message.number))
                 close_old_connections()
@@ -135,7 +134,7 @@ class Child:
                 self._send(answer, text)
 
     def _listen(self) -> None:
-        """A parent that closed its end is dead or done with us: end at once, also in the middle of a function."""
+        """Read messages. When the parent closes its end, end this process at once, even while a function runs."""
         try:
             stream = self._channel.makefile("rb")
             while (found := _read(stream)) is not None:
@@ -143,31 +142,31 @@ class Child:
         finally:
             vanish()
 
-    def _settle_in(self, hello: Hello) -> None:
+    def _set_up(self, hello: Hello) -> None:
         sys.path[:] = hello.path
         if hello.pythonpath is None:
             os.environ.pop("PYTHONPATH", None)
         else:
             os.environ["PYTHONPATH"] = hello.pythonpath
-        self._places = Places(hello.main, hello.package)
+        self._functions = Places(hello.main, hello.package)
 
     def _send(self, message: Message, text: str = "") -> None:
         if forks.tag is not self._process:
-            return  # what the function forked shares the socket, but only this process was asked
+            return  # a process that the function forked shares the socket, but must not answer
         with self._sending:
             self._channel.sendall(frame(message, text))
 
     def _run(self, ask: Ask, payload: str) -> tuple[Done | Raised, str]:
         number, pace = ask.number, Pace()
 
-        def noted() -> None:
+        def send_note() -> None:
             if pace.due():
                 self._send(Noted(number, context.note or ""))
 
-        context = Context(ask.record, ask.worker, noted)
+        context = Context(ask.record, ask.worker, send_note)
         enter(context)
         try:
-            signature, function = self._places.find(ask)
+            signature, function = self._functions.find(ask)
             args, kwargs = signature.decode_call(payload)
             result = forks.contained(function, *args, **kwargs)
             if isinstance(result, Continuation):
@@ -176,13 +175,13 @@ class Child:
             text = signature.encode_result(result)
             if len(text) * 4 > defaults.MAX_RESULT and (size := len(text.encode())) > defaults.MAX_RESULT:
                 raise TooLarge(f"the result of {ask.name}", size, defaults.MAX_RESULT)
-        except BaseException as error:  # also SystemExit: a function that calls sys.exit has failed, not we
+        except BaseException as error:  # also SystemExit: sys.exit() fails the job, not this process
             return raised(error, context.note, number), ""
         return Done(number, context.note), text
 
 
 class Pace:
-    """A function may report a thousand times a second; the parent need not hear all of it."""
+    """Limits the notes that are sent, because a function may write a thousand of them a second."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -196,43 +195,45 @@ class Pace:
 
 
 class Places:
-    """Where functions are found: by module and name, and the parent's script by its file."""
+    """Finds functions by module and name, and the parent's script by its file."""
 
     def __init__(self, main: str | None, package: str | None) -> None:
         self._main, self._package = main, package
         self._known: dict[tuple[str, str, str], tuple[CallCodec, Any]] = {}
 
     def find(self, ask: Ask) -> tuple[CallCodec, Any]:
-        """The function asked for and how its arguments are read. Raises BadTask, or what importing it raises."""
+        """The codec of the task, and its function. Raises BadTask, or the error of the import."""
         key = ask.module, ask.qualname, ask.name
         if key not in self._known:
-            self._known[key] = self._look(ask)
+            self._known[key] = self._load(ask)
         return self._known[key]
 
-    def _look(self, ask: Ask) -> tuple[CallCodec, Any]:
+    def _load(self, ask: Ask) -> tuple[CallCodec, Any]:
         module = self._script() if ask.module in MAINS else importlib.import_module(ask.module)
-        found: Any = module
+        function: Any = module
         for part in ask.qualname.split("."):
-            found = getattr(found, part, None)
-        for each in (*_wrapped(found), *vars(module).values()):
+            function = getattr(function, part, None)
+        for candidate in (*_wrapped(function), *vars(module).values()):
             # Not isinstance, which reads `__class__`: a lazy object such as Django's settings may raise there.
-            if issubclass(type(each), Task) and each.name == ask.name:
-                return each.signature, each.function
-        if not callable(found):
-            raise BadTask(f"{ask.name}: there is no {ask.qualname} at the top of {ask.module} to run in a process")
+            if issubclass(type(candidate), Task) and candidate.name == ask.name:
+                return candidate.signature, candidate.function
+        if not callable(function):
+            raise BadTask(
+                f"{ask.name}: {ask.module} has no {ask.qualname} at its top level, so a process cannot run it"
+            )
         if ask.codec:
             raise BadTask(
-                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so its codec is not known in the process; "
+                f"{ask.name}: {ask.module}.{ask.qualname} is not that task, so the process does not know its codec; "
                 "make it a task in the module that defines it"
             )
-        return CallCodec(ask.name, found), found
+        return CallCodec(ask.name, function), function
 
     def _script(self) -> types.ModuleType:
-        """The parent's script under another name, so that what it does as `__main__` does not happen again."""
+        """Import the parent's script under another name, so that its `__main__` block does not run again."""
         if "__mp_main__" in sys.modules:
             return sys.modules["__mp_main__"]
         if self._main is None:
-            raise BadTask('kind="process" needs a function from a file; one typed at a prompt cannot be found again')
+            raise BadTask('kind="process" needs a function in a file, found one typed at a prompt')
         module = types.ModuleType("__mp_main__")
         module.__file__, module.__package__ = self._main, self._package
         if self._package:
@@ -242,13 +243,13 @@ class Places:
             code = compile(Path(self._main).read_bytes(), self._main, "exec", dont_inherit=True)
             exec(code, module.__dict__)
         except BaseException:
-            del sys.modules["__mp_main__"]  # the next job shows the error again, not half a module
+            del sys.modules["__mp_main__"]  # the next job gets the error again, not half a module
             raise
         return module
 
 
 def _wrapped(found: Any) -> list[Any]:
-    """What a decorated name stands for, from the outside in."""
+    """The layers of a decorated function, from the outside in."""
     layers: list[Any] = []
     while found is not None and found not in layers and len(layers) < 100:
         layers.append(found)
@@ -257,7 +258,7 @@ def _wrapped(found: Any) -> list[Any]:
 
 
 def raised(error: BaseException, note: str | None, number: int) -> Raised:
-    """An exception as data."""
+    """Encode an exception."""
     kind: Kind = "other"
     fields: list[Any] = []
     if isinstance(error, Defer):
@@ -271,18 +272,18 @@ def raised(error: BaseException, note: str | None, number: int) -> Raised:
     elif isinstance(error, TooLarge):
         kind, fields = "large", [error.what, error.size, error.limit]
     message = judge.message_of(error).encode("utf-8", "replace").decode()[: defaults.MAX_ERROR]
-    where, text = type(error).__module__, judge.text_of(error)
-    return Raised(number, kind, fields, type(error).__qualname__, where, message, text, note)
+    module, text = type(error).__module__, judge.text_of(error)
+    return Raised(number, kind, fields, type(error).__qualname__, module, message, text, note)
 
 
 def _read(stream: BinaryIO) -> tuple[Message, str] | None:
-    """One frame; None at the end."""
+    """Read one frame; None: the stream has ended."""
     head = stream.read(HEAD.size)
     if len(head) < HEAD.size:
         return None
-    length, more = HEAD.unpack(head)
-    message, text = stream.read(length), stream.read(more)
-    return (read_message(message), text.decode()) if len(message) == length and len(text) == more else None
+    length, text_length = HEAD.unpack(head)
+    message, text = stream.read(length), stream.read(text_length)
+    return (read_message(message), text.decode()) if len(message) == length and len(text) == text_length else None
 
 
 def _flush() -> None:
@@ -292,20 +293,21 @@ def _flush() -> None:
 
 
 def vanish() -> None:
-    """End now, with whatever the function has started."""
+    """Kill this process and everything that the function has started."""
     if sys.platform != "win32" and os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
 
 
 def _channel() -> socket.socket:
-    """The socket we were given as standard input; nobody else in this process or below it has it then."""
+    """Take the socket that is standard input, and replace that by an empty file: programs that the function starts do
+    not inherit the socket."""
     if sys.platform == "win32":
         return socket.fromshare(sys.stdin.buffer.read())
     channel = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     return channel
 
 
@@ -317,30 +319,31 @@ def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _usual() -> None:
-    """SIGTERM ends what the function forks: `Pool.terminate` sends it, and waits. One sent before this line counts."""
-    with suppress(ValueError):  # forked by an interpreter within this one
+def _restore_sigterm() -> None:
+    """Let SIGTERM end a process that the function has forked: `Pool.terminate` sends it, and waits. One that was sent
+    earlier takes effect now."""
+    with suppress(ValueError):  # forked in a subinterpreter
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _unblock()
 
 
 def main() -> None:
     channel = _channel()
-    forks.renew()  # the worker makes jobs for the same run, in its middleware: our ids must differ
-    # A service manager may signal the whole family. Only the worker decides when we end; handlers, not SIG_IGN,
-    # because those are not inherited by what the function starts.
+    forks.renew()  # middleware in the worker makes jobs for the same run: ids made here must differ
+    # A service manager may signal all processes, but only the worker decides when this one ends. Handlers, not SIG_IGN,
+    # because programs that the function starts would inherit SIG_IGN.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_usual)
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_sigterm)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is seen
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # keeps output before a kill
     with suppress(Exception):
         faulthandler.enable()
     Child(channel).serve()
 
 
 if __name__ == "__main__":
-    # The module as everybody imports it, not this copy: the user's script takes the name __main__ over.
+    # Run the module under its own name, not this copy: the user's script takes over the name __main__.
     importlib.import_module("treadle.worker.executors.child").main()

@@ -1,7 +1,6 @@
-"""Django's database connections, in threads and processes that run one job after another.
+"""Closes old database connections of Django in threads and processes that run one job after another.
 
-Django closes a connection that is broken or past CONN_MAX_AGE at the beginning and the end of a request, and knows
-nothing of jobs.
+Django closes a connection that is broken or past CONN_MAX_AGE only at the beginning and the end of a request.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ log = logging.getLogger("treadle")
 
 
 def close_old_connections() -> None:
-    """`django.db.close_old_connections()` for this thread, in a program that has imported and configured Django. An
-    error of the driver is logged."""
+    """Call `django.db.close_old_connections()` for this thread if the program has imported and configured Django. Logs
+    an error of the driver."""
     database = sys.modules.get("django.db")
     if database is None or not getattr(getattr(sys.modules.get("django.conf"), "settings", None), "configured", False):
         return

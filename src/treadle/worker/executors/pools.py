@@ -1,7 +1,4 @@
-"""The threads and processes of one worker, made when the first job needs them.
-
-Without it each kind of task would keep its own idea of where functions run that are not async.
-"""
+"""The threads and processes of one worker, made when the first job needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from treadle.worker.executors.threads import Runs, Threads
 
 
 class Executors:
-    """Both of them may be asked for again after `close`."""
+    """After `close`, `threads` and `processes` make new ones."""
 
     def __init__(self, name: str, size: int) -> None:
         self._name, self._size = name, size
@@ -19,7 +16,7 @@ class Executors:
         self._processes: Any = None
 
     def lend(self, threads: Runs) -> None:
-        """Run plain functions there, until `close`."""
+        """Run plain functions in these threads, until `close`."""
         self._threads = threads
 
     def threads(self) -> Runs:
@@ -35,7 +32,7 @@ class Executors:
         return self._processes
 
     async def close(self) -> None:
-        """Processes end now; threads when what they run has returned."""
+        """End the processes now, and each thread when its function has returned."""
         threads, processes, self._threads, self._processes = self._threads, self._processes, None, None
         if threads is not None:
             threads.close()

@@ -1,7 +1,6 @@
-"""Runs tasks of kind "process", each in a child of this worker that can be killed.
+"""Runs tasks of kind "process" in child processes of the worker, which can be killed.
 
-Without it CPU-bound functions would hold each other up, and one that never returns could only be waited for.
-A run that is cancelled ends when its process is dead, not before: a job is never given back while it still runs.
+A cancelled run ends only when its process is dead, so a job is never released while it still runs.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from treadle.workflow.continuation import Next, decode_next
 
 log = logging.getLogger("treadle")
 
-JOBS_EACH = 1_000  # then a fresh process: what a function leaks does not grow for ever
+JOBS_EACH = 1_000  # jobs until a process is replaced, which bounds memory that functions leak
 BUFFER = 1 << 20  # bytes read ahead: a result of 16 MiB in 16 steps instead of 256
-PATIENCE = 1.0  # s a child may take to die by itself after it closed its end
+PATIENCE = 1.0  # s for a child that closed its end to exit by itself
 
 
 class ProcessPool:
-    """Children of one worker: started when needed, used again, replaced after `jobs_each` jobs."""
+    """The child processes of one worker: started when needed, reused, and replaced after `jobs_each` jobs."""
 
     def __init__(self, jobs_each: int = JOBS_EACH) -> None:
         self._jobs_each = jobs_each
@@ -44,24 +43,24 @@ class ProcessPool:
         self._closed = False
 
     async def run(self, task: AnyTask, record: Record) -> str | Next:
-        """The encoded result. Cancelled, it kills the process, and is over when that is dead.
+        """Run a job and return its encoded result. If cancelled, kill the process and wait until it is dead.
 
-        Raises RemoteFailure for what the function raised, ProcessDied if it took its process down; Defer, Abort,
-        BadArgument, BadResult and TooLarge as they are.
+        Raises ProcessDied if the process died during the job, and the exception of the function: Defer, Abort,
+        BadArgument, BadResult and TooLarge unchanged, any other as a RemoteFailure.
         """
         ask = _ask(task, record)
         while True:
             child = await self._take()
-            fresh = child.jobs == 0
+            is_new = child.jobs == 0
             try:
                 answer, text = await child.call(ask, record.job.payload)
-            except _Gone as gone:
-                if gone.astray:
-                    log.warning("the process %s of %s was killed: %s", child.pid, task.name, gone.astray)
-                code = await self._remove(child, at_once=bool(gone.astray))
-                if gone.begun or fresh or self._closed:
+            except _CallFailed as error:
+                if error.problem:
+                    log.warning("the process %s of %s was killed: %s", child.pid, task.name, error.problem)
+                code = await self._remove(child, at_once=bool(error.problem))
+                if error.begun or is_new or self._closed:
                     raise ProcessDied(task.name, code, _signal_name(code)) from None
-                continue  # it had died while it was idle: not this job's doing
+                continue  # it died while it was idle: this job is not the cause
             except BaseException:
                 await self._remove(child, at_once=True)
                 raise
@@ -74,7 +73,7 @@ class ProcessPool:
             return decode_next(text) if answer.goes_on else text
 
     async def close(self) -> None:
-        """Kill and reap all of them."""
+        """Kill and reap all processes."""
         self._closed = True
         self._idle.clear()
         children, self._children = self._children, set()
@@ -82,7 +81,7 @@ class ProcessPool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes there are."""
+        """The ids of the current processes."""
         return sorted(child.pid for child in self._children)
 
     async def _take(self) -> _Child:
@@ -105,15 +104,15 @@ class ProcessPool:
             self._children.discard(child)
 
 
-class _Gone(Exception):
-    """The child closed its end, after it had `begun` the job or before; or its answer is wrong, as `astray` says."""
+class _CallFailed(Exception):
+    """The child closed its end, or sent a wrong answer (`problem`). `begun`: the job had begun."""
 
-    def __init__(self, begun: bool, astray: str = "") -> None:
-        self.begun, self.astray = begun, astray
+    def __init__(self, begun: bool, problem: str = "") -> None:
+        self.begun, self.problem = begun, problem
 
 
 class _Child:
-    """One process and our end of its socket."""
+    """One process and the worker's end of its socket."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -121,21 +120,21 @@ class _Child:
         self._process, self._reader, self._writer = process, reader, writer
         self.pid, self.jobs = process.pid, 0
         self._ended = asyncio.ensure_future(process.wait())
-        # Not only its end of the socket tells: something it forked may hold that open.
+        # Watch the process too, not only the socket: a process that it forked may keep that open.
         self._ended.add_done_callback(lambda _: writer.close())
 
     @classmethod
     async def start(cls) -> _Child:
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         process = None
         try:
             try:
-                process = await _spawn(theirs)
+                process = await _spawn(child_end)
             finally:
-                theirs.close()
-            reader, writer = await asyncio.open_connection(sock=ours, limit=BUFFER)
+                child_end.close()
+            reader, writer = await asyncio.open_connection(sock=parent_end, limit=BUFFER)
         except BaseException:
-            ours.close()
+            parent_end.close()
             if process is not None:
                 _kill(process)
                 await _wait(asyncio.ensure_future(process.wait()))
@@ -148,7 +147,7 @@ class _Child:
         return not self._ended.done() and not self._reader.at_eof()
 
     async def call(self, ask: Ask, payload: str) -> tuple[Done | Raised, str]:
-        """Have one job run. Raises _Gone."""
+        """Run one job. Raises _Gone."""
         context = _context(ask.record)
         self.jobs += 1
         begun = False
@@ -158,7 +157,7 @@ class _Child:
             while True:
                 message, text = await self._read()
                 if not isinstance(message, Begun | Noted | Done | Raised) or message.number != self.jobs:
-                    raise _Gone(begun, f"it answered another question than the one asked: {message!r:.200}")
+                    raise _CallFailed(begun, f"expected the response to the latest call, found {message!r:.200}")
                 if isinstance(message, Begun):
                     begun = True
                 elif isinstance(message, Noted):
@@ -168,17 +167,18 @@ class _Child:
                         context.note = message.note
                     return message, text
         except (ConnectionError, asyncio.IncompleteReadError):
-            raise _Gone(begun) from None
+            raise _CallFailed(begun) from None
         except UNREADABLE as error:
-            raise _Gone(begun, f"its answer cannot be read: {error}") from None
+            raise _CallFailed(begun, f"its response cannot be read: {error}") from None
 
     async def _read(self) -> tuple[Message, str]:
-        length, more = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+        length, text_length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
         message = read_message(await self._reader.readexactly(length))
-        return message, (await self._reader.readexactly(more)).decode() if more else ""
+        return message, (await self._reader.readexactly(text_length)).decode() if text_length else ""
 
     async def die(self, at_once: bool = False) -> int:
-        """See to it that it is dead and reaped; its exit code. A cancellation has to wait for that."""
+        """Wait until the process is dead and reaped, and return its exit code. Kill it at once or after `PATIENCE` s. A
+        cancellation takes effect afterwards."""
         cancelled = False if at_once else await _wait(self._ended, PATIENCE)
         if not self._ended.done():
             _kill(self._process)
@@ -189,8 +189,8 @@ class _Child:
         return self._ended.result()
 
 
-async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
-    """A fresh interpreter in a session of its own: Ctrl-C is for the worker, which decides what becomes of its jobs."""
+async def _spawn(child_end: socket.socket) -> asyncio.subprocess.Process:
+    """Start an interpreter in a session of its own, so that Ctrl-C reaches only the worker, which stops its jobs."""
     command = [sys.executable, "-P", "-m", "treadle.worker.executors.child"]
     env = _environment()
     if sys.platform == "win32":
@@ -201,21 +201,21 @@ async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
             *command, stdin=asyncio.subprocess.PIPE, env=env, creationflags=group
         )
         assert process.stdin is not None
-        process.stdin.write(theirs.share(process.pid))
+        process.stdin.write(child_end.share(process.pid))
         process.stdin.write_eof()
         await process.stdin.drain()
         return process
-    return await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno(), env=env, start_new_session=True)
+    return await asyncio.create_subprocess_exec(*command, stdin=child_end.fileno(), env=env, start_new_session=True)
 
 
 def _environment() -> dict[str, str]:
-    """Ours, and a way to find treadle until the child has our sys.path."""
+    """The worker's environment, with a path to treadle that works until the child has the worker's sys.path."""
     root = str(Path(__file__).resolve().parents[3])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """The process and whatever it started."""
+    """Kill the process and everything in its process group."""
     if process.returncode is not None:
         return
     try:
@@ -228,7 +228,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _wait(future: asyncio.Future[int], timeout: float | None = None) -> bool:
-    """Wait for it in spite of cancellations; whether there was one."""
+    """Wait for the future in spite of cancellations. Returns whether there was one."""
     cancelled = False
     while not future.done():
         try:
@@ -256,10 +256,10 @@ def _ask(task: AnyTask, record: Record) -> Ask:
     function = task.function
     module = getattr(function, "__module__", None)
     if not isinstance(module, str):
-        raise BadTask(f"{task.name}: {function!r} says not which module it is from")
+        raise BadTask(f"{task.name}: {function!r} does not name its module, so a process cannot import it")
     own_codec = task.signature._codec is not None and not isinstance(task.signature._codec, TaggedCodec)
-    light = replace(record, job=replace(record.job, payload=""))
-    return Ask(module, function.__qualname__, task.name, own_codec, _context(record).worker, light)
+    without_payload = replace(record, job=replace(record.job, payload=""))
+    return Ask(module, function.__qualname__, task.name, own_codec, _context(record).worker, without_payload)
 
 
 def _context(record: Record) -> Context:
@@ -271,27 +271,28 @@ def _context(record: Record) -> Context:
 
 
 def _error(raised: Raised) -> Exception:
-    """What was raised in the child, as far as it means something here, with the traceback from there."""
+    """The exception of the child: a known type is rebuilt, with a RemoteFailure as its cause; any other becomes a
+    RemoteFailure, which has the child's traceback."""
     failure = RemoteFailure(raised.type, raised.module, raised.message, raised.text)
-    known: Exception | None = None
+    exception: Exception | None = None
     match raised.kind, raised.fields:
         case "defer", [seconds, until, limit]:
-            known = Defer(seconds, until=None if until is None else datetime.fromtimestamp(until, UTC), limit=limit)
+            exception = Defer(seconds, until=None if until is None else datetime.fromtimestamp(until, UTC), limit=limit)
         case "abort", [message, False]:
-            return Abort(message)  # that says all, as it does in a thread
+            return Abort(message)  # no traceback, as in a thread
         case "abort", [message, True]:
-            known = Abort(message)
+            exception = Abort(message)
         case "argument", [task, parameter, problem, permanent]:
-            known = BadArgument(task, parameter, problem)
-            known.permanent = permanent
+            exception = BadArgument(task, parameter, problem)
+            exception.permanent = permanent
         case "result", [task, problem]:
-            known = BadResult(task, problem)
+            exception = BadResult(task, problem)
         case "large", [what, size, limit]:
-            known = TooLarge(what, size, limit)
-    if known is None:
+            exception = TooLarge(what, size, limit)
+    if exception is None:
         return failure
-    known.__cause__ = failure
-    return known
+    exception.__cause__ = failure
+    return exception
 
 
 def _signal_name(code: int) -> str | None:

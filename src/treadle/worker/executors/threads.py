@@ -1,8 +1,8 @@
-"""Threads for tasks that are plain functions.
+"""Runs tasks that are plain functions in daemon threads.
 
-Without it a function that never returns would keep the process alive after the second signal: the threads of
-`concurrent.futures` are waited for at exit, whatever one does. And it would lose a StopIteration: an asyncio future
-cannot carry one, and the job would hang.
+The interpreter joins the threads of `concurrent.futures` at exit, so there a function that never returns would keep the
+process alive after the second signal. Exceptions are passed as values, because an asyncio future cannot raise a
+StopIteration, and the job would hang.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ Item = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Answe
 
 
 class Runs(Protocol):
-    """Where plain functions run."""
+    """Runs plain functions."""
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]: ...
     def close(self) -> None: ...
 
 
 class Threads:
-    """At most `most` of them, started when needed and kept."""
+    """At most `limit` threads, started when needed and kept."""
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit, self._name = limit, name
         self._items: SimpleQueue[Item | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]:
-        """Call it in a thread; the future answers (value, None) or (None, what it raised), and never raises."""
+        """Call it in a thread. The future's result is (value, None) or (None, exception); it never raises."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         self._items.put((call, loop, future))
-        if not self._idle.acquire(blocking=False) and self._started < self._most:
+        if not self._idle.acquire(blocking=False) and self._started < self._limit:
             self._started += 1
             name = f"{self._name}-{self._started}"
             threading.Thread(target=self._serve, name=name, daemon=True).start()
         return future
 
     def close(self) -> None:
-        """Each thread ends when its function has returned."""
+        """End each thread when its function has returned."""
         for _ in range(self._started):
             self._items.put(None)
 
@@ -64,14 +64,14 @@ class Threads:
                 return
             call, loop, future = item
             close_old_connections()
-            found = outcome(call)
-            close_old_connections()  # before the job ends: then its connection is free
-            deliver(loop, future, found)
-            del item, call, loop, future, found  # or the last job's arguments would live as long as the thread is idle
+            result = outcome(call)
+            close_old_connections()  # before the job ends, so that its connection is free then
+            deliver(loop, future, result)
+            del item, call, loop, future, result  # otherwise an idle thread keeps the last job's arguments alive
 
 
 def outcome(call: Callable[[], Any]) -> Answer:
-    """Call it here: its value, or what it raised."""
+    """Call it here. Returns (value, None) or (None, exception)."""
     try:
         return forks.contained(call), None
     except BaseException as error:
@@ -85,7 +85,7 @@ def answer(call: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asy
 
 def deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Answer], found: Answer) -> None:
     """Set the future of another thread's loop."""
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed, so no caller waits
         loop.call_soon_threadsafe(_set, future, found)
 
 

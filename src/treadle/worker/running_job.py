@@ -1,0 +1,50 @@
+"""One job that runs in this worker."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+
+from msgspec import Struct
+
+from treadle.core.model import Record
+from treadle.execution.context import Context
+from treadle.execution.runner import AnyTask, SystemTask
+from treadle.policy.judge import Rules
+
+if sys.version_info >= (3, 12):  # a no-op job: 1.7 us if started eagerly, 5.8 us in a turn of its own
+    new_task = functools.partial(asyncio.Task, eager_start=True)
+else:
+    new_task = asyncio.Task  # `create_task` does the same and takes 0.6 us longer
+
+
+class RunningJob(Struct, eq=False):
+    """A claimed job, from its start until its outcome is stored."""
+
+    record: Record
+    task: AnyTask | SystemTask
+    context: Context
+    rules: Rules
+    lease: float
+    handle: asyncio.Task[None] | None = None
+    begun: bool = False  # the first step of its asyncio task has run
+    cancelled: bool = False
+    ended: bool = False
+    refused: bool = False  # the storage has refused its outcome
+    blocked_since: float = 0.0  # the loop's time when its outcome was first refused because of a locked row; 0: never
+    in_batch: bool = False  # an item of a batch: it takes no slot, its call does
+
+    def request_stop(self) -> None:
+        """Set the flag that the function may read, and leave the function running."""
+        self.context.stop("stop")
+
+    def stop(self, why: str) -> None:
+        """Cancel the function if it can be cancelled, and set the flag that it may read. Only the first call counts."""
+        if self.ended or self.cancelled:
+            return
+        self.cancelled = True
+        self.context.stop(why)
+        # An asyncio task cancelled before its first step never runs its `finally`, and its slot would be lost.
+        if self.handle is not None and self.begun:
+            self.handle.cancel()
