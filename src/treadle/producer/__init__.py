@@ -1,1 +1,1 @@
-"""Enqueuing jobs and waiting for their results."""
+"""Enqueues jobs and waits for their results."""

@@ -1,4 +1,4 @@
-"""Concurrent calls share one request: whatever is asked while one is under way rides on the next."""
+"""Batches concurrent calls: calls that arrive while one is in flight share the next request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ B = TypeVar("B")
 
 
 class Batcher(Generic[A, B]):
-    """Calls made while one is under way ride together on the next: no timer, no linger.
+    """Sends the calls that arrive while one is in flight together in the next one, without a timer.
 
-    100 coroutines: 135,000 enqueues/s against 30,000 each on its own trip (hotpath study, Redis).
-    A group that fails is called again one by one, so an error is its caller's alone. That is safe because every
+    100 coroutines store 135,000 jobs/s this way, and 30,000 with a round trip each (hotpath study, Redis).
+    If a group fails, its calls are sent one by one, so each caller gets only its own error. That is safe because every
     verb may be repeated (law 10).
 
-    at_once  who finds nobody under way goes by itself, in this turn of the loop; else with those who come in it
+    at_once  if no call is in flight, send at once, alone; otherwise a call waits for the others of its loop turn
     """
 
     def __init__(self, call: Callable[[list[A]], Awaitable[Sequence[B]]], most: int, *, at_once: bool = False) -> None:
@@ -31,7 +31,7 @@ class Batcher(Generic[A, B]):
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop) or self._new(loop)
         if self._at_once and not turns.ahead and not turns.draining:
-            # Straight there: two turns of the loop less than by a task.
+            # Call directly: a task would need two more turns of the loop.
             turns.ahead = True
             try:
                 return await self._call(list(items))
@@ -54,17 +54,17 @@ class Batcher(Generic[A, B]):
 
 
 class _Turns(Generic[A, B]):
-    """The calls made on one event loop, and the task that takes them along."""
+    """The calls made on one event loop, and the task that sends them."""
 
     def __init__(self, call: Callable[[list[A]], Awaitable[Sequence[B]]], most: int) -> None:
         self._call, self._most = call, most
         self.waiting: list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]] = []
-        self.ahead = False  # a call is under way by itself
+        self.ahead = False  # a call is in flight without the task
         self.draining = False
-        self._task: asyncio.Task[None] | None = None  # kept, or it might be collected
+        self._task: asyncio.Task[None] | None = None  # a reference, so that it is not garbage-collected
 
     def drain(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send what waits, in a task of its own."""
+        """Send the waiting calls, in a task."""
         self.draining = True
         self._task = started(self._drain(), loop=loop)
 
@@ -80,7 +80,7 @@ class _Turns(Generic[A, B]):
                 future.cancel()
 
     def _take(self) -> list[tuple[Sequence[A], asyncio.Future[Sequence[B]]]]:
-        """Those that go together; without callers that were cancelled before their trip began."""
+        """The next group, without callers that were cancelled before their request was sent."""
         self.waiting = [one for one in self.waiting if not one[1].done()]
         size, count = 0, 0
         for items, _ in self.waiting:

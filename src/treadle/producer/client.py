@@ -1,7 +1,4 @@
-"""Sending jobs and waiting for them: the storage's verbs as a producer needs them, many callers to one trip.
-
-Without it every enqueue would be a trip of its own, and a result would be found by asking again and again.
-"""
+"""The producer's client: stores jobs, reads rows and waits for endings; concurrent calls share a round trip."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ B = TypeVar("B")
 
 
 class Waited(Protocol):
-    """Who waits leaves a mark."""
+    """Records that a caller waits for a job."""
 
     listening: bool
 
@@ -39,7 +36,7 @@ class Waited(Protocol):
 
 
 class Names(Protocol):
-    """What is known of the names of tasks, queues and limits; see `treadle.admin.known_names`."""
+    """The known names of tasks, queues and limits; see `treadle.admin.known_names`."""
 
     fresh: set[tuple[str, str]]
 
@@ -48,13 +45,13 @@ class Names(Protocol):
 
 
 class Moved(Protocol):
-    """Whether the jobs live elsewhere; see `treadle.admin.moved_looks`."""
+    """Warns if the jobs were moved to another storage; see `treadle.admin.moved_looks`."""
 
     async def check(self) -> None: ...
 
 
 class Client:
-    """What tasks, specs and jobs send and wait through."""
+    """The client through which tasks, specs and jobs store jobs and wait."""
 
     def __init__(
         self,
@@ -65,14 +62,14 @@ class Client:
         tasks: Mapping[str, Any] | None = None,
     ) -> None:
         self._storage, self._at_hand, self._bound, self._emitter = storage, at_hand, bound, emitter
-        self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows as tasks are declared
+        self._tasks: Mapping[str, Any] = {} if tasks is None else tasks  # grows while tasks are declared
         self._enqueue: Batcher[NewJob, Record] = Batcher(self._store, 1_000, at_once=True)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
         self.layers: list[middleware.Middleware] = []
-        self.names: Names | None = None  # checked where a call may use a new one
-        self.moved: Moved | None = None  # asked while somebody waits for a job
-        self.orphans: Waited | None = None  # told who waits, where somebody listens for workflows nobody waits for
-        self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # the app's way to run inline jobs
+        self.names: Names | None = None  # checks calls that may use a new name
+        self.moved: Moved | None = None  # warns, while a caller waits, if the jobs were moved
+        self.orphans: Waited | None = None  # records waits, while somebody listens for workflows without waiters
+        self.run_now: Callable[[Sequence[str]], Awaitable[None]] | None = None  # runs inline jobs in this process
 
     def _store(self, jobs: list[NewJob]) -> Awaitable[Sequence[Record]]:
         storage = self._at_hand()
@@ -84,10 +81,11 @@ class Client:
     async def _look(self, ids: list[str]) -> Sequence[Record | None]:
         return await (await self._storage()).get(ids)
 
-    # What one enqueue passes through on its way is few coroutines: each costs 0.25 us, and more when it is resumed.
+    # The enqueue path has few coroutines: each costs 0.25 us, and more when it is resumed.
 
     def send(self, specs: Sequence[JobSpec[Any]], within: Any = None) -> Awaitable[list[Job[Any, Any]]]:
-        """Store the specs, all or none; durable when it is awaited, or when the transaction `within` is committed."""
+        """Store the specs, all or none. They are durable when it is awaited, or when the transaction `within`
+        commits."""
         if within is not None:
             return self._send_within(specs, within)
         context.refuse_to_wait("enqueue")
@@ -103,19 +101,21 @@ class Client:
         return await self.send_bound(specs, self._bound(within))
 
     async def send_bound(self, specs: Sequence[JobSpec[Any]], bound: Bound) -> list[Job[Any, Any]]:
-        """The same inside a transaction. Nobody is told "enqueued": whether it will be committed is not known."""
+        """`send` inside a transaction. It emits no "enqueued" events, because the transaction may be rolled back."""
 
         async def send(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
             for spec in specs:
                 if spec.inline:
-                    raise BadOption("inline", f"{spec!r} cannot run here before your transaction is committed")
+                    raise BadOption(
+                        "inline",
+                        f"{spec!r} cannot run before your transaction is committed: leave out inline= or within=",
+                    )
             return self._jobs(specs, await self._stored(specs, bound.enqueue, told=False))
 
         return await self._through(send, specs)
 
     async def send_rows(self, specs: Sequence[JobSpec[Any]]) -> list[tuple[Record, bool]]:
-        """As `send`, answering the rows as they were stored, and whether this call stored them: whoever shows them
-        needs no second trip."""
+        """As `send`. Returns the stored rows, and whether this call stored them, so the caller need not read them."""
         rows: dict[str, Record] = {}
         if self.names is not None:
             await self.names.sending([spec.new for spec in specs])
@@ -126,7 +126,7 @@ class Client:
             return self._jobs(specs, found)
 
         jobs = await self._through(send, specs)
-        unknown = [job.id for job in jobs if job.id not in rows]  # a middleware may answer jobs of its own
+        unknown = [job.id for job in jobs if job.id not in rows]  # a middleware may return other jobs
         rows.update((row.job.id, row) for row in (await self.get(unknown) if unknown else ()) if row is not None)
         for job in jobs:
             if job.id not in rows:
@@ -137,11 +137,11 @@ class Client:
         return middleware.around_enqueue(self.layers, send)(specs) if self.layers else send(specs)
 
     async def prepared(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
-        """Jobs that are stored with an outcome, as the middleware of this app lets them through."""
+        """Jobs that are stored with an outcome, after this app's middleware."""
         return await middleware.prepared(self.layers, jobs, self) if self.layers and jobs else tuple(jobs)
 
     async def mistyped(self, jobs: Sequence[NewJob]) -> Sequence[str]:
-        """Warnings of names in jobs that are stored with an outcome."""
+        """Warnings about names in jobs that are stored with an outcome."""
         return await self.names.returned(jobs) if self.names is not None and self.names.fresh else ()
 
     async def _send(self, specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
@@ -151,16 +151,18 @@ class Client:
             try:
                 await self.run_now(inline)
             except StorageError as error:
-                # They are stored, so whoever enqueued them must not hear of a failure; any worker will run them.
-                log.warning("inline jobs %s wait for a worker: %s", ", ".join(inline), error)
+                # The jobs are stored, so the call must not fail; any worker will run them.
+                log.warning(
+                    "could not run the inline jobs %s here; they wait for a worker: %s", ", ".join(inline), error
+                )
         return jobs
 
     def _jobs(self, specs: Sequence[JobSpec[Any]], rows: Sequence[Record]) -> list[Job[Any, Any]]:
-        """The jobs that these specs have become."""
+        """The handles of the stored specs."""
         jobs: list[Job[Any, Any]] = []
         for spec, row in zip(specs, rows, strict=True):
             job, new = row.job, spec.new
-            # The nonce is None on both sides unless the id was chosen; another call that chose it has another nonce.
+            # The nonce is None on both sides unless the id was chosen; each call that chooses an id has its own nonce.
             created = spec.mark_sent() and job.id == new.id and job.nonce == new.nonce
             jobs.append(Job(job.id, job.task, self, spec.decode, created))
         return jobs
@@ -171,7 +173,7 @@ class Client:
         store: Callable[[list[NewJob]], Awaitable[Sequence[Record]]],
         told: bool = True,
     ) -> Sequence[Record]:
-        """The rows of these specs. What a flow is made of is stored with it."""
+        """The rows of these specs. The other jobs of a flow are stored with it."""
         jobs: list[NewJob] = []
         whole = waits = False
         for spec in specs:
@@ -188,7 +190,7 @@ class Client:
             acyclic(jobs)
         try:
             rows = await store(jobs)
-        except KeyHeld as error:  # the storage knows a key with its task in front; its user does not
+        except KeyHeld as error:  # remove the task's name, which the engine has added to the key
             raise KeyHeld(error.key.partition(" ")[2] or error.key, error.id) from None
         if told and not self._emitter.silent and self._emitter.wants("enqueued"):
             self._tell_enqueued(jobs, rows)
@@ -201,28 +203,29 @@ class Client:
         return ends
 
     def _tell_enqueued(self, jobs: Sequence[NewJob], rows: Sequence[Record]) -> None:
-        """An event for each of these jobs that was stored, and not answered by another row."""
+        """Emit an event for each job that was stored, and for which no other row was returned."""
         for new, row in zip(jobs, rows, strict=True):
             job = row.job
             if job is new or (job.id == new.id and job.nonce == new.nonce):
                 self._emitter.emit(Event(name="enqueued", id=job.id, task=job.task, queue=job.queue, record=row))
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
-        """Rows by id; calls made at the same time share a trip."""
+        """Rows by id; concurrent calls share a round trip."""
         return await self._get(ids)
 
     def tell(self, name: str, row: Record, error: str | None = None) -> None:
-        """An event about a row that was settled from outside."""
+        """Emit an event about a row that was settled from outside."""
         if self._emitter.wants(name):
             job = row.job
             self._emitter.emit(Event(name=name, id=job.id, task=job.task, queue=job.queue, error=error, record=row))
 
     def decode(self, row: Record, text: str, folded: bool = False) -> Any:
-        """A result by the codec of the task that wrote it; `folded`: the value of a workflow. Raises BadResult."""
+        """A result, decoded by the codec of the task that encoded it; `folded`: a workflow's value. Raises
+        BadResult."""
         return decode_of(row, self._tasks, text, folded)
 
     async def results(self, ids: Sequence[str]) -> list[Any]:
-        """What became of these jobs, in order: the result, or the exception that says why there is none."""
+        """For each of these jobs, in order, its result, or the exception that says why it has none."""
         rows = await self.get(ids)
         return [await self._result(id, row) for id, row in zip(ids, rows, strict=True)]
 
@@ -234,11 +237,11 @@ class Client:
         return None if row.result is None else self.decode(row, row.result)
 
     async def failure(self, row: Record) -> JobNotDone:
-        """The error that says why a job did not succeed; of a workflow it names every job that failed."""
+        """The error that says why a job did not succeed; for a workflow it names each failed job."""
         return await failure_of(self.get, row)
 
     async def progress(self, id: str) -> Progress:
-        """Counts of a job and all that came of it, by state. Raises UnknownJob."""
+        """The number of jobs in a workflow, by state. Raises UnknownJob."""
         row, storage = await self._look_at(id), await self._storage()
         counts = dict.fromkeys(State, 0)
         if row.job.root is None:
@@ -246,10 +249,10 @@ class Client:
                 page = await storage.find(Query(root=id, state=(state,), limit=0, count=True))
                 counts[state] = page.total or 0
             for signal in (await storage.find(Query(root=id, task="", limit=1_000))).records:
-                counts[signal.state] -= 1  # nobody runs those
+                counts[signal.state] -= 1  # no worker runs these
         else:
             counts[row.state] += 1
-            look = [id] if row.ran or row.state.final else []
+            look = [id] if row.function_done or row.state.final else []
             while look:
                 cursor: str | None = None
                 parent = look.pop()
@@ -259,7 +262,7 @@ class Client:
                         if not child.job.task:
                             continue
                         counts[child.state] += 1
-                        look += [child.job.id] if child.ran else []
+                        look += [child.job.id] if child.function_done else []
                     cursor = page.cursor
                     if cursor is None:
                         break
@@ -267,8 +270,8 @@ class Client:
         return Progress(sum(counts.values()), done, counts)
 
     async def ended(self, id: str, timeout: float | timedelta | None, own: bool = False) -> Record:
-        """The row of a job once it has ended; `own`: once its own result stands. Raises UnknownJob, and TimeoutError
-        after `timeout` seconds; with 0 it looks once."""
+        """The row of a job once it has ended; `own`: once its own result is final. Raises UnknownJob, and TimeoutError
+        after `timeout` seconds; with 0 it reads once."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         if limit != 0:
             try:
@@ -277,22 +280,22 @@ class Client:
             except TimeoutError:
                 if not within.expired():
                     raise
-        # A last look at the deadline: hints may be lost, and without them looks are a second apart.
+        # One more read at the deadline: notifications may be lost, and polls are a second apart.
         row = await self._last_look(id, limit or 0.0)
         if row.state.final or (own and has_result(row)):
             return row
         raise TimeoutError(
-            f"{row.job.task} {id} has not ended{f' in {limit:g} s' if limit else ''}: it is {row.state}, and goes on; "
-            f"`treadle jobs explain {id}` says why"
+            f"{row.job.task} {id} has not ended{f' in {limit:g} s' if limit else ''}: it is {row.state}, and "
+            f"continues; `treadle jobs explain {id}` says why"
         )
 
     async def _heard(self, id: str, own: bool) -> Record:
-        """The row, as soon as it has ended."""
+        """The row, as soon as the job has ended."""
         if self.orphans is not None and self.orphans.listening:
             await self.orphans.waited(id)
         while True:
             storage = await self._storage()
-            # Listening first, then looking: an ending in between is heard.
+            # Watch first, then read: an ending in between is noticed.
             heard = asyncio.ensure_future(_hint(storage, id))
             try:
                 await asyncio.sleep(0)
@@ -306,7 +309,7 @@ class Client:
                 await heard
             finally:
                 heard.cancel()
-                await asyncio.wait([heard])  # nothing of ours is left behind
+                await asyncio.wait([heard])  # leave no task behind
 
     async def _last_look(self, id: str, waited: float) -> Record:
         try:
@@ -314,8 +317,8 @@ class Client:
                 return await self._look_at(id)
         except TimeoutError:
             raise TimeoutError(
-                f"job {id} was not seen to end in {waited:g} s, and the storage did not answer within "
-                f"{defaults.LAST_LOOK:g} s more: `treadle doctor` says whether it can be reached"
+                f"job {id} was not seen to end in {waited:g} s, and the storage did not answer for another "
+                f"{defaults.LAST_LOOK:g} s: run `treadle doctor` to check the storage"
             ) from None
 
     async def _look_at(self, id: str) -> Record:
@@ -326,7 +329,7 @@ class Client:
 
 
 async def _hint(storage: Storage, id: str) -> None:
-    """Until the job speaks, or a moment has passed. A hint that fails is none: we look again all the same."""
+    """Wait for a notification about the job, or RESULT_POLL s. A failed watch does not matter: the caller polls."""
     try:
         await storage.watch((f"job:{id}",), defaults.RESULT_POLL)
     except StorageError:

@@ -1,1 +1,1 @@
-"""Tasks and their options: functions with a name and a policy."""
+"""Tasks, which are named functions with a policy, and the options of their jobs."""

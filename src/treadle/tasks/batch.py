@@ -1,7 +1,6 @@
-"""Batch tasks: functions that take many items at a time, of which each is a job of its own.
+"""Batch tasks: functions that take a list of items, each of which is a separate job.
 
-Without it an embedding model, a bulk insert or a paid API with a price per call would be called once for every job. An
-item keeps its own retries, timeout, limits and result; only the call is shared.
+Each item keeps its own retries, timeout, limits and result; only the call is shared.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ R = TypeVar("R")
 
 
 class BatchTask(Task[[X], R, Any], Generic[X, R]):
-    """A batch task: `embed.enqueue("hi")` is a job for one item; calling it calls the function with a list.
+    """A batch task: `embed.enqueue("hi")` is a job for one item. Calling the task calls the function with a list.
 
-    size      most items of one call
-    max_wait  s the first item of a call waits for others
+    size      items per call at most
+    max_wait  s for which the first item of a call waits for others
     """
 
     _words = ("size", "max_wait", "by", "name", "kind", "on_error", "options", "codec")
@@ -52,8 +51,8 @@ class BatchTask(Task[[X], R, Any], Generic[X, R]):
     ) -> None:
         if kind == "process":
             raise BadTask(
-                f'{name}: a batch cannot have kind="process": its items are jobs with times and ends of their own, and '
-                "a process could only be killed under all of them; call a process pool from the function"
+                f'{name}: a batch cannot have kind="process", because its items are jobs with their own timeouts, and '
+                "a process could only be killed for all of them; call a process pool from the function"
             )
         most: object = size
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= size <= defaults.CLAIM_MOST:
@@ -66,13 +65,13 @@ class BatchTask(Task[[X], R, Any], Generic[X, R]):
         )
         self.runs, self.kind = self.kind, "batch"
 
-    def __call__(self, items: Sequence[X], /) -> Any:  # type: ignore[override]  # a call takes them all, a job one
-        """The function itself, with a list of items."""
+    def __call__(self, items: Sequence[X], /) -> Any:  # type: ignore[override]  # a call takes a list, a job one item
+        """Call the function with a list of items."""
         return self.function(items)  # type: ignore[arg-type]
 
 
 def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one item, for its annotations: what a job of this task takes and gives. Raises BadTask."""
+    """A function of one item with the annotations of a single job. Raises BadTask if `function` cannot be a batch."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -80,12 +79,12 @@ def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [each for each in parameters if each.default is each.empty]
     if not parameters or parameters[0].kind not in by_place or len(needed) > 1:
-        raise BadTask(f"{name}: a batch takes one argument, the list of its items, found {inspect.signature(function)}")
+        raise BadTask(f"{name}: expected one parameter, the list of items, found {inspect.signature(function)}")
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, AttributeError) as error:
         raise BadTask(
-            f"{name}: an annotation names what cannot be found where the batch is defined: {error}; define or import "
+            f"{name}: an annotation uses a name that is unknown where the batch is defined: {error}; define or import "
             "it above, outside TYPE_CHECKING"
         ) from error
     taken = _element(name, hints.get(parameters[0].name, Any), "takes")
@@ -98,7 +97,7 @@ def item_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _element(name: str, hint: Any, what: str) -> Any:
-    """X of Sequence[X] and the like."""
+    """X of Sequence[X] and its subclasses. Raises BadTask."""
     if hint is Any:
         return Any
     origin = typing.get_origin(hint) or hint
@@ -108,7 +107,7 @@ def _element(name: str, hint: Any, what: str) -> Any:
 
 
 def _without_errors(hint: Any) -> Any:
-    """What an item's result may be: an exception in its place is no result."""
+    """The result type of one item: without the exception types of a union, which mark failed items."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
     kept = [each for each in typing.get_args(hint) if not (isinstance(each, type) and issubclass(each, Exception))]
@@ -117,16 +116,17 @@ def _without_errors(hint: Any) -> Any:
 
 
 def answers(task: str, found: Any, count: int) -> list[Any]:
-    """What the function returned, one for each item. Raises BadResult, which fails them all."""
+    """The results of one call as a list. Raises BadResult, which fails all items, if there is not one result per
+    item."""
     if isinstance(found, str | bytes | Mapping) or not (hasattr(found, "__len__") and hasattr(found, "__iter__")):
-        raise BadResult(task, f"of a batch is a list with one result per item, found {type(found).__name__}")
+        raise BadResult(task, f"of a batch must be a list with one result per item, found {type(found).__name__}")
     if len(found) != count:
-        raise BadResult(task, f"of a batch has one place per item: expected {count}, found {len(found)}")
+        raise BadResult(task, f"of a batch must have one element per item: expected {count}, found {len(found)}")
     return list(found)
 
 
 class BatchDecorator:
-    """The type of `@app.batch(...)`: what an item is, and what becomes of it."""
+    """The type of `@app.batch(...)`, which infers the types of an item and of its result."""
 
     def __init__(self, decorate: Callable[[Callable[..., Any]], BatchTask[Any, Any]]) -> None:
         self._decorate = decorate

@@ -1,4 +1,4 @@
-"""Makes the specs of jobs: fresh ids, and a template for tasks whose options are constants."""
+"""Makes specs of jobs: fresh ids, and templates for tasks whose options are constants."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ else:
 
 
 class _Template(Struct, frozen=True):
-    """All that jobs of a task with the same options have in common, worked out once.
+    """The part that all jobs of a task with the same options have in common.
 
-    row     one of them, without its id and its payload
-    fields  of the row, as far as they were given
-    later   whether the first argument is handed in when the job runs
+    row     a row without id and payload
+    fields  the fields of the row that options set
+    later   whether the first argument is passed when the job runs
     """
 
     row: NewJob
@@ -45,16 +45,17 @@ class _Template(Struct, frozen=True):
 
 
 class JobFactory:
-    """What every task of an app shares: where jobs go, where ids come from, what is too large."""
+    """The objects that all tasks of an app share: the sender, the id factory, the reducers and the size limits."""
 
     def __init__(self, sender: Sender, new_id: IdFactory, now: Callable[[], float], retry: Retry, sizes: Sizes) -> None:
         self.sender, self.new_id, self.now, self.retry, self.sizes = sender, new_id, now, retry, sizes
         self.reducers: dict[str, Reducer] = dict(BUILT_IN)
-        self.limited: set[str] = set()  # tasks with a limit of their own
-        self.given: Callable[[str | None, Mapping[str, Any]], None] | None = None  # for names that may be mistyped
+        self.limited: set[str] = set()  # tasks with `concurrency`, which have a limit of their own
+        self.given: Callable[[str | None, Mapping[str, Any]], None] | None = None  # warns of names that may be mistyped
 
     def fresh_id(self) -> str:
-        """Inside a job its next child's, derived from the run: a repeated settle finds the same children (law 6)."""
+        """A new id. Inside a job it is derived from the run, so a repeated settle stores the same children once (law
+        6)."""
         here = ids.running.get(None)
         return self.new_id() if here is None else str(here.new_id())
 
@@ -69,7 +70,7 @@ class JobFactory:
         inline: bool = False,
         signature: call_codec.CallCodec | None = None,
     ) -> JobSpec[Any, Any]:
-        """The spec of one job; `constants` are fields worked out before, `options` what this job adds."""
+        """The spec of one job. `constants` are fields computed before, `options` those of this job."""
         self.check_size(task, payload)
         fields = constants | (columns(options, policy, task, self.now(), self.sizes) if options else {})
         if task in self.limited:
@@ -87,5 +88,5 @@ class JobFactory:
 
 
 def own_limit(task: str) -> str:
-    """The limit that bounds how many jobs of a task run at once."""
+    """The name of the limit that bounds how many jobs of a task run at once."""
     return f"task:{task}"

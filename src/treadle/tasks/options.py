@@ -1,6 +1,6 @@
-"""The options of a job: what they are called, what is allowed, and how they become a row.
+"""The options of a job: their names, their ranges, and their conversion to the fields of a row.
 
-Without it a negative delay or a moment without a zone would be found by a storage, far from the line that wrote it.
+An invalid option raises BadOption in the call that sets it, before the storage is involved.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ Seconds = float | timedelta
 class Key(Spelled, frozen=True):
     """At most one unfinished job of a task per key.
 
-    conflict  "keep" answers with the job that holds it; "replace" cancels that one, or waits for it if it is running;
+    key       1-255 printable characters
+    conflict  if the key is held: "keep" returns the holder; "replace" cancels it, or waits for it if it is running;
               "raise" raises KeyHeld and stores nothing
-    window    s after its creation during which even an ended job holds the key
-    until     "ended", or "started": free as soon as the job runs
-    shared    the key counts across all tasks
+    window    s after its creation during which the holder keeps the key even if it has ended
+    until     "ended", or "started": the key is free as soon as the job runs
+    shared    the key is shared by all tasks
     """
 
     key: str
@@ -41,7 +42,8 @@ class Key(Spelled, frozen=True):
 
 
 class Options(TypedDict, total=False):
-    """Every option of a job. Task constants, computed options and `.options()` are merged in this order."""
+    """All options of a job. They are merged in this order: constants of the task, computed options, `.options()`. A
+    plain number of `Seconds` is in seconds."""
 
     queue: str
     priority: int
@@ -68,24 +70,24 @@ class Options(TypedDict, total=False):
     labels: Iterable[str] | Mapping[str, object]
     headers: Mapping[str, str]
     id: str
-    within: Any  # a transaction of the user's; not of the job, but of the call that sends it
+    within: Any  # a transaction of the user; belongs to the call, not to the job
 
 
 NAMES = frozenset(Options.__annotations__)
 
 
 class Sizes(Spelled, frozen=True):
-    """The largest texts an app accepts, in bytes. May be set lower than the defaults, never higher (BadOption).
+    """The largest texts that an app accepts, in bytes: the defaults are the maximum. Raises BadOption.
 
-    step   what one step of durable code remembers; `memo` what all steps of a job remember together
-    steps  how many steps a job may take: a number, not bytes
+    step   the stored result of one step; `checkpoints` those of all steps of a job together
+    steps  the number of steps of a job
     """
 
     payload: int = defaults.MAX_PAYLOAD
     result: int = defaults.MAX_RESULT
     headers: int = defaults.MAX_HEADERS
     step: int = defaults.MAX_STEP
-    memo: int = defaults.MAX_MEMO
+    checkpoints: int = defaults.MAX_MEMO
     steps: int = defaults.MAX_STEPS
 
     def __post_init__(self) -> None:
@@ -97,7 +99,7 @@ class Sizes(Spelled, frozen=True):
 
 
 def name_of(value: object, option: str) -> str:
-    """A name: 1-255 printable characters without white space at its ends; raises BadOption."""
+    """The name, if it has 1-255 printable characters and no white space at its ends. Raises BadOption if not."""
     if (
         isinstance(value, str)
         and 0 < len(value) <= defaults.MAX_NAME
@@ -111,7 +113,7 @@ def name_of(value: object, option: str) -> str:
 
 def _queue(value: object) -> str:
     name = name_of(value, "queue")
-    if name == defaults.OWN_QUEUE:
+    if name == defaults.SYSTEM_QUEUE:
         raise BadOption("queue", f"{name!r} is the queue of Treadle's own jobs; choose another name")
     return name
 
@@ -119,7 +121,7 @@ def _queue(value: object) -> str:
 def _priority(value: object) -> int:
     low, high = defaults.PRIORITY_RANGE
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadOption("priority", f"expected {low}..{high}, found {value!r}")
+        raise BadOption("priority", f"expected {low} to {high}, found {value!r}")
     return value
 
 
@@ -139,7 +141,7 @@ def _lease(value: object) -> float:
 
 def _labels(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
-        raise BadOption("labels", f"expected a list of labels or a mapping, found the one text {value!r}")
+        raise BadOption("labels", f"expected a list of labels or a mapping, found the text {value!r}")
     if isinstance(value, Mapping):
         found = [f"{key}={each}" for key, each in value.items()]
     elif isinstance(value, Iterable):
@@ -182,14 +184,16 @@ def _limits(value: object, cost: object) -> tuple[tuple[str, int], ...]:
         raise BadOption("limits", f"expected at most {defaults.MAX_LIMITS}, found {len(names)}")
     for name in names:
         if name.startswith(OWN):
-            raise BadOption("limits", f"{name!r}: names beginning with {OWN!r} are Treadle's own")
+            raise BadOption("limits", f"{name!r}: names that begin with {OWN!r} are Treadle's own; choose another name")
         if name.partition(":")[0] == "queue":
-            raise BadOption("limits", f"{name!r}: a queue's own limit holds for all its jobs and is not named by them")
+            raise BadOption(
+                "limits", f"{name!r}: the limit of a queue applies to all its jobs; do not name it in limits="
+            )
     return tuple((name, cost) for name in names)
 
 
 def _lane(value: object) -> dict[str, Any]:
-    """A name, or (name, weight): how many jobs of it run while a lane of weight 1 has one."""
+    """A name, or (name, weight): the number of its jobs that run per job of a lane with weight 1."""
     name, weight = value if isinstance(value, tuple | list) and len(value) == 2 else (value, 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.001 <= weight <= 1000:
         raise BadOption("lane", f"expected a name, or (name, weight of 0.001 to 1000), found {value!r}")
@@ -209,7 +213,7 @@ def _key(value: object, task: str) -> dict[str, Any]:
             "key", f'expected conflict "keep", "replace" or "raise", until "ended" or "started", found {key!r}'
         )
     name_of(key.key, "key")
-    # One flat name space: no task name has a space in it, so the two parts cannot be confused.
+    # All keys share one name space. A task name has no space, so the first one separates task and key.
     return {
         "key": f"{'' if key.shared else task} {key.key}",
         "key_conflict": key.conflict,
@@ -227,8 +231,8 @@ def _after(value: Any, when: object) -> dict[str, Any]:
     after = tuple(dict.fromkeys(named))
     if not isinstance(when, When):
         raise BadOption("when", f"expected all_succeeded(), all_done() or at_least(n), found {when!r}")
-    need, slack = when.threshold(len(after))
-    return {"after": after, "need": need, "slack": slack}
+    required, failures_allowed = when.threshold(len(after))
+    return {"after": after, "required": required, "failures_allowed": failures_allowed}
 
 
 def _retry(value: object) -> Retry:
@@ -244,7 +248,7 @@ def _max_lost(value: object) -> int:
 
 
 def flag(options: Options, name: Literal["inline", "pass_result"]) -> bool:
-    """An option that is yes or no; raises BadOption for anything else."""
+    """A boolean option. Raises BadOption for any other value."""
     value: object = options.get(name, False)
     if not isinstance(value, bool):
         raise BadOption(name, f"expected True or False, found {value!r}")
@@ -252,7 +256,7 @@ def flag(options: Options, name: Literal["inline", "pass_result"]) -> bool:
 
 
 def policy_of(options: Options) -> Policy:
-    """What these options say about retries, timeout and lost leases. Raises BadOption."""
+    """The retry policy, timeout and `max_lost` that these options set. Raises BadOption."""
     return Policy(
         retry=_retry(options["retry"]) if "retry" in options else UNSET,
         timeout=_timeout(options["timeout"]) if "timeout" in options else UNSET,
@@ -262,7 +266,7 @@ def policy_of(options: Options) -> Policy:
 
 
 def split_within(options: Options) -> tuple[Options, Any]:
-    """The options of the job, and the transaction it is to be sent in."""
+    """The options of the job, and the transaction in which it is sent. Raises BadOption."""
     rest = dict(options)
     within = rest.pop("within")
     if within is None:
@@ -271,13 +275,14 @@ def split_within(options: Options) -> tuple[Options, Any]:
 
 
 def refuse_within(within: object) -> None:
-    """A spec is not sent yet, so there is no transaction it could be part of."""
+    """Raise BadOption for a `within` option of a job that is not sent yet."""
     if within is not None:
-        raise BadOption("within", "belongs to the call that sends: app.enqueue(task.job(...), within=session)")
+        raise BadOption("within", "belongs to the call that enqueues: app.enqueue(task.job(...), within=session)")
 
 
 def merge(below: Options, above: Options) -> Options:
-    """What `above` says over what `below` says: retry field by field, and a span above drops the moment below."""
+    """The options of both. `above` wins, retry field by field; its `delay` or `expires` also removes the `run_at` or
+    `deadline` of `below`."""
     merged: dict[str, Any] = {**below, **above}
     if "retry" in below and "retry" in above:
         merged["retry"] = _retry(above["retry"]).over(_retry(below["retry"]))
@@ -288,9 +293,9 @@ def merge(below: Options, above: Options) -> Options:
 
 
 def completed(own: Options, constants: Options) -> Options:
-    """`own` with those constants that mean something only together with what it says. Raises BadOption."""
+    """`own` with those constants that belong to one of its options: `cost`, `limits` and `when`. Raises BadOption."""
     if "when" in own and "after" not in own:
-        raise BadOption("when", "says how many of `after` must have ended; give after= with it")
+        raise BadOption("when", "needs after=, because it says how many of those jobs must have ended")
     partners: dict[str, Any] = {}
     for one, other in (("limits", "cost"), ("cost", "limits"), ("after", "when")):
         if one in own and other not in own and other in constants:
@@ -299,18 +304,18 @@ def completed(own: Options, constants: Options) -> Options:
 
 
 def check_names(options: Mapping[str, object], beside: Collection[str] = ()) -> None:
-    """Raise BadOption for an option that does not exist. `beside`: what else the call takes by name."""
+    """Raise BadOption for an unknown option. `beside`: other arguments that the call takes by name."""
     for name in options:
         if name not in NAMES:
             known = ", ".join(sorted(NAMES.union(beside)))
-            raise BadOption(name, f"there is no such option{meant(name, beside)}; there are {known}")
+            raise BadOption(name, f"unknown option{meant(name, beside)}; expected one of {known}")
 
 
-# What other job queues call an option, and how it is written here.
+# The names of options in other job queues, with the names here.
 ELSEWHERE: Final = {
-    "max_retries": "retry=Retry(attempts=...), which counts the first try too",
+    "max_retries": "retry=Retry(attempts=...), which also counts the first attempt",
     "attempts": "retry=Retry(attempts=...)",
-    "retries": "retry=Retry(attempts=...), which counts the first try too",
+    "retries": "retry=Retry(attempts=...), which also counts the first attempt",
     "countdown": "delay=",
     "eta": "run_at=",
     "retry_backoff": "retry=Retry(base=..., factor=..., max=...)",
@@ -329,7 +334,7 @@ ELSEWHERE: Final = {
 
 
 def meant(name: str, beside: Collection[str] = ()) -> str:
-    """`; did you mean ...?` for an option that does not exist, or "" """
+    """`; did you mean ...?` for an unknown option, or ""."""
     close = difflib.get_close_matches(name, sorted(NAMES.union(beside)), 1)
     found = ELSEWHERE.get(name) or (f"{close[0]}=" if close else None)
     return f"; did you mean {found}?" if found else ""
@@ -349,8 +354,8 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
 
 
 def columns(options: Options, policy: Policy, task: str, now: float, sizes: Sizes) -> dict[str, Any]:
-    """Options as fields of NewJob. `policy` is what differs from the task's own: only that goes into the row, so that
-    a deploy changes the policy of jobs that wait already. Raises BadOption or TooLarge, naming the option."""
+    """Options as fields of NewJob. `policy` has only the values that differ from the task's own, and only these go into
+    the row, so a deploy can change the policy of stored jobs. Raises BadOption or TooLarge, which name the option."""
     check_names(options)
     given = cast("dict[str, Any]", options)
     fields: dict[str, Any] = {name: convert(given[name]) for name, convert in _PLAIN.items() if name in given}

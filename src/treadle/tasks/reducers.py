@@ -1,7 +1,6 @@
-"""From many results to one value: the reducers everybody has, and the names under which an app registers its own.
+"""Reducers combine the results of a job's children into one value: the built-in ones, and those that an app registers.
 
-Without it a parent of ten children would have ten results and no answer. A reducer is a plain function of a list;
-it runs once, when the parent ends, so nothing is added up twice and no update is lost.
+A reducer is a plain function of a list. It runs once, when the parent ends.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ Reducer = Callable[[list[Any]], Any]
 
 
 def last(values: list[Any]) -> Any:
-    """What came last; None if nothing came."""
+    """The last value; None if there is none."""
     return values[-1] if values else None
 
 
 def first(values: list[Any]) -> Any:
-    """What came first; None if nothing came."""
+    """The first value; None if there is none."""
     return values[0] if values else None
 
 
 def total(values: list[Any]) -> Any:
-    """All of them added; 0 if nothing came. Texts and lists are joined."""
+    """The values combined with `+`: numbers are added, texts and lists joined. 0 if there is no value."""
     return functools.reduce(operator.add, values) if values else 0
 
 
@@ -37,15 +36,15 @@ DEFAULT: Final = "last"
 
 
 def reducer_of(known: Mapping[str, Reducer], name: object) -> str:
-    """The name, if there is such a reducer. Raises BadOption."""
+    """The name, if there is such a reducer. Raises BadOption if not."""
     if not isinstance(name, str) or name not in known:
-        raise BadOption("reduce", f"there is no reducer {name!r}; there are {', '.join(known)} (see app.reducer)")
+        raise BadOption("reduce", f"unknown reducer {name!r}; expected one of {', '.join(known)} (see app.reducer)")
     return name
 
 
 def folded_type(known: Mapping[str, Reducer], name: str | None) -> Callable[[Any], Any] | None:
-    """How a reducer changes the type of what it is given; None: not at all. One of your own says it by its return
-    annotation."""
+    """The function from the type of the children's value to the reducer's result type; None: the type stays. The type
+    of an app's own reducer is its return annotation."""
     if name is None or name in ("last", "first", "sum"):
         return None
     if name == "list":

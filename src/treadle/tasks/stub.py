@@ -1,4 +1,4 @@
-"""A task by its name, for processes where its code is not installed."""
+"""Tasks by name, for processes in which their code is not installed."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ else:
 
 
 class Stub:
-    """A task known by name only: its code is not installed here. Arguments cannot be checked before it runs."""
+    """A task known by name only, because its code is not installed here. A worker checks its arguments when a job
+    runs."""
 
     def __init__(self, maker: JobFactory, name: str, options: Options | None = None) -> None:
         if name_of(name, "name").startswith(OWN):
-            raise BadOption("name", f"{name!r}: names beginning with {OWN!r} are Treadle's own")
+            raise BadOption("name", f"{name!r}: names that begin with {OWN!r} are Treadle's own; choose another name")
         self.name = name
         self._maker, self._options, self._within = maker, options or Options(), None
         if "within" in self._options:
@@ -46,7 +47,7 @@ class Stub:
             maker.given(name, self._options)
 
     def options(self, **options: Unpack[Options]) -> Stub:
-        """The same task with more options."""
+        """The task with more options."""
         check_names(options)
         kept = self._options if self._within is None else Options(**self._options, within=self._within)
         return Stub(self._maker, self.name, merge(kept, options))
@@ -63,12 +64,12 @@ class Stub:
         return self._maker.spec(self.name, payload, {}, options, policy_of(options), call_codec.decode_any, inline)
 
     def late(self, /, *args: object, **kwargs: object) -> JobSpec[Any, Any]:
-        """As `task.late`; nothing is checked here."""
+        """As `Task.late`, without checks of the arguments."""
         return self.options(pass_result=True).job(*args, **kwargs)
 
     @answers_coroutine
     def enqueue(self, /, *args: object, **kwargs: object) -> Coroutine[Any, Any, Job[Any, Any]]:
-        """Store the job; durable when it returns, or with `within=` when that transaction is committed."""
+        """Store the job; it is durable when this returns, or, with `within=`, when that transaction is committed."""
         check_awaited("stub.enqueue()", f"app.sync.enqueue(app.stub({self.name!r}).job(...))")
         return self._enqueue(args, kwargs)
 

@@ -1,4 +1,4 @@
-"""When a job that waits for others may start: after all of them, after some, whatever became of them."""
+"""Conditions under which a job that waits for others starts: `all_succeeded`, `all_done` and `at_least`."""
 
 from __future__ import annotations
 
@@ -9,39 +9,45 @@ from treadle.errors import BadOption
 
 
 class HasId(Protocol):
-    """A job or a spec: whatever has an id."""
+    """A job, a spec or any other object with an id."""
 
     @property
     def id(self) -> str: ...
 
 
 class When(Spelled, frozen=True):
-    """How many of the jobs waited for must have ended, and whether failures count. See `all_succeeded` and friends."""
+    """How many of the upstream jobs must have ended, and whether failures count. See `all_succeeded`, `all_done` and
+    `at_least`."""
 
-    need: int | None = None
+    required: int | None = None
     of: Literal["succeeded", "done"] = "succeeded"
 
     def threshold(self, upstreams: int) -> tuple[int, int | None]:
-        """(need, slack) for this many upstreams; raises BadOption if they can never be enough."""
-        need = upstreams if self.need is None else self.need
-        if need > upstreams:
-            raise BadOption("when", f"at_least({need}) of {upstreams} jobs can never be")
-        return need, (None if self.of == "done" else upstreams - need)
+        """`required` and `failures_allowed` of NewJob for this many upstreams. Raises BadOption if `required` is
+        more."""
+        required = upstreams if self.required is None else self.required
+        if required > upstreams:
+            raise BadOption(
+                "when",
+                f"expected at most as many as the jobs in after=, found at_least({required}) of {upstreams} jobs",
+            )
+        return required, (None if self.of == "done" else upstreams - required)
 
 
 def all_succeeded() -> When:
-    """Every one of them succeeded (the default); when one did not, the waiting job is cancelled."""
+    """All of them succeeded (the default). If one did not, the waiting job is cancelled."""
     return When()
 
 
 def all_done() -> When:
-    """Every one of them has ended, however."""
+    """All of them ended, in any state."""
     return When(of="done")
 
 
 @spelled_call
 def at_least(n: int, of: Literal["succeeded", "done"] = "succeeded") -> When:
-    """`n` of them succeeded, or ended in any way with `of="done"`."""
+    """`n` of them succeeded; with `of="done"`, `n` of them ended in any state. Raises BadOption unless n is 1 or
+    more."""
     number: object = n
     if isinstance(number, bool) or not isinstance(number, int) or n < 1 or of not in ("succeeded", "done"):
         raise BadOption("when", f'expected at_least(1 or more, of="succeeded" or "done"), found ({n!r}, of={of!r})')
