@@ -1,7 +1,7 @@
-"""Three small interfaces for systems that Treadle does not know: a queue, publish and subscribe, keys and values.
+"""Ports: three small interfaces for other systems (a queue, publish and subscribe, and a key-value store).
 
-Without them somebody's own broker would have to become a whole storage. `App(ports=(queue, pubsub, store))` is one.
-The brokers that come along are modules of their own: `treadle.ports.redis`, `treadle.ports.sqs`, `treadle.ports.nats`.
+`App(ports=(queue, pubsub, store))` builds a storage from them. Implementations for brokers are separate modules:
+`treadle.ports.redis`, `treadle.ports.sqs` and `treadle.ports.nats`.
 """
 
 from treadle.ports.contract import (

@@ -1,9 +1,8 @@
-"""The three small interfaces somebody brings along to run Treadle on systems of their own.
+"""The contract of the three ports, which a user implements to run Treadle on other systems.
 
-Without it every broker would be written against guesses. What each method must do is said here, and tested by
-`treadle.testing.ports`. Methods may be coroutines or plain functions; plain ones are run in a thread. All of them are
-texts. A method that cannot do what it is asked raises: whatever it raises counts as "not known whether it was done",
-and is asked again.
+`treadle.testing.ports` tests it. Methods may be coroutines or plain functions; plain ones are called in a thread. All
+values are texts. A method that fails raises. After any error it is unknown whether the call was carried out, and the
+call is repeated.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from msgspec import Struct
 from treadle.errors import BadOption, TreadleError
 
 Listener = Callable[[str], None]
-"""Is handed what was published; called on the event loop, must not wait."""
+"""Called with each published text, on the event loop; must not block. A port logs its exceptions."""
 
 
 class Pulled(Struct, frozen=True):
-    """One message, leased: `handle` names this lease; `attempt` counts the leases it has been given, 1 is the first.
+    """One leased message: `handle` names the lease; `attempt` is the number of its leases so far, from 1.
 
-    A release gives the attempt back where the system can: where it counts deliveries itself, it does not.
+    A release takes its attempt back, unless the system itself counts deliveries.
     """
 
     body: str
@@ -34,108 +33,112 @@ class Pulled(Struct, frozen=True):
 class Queue(Protocol):
     """A durable log of messages, each leased to one reader at a time.
 
-    What was pushed is there until it is acked or set aside. A lease that ran out makes the message visible again.
-    Optional, read if they are there (None or missing: no bound): `max_delay` and `max_lease`, in seconds, beyond which
-    the system shortens what it is asked; and `close()`, after which the next call connects again.
+    A pushed message is kept until it is acked or dead-lettered. When its lease expires, it becomes visible again.
+    Optional: `max_delay` and `max_lease`, in seconds (None or missing: no bound), above which the system shortens
+    delays and leases; and `close()`, after which the next call connects again.
     """
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
         """Add a message, visible in `delay` seconds; durable when it returns.
 
-        dedupe_key  while a message of that key is there, another one is not added. A system that has no such thing
-                    may ignore it: who pushes must bear a message twice.
+        dedupe_key  while a message with this key is stored, no other one is added. A system without this feature may
+                    ignore it: callers must accept duplicates.
         """
         ...
 
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
-        """Up to `limit` messages, leased for so many seconds; those whose lease ran out come before fresh ones.
-        Fewer, or none, mean nothing more than that."""
+        """Up to `limit` messages, leased for `lease` seconds; those whose lease expired come before new ones. Fewer, or
+        none, do not mean that the queue is empty."""
         ...
 
     async def extend(self, handle: str, lease: float) -> bool:
-        """The lease ends so many seconds from now. False: it was not this reader's any more; nothing has changed."""
+        """Let the lease end `lease` seconds from now. False: this reader no longer held it; nothing has changed."""
         ...
 
     async def ack(self, handle: str) -> bool:
-        """The message is done with. False: the lease was not this reader's any more; nothing has changed."""
+        """Delete the message. False: this reader no longer held the lease; nothing has changed."""
         ...
 
     async def release(self, handle: str, delay: float = 0.0) -> bool:
-        """Give the message back, visible in `delay` seconds. False: as for `ack`."""
+        """Return the message to the queue, visible in `delay` seconds. False: as for `ack`."""
         ...
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
-        """Set the message aside for a person, with the reason. False: as for `ack`."""
+        """Move the message to the dead letters, with the reason. False: as for `ack`."""
         ...
 
     async def size(self) -> int:
-        """How many messages there are: visible, delayed and leased ones. May be an estimate."""
+        """The number of visible, delayed and leased messages. May be an estimate."""
         ...
 
 
 class PubSub(Protocol):
-    """Tells everybody who listens now. Best effort: what is lost is lost, and nothing may depend on it."""
+    """Publish and subscribe, best effort: messages may be lost, and nothing may depend on them."""
 
     async def publish(self, channel: str, text: str) -> None:
-        """Tell it to all who listen to the channel, in this process and others."""
+        """Send a text to all listeners of the channel, in this process and in others."""
         ...
 
     async def subscribe(self, channel: str, listener: Listener) -> Callable[[], Awaitable[None] | None]:
-        """Hand on what is published from now on; answers what ends that. Listens by itself again once the
-        connection is back."""
+        """Call the listener for each text published from now on. Returns a function that ends this. After a lost
+        connection it subscribes again by itself.
+
+        An exception of the listener is logged. It reaches neither the publisher nor other listeners, and the listener
+        is called for the next text too.
+        """
         ...
 
 
 class Store(Protocol):
-    """Texts under keys. Each key by itself is linearizable: what one call did, every later call of anybody sees.
+    """Texts under keys. Each key is linearizable: every later call, of any process, sees the effect of a call.
 
-    Keys are up to 400 characters of `A-Za-z0-9._:@-` and what the namespace brings. Optional: `increment`, `now`, and
+    Keys have up to 400 characters of `A-Za-z0-9._:@-` in addition to the namespace. Optional: `increment`, `now`, and
     `close()`, after which the next call connects again.
     """
 
     async def get(self, key: str) -> str | None: ...
 
     async def set(self, key: str, value: str, ttl: float | None = None) -> None:
-        """Durable when it returns. ttl: s after which the key is gone."""
+        """Store the value; durable when it returns. ttl: s after which the key is deleted."""
         ...
 
     async def delete(self, key: str) -> None:
-        """A key that is not there is not an error."""
+        """Delete the key. A missing key is not an error."""
         ...
 
     async def set_if_absent(self, key: str, value: str, ttl: float | None = None) -> bool:
-        """Set it unless the key is there. Of all who try, one is told True."""
+        """Store the value unless the key exists. Of concurrent callers, only one gets True."""
         ...
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """A store that can count. Treadle's storage does not need it: who asks again after a lost answer counts twice."""
+    """A store that can count. Treadle's storage does not use it, because repeating a call counts twice."""
 
     async def increment(self, key: str, by: int = 1, ttl: float | None = None) -> int:
-        """Add to a whole number (0 if the key is not there), as one step with setting its ttl; answers the sum."""
+        """Add to an integer (0 if the key is missing) and set its ttl, in one step. Returns the sum."""
         ...
 
 
 @runtime_checkable
 class Timed(Protocol):
-    """A store that has a clock. Without one, the clocks of all machines must agree, to much less than a lease."""
+    """A store with a clock. Without one, the clocks of all machines must agree to much less than a lease."""
 
     async def now(self) -> float:
-        """Seconds since 1970 by the store's own clock."""
+        """Seconds since 1970, by the store's clock."""
         ...
 
 
 class CorruptQueue(TreadleError):
-    """The file of a queue holds what no crash could have left there. `where` names it; nothing was changed."""
+    """The file of a queue has content that no crash explains. `where` names the file; nothing was changed."""
 
     def __init__(self, where: str, problem: str) -> None:
         self.where, self.problem = where, problem
-        super().__init__(f"{where}: {problem}; put a copy back, or open the queue with corrupt='aside' to begin anew")
+        super().__init__(f"{where}: {problem}; restore a copy, or open the queue with corrupt='aside' to start empty")
 
 
 class Ports(Struct, frozen=True):
-    """The three of them."""
+    """A queue, a pub/sub and a store."""
 
     queue: Any
     pubsub: Any
@@ -150,15 +153,15 @@ METHODS = {
 
 
 def three(given: Any) -> Ports:
-    """(queue, pubsub, store), each with its methods. Raises BadOption, naming what is missing and why it is needed."""
+    """The three ports, each with its required methods. Raises BadOption, which names what is missing."""
     if isinstance(given, Ports):
         given = (given.queue, given.pubsub, given.store)
     if not isinstance(given, tuple | list) or len(given) != 3:
         found = f"{len(given)} of them" if isinstance(given, tuple | list) else repr(given)
         raise BadOption(
             "ports",
-            f"expected (queue, pubsub, store), found {found}; all three are needed: one that is left out would have to "
-            "be a private one of this process, and jobs would be half here and half there",
+            f"expected (queue, pubsub, store), found {found}; give all three: a missing one would be private to "
+            "this process, and each job would be split between two places",
         )
     for (name, methods), port in zip(METHODS.items(), given, strict=True):
         missing = [method for method in methods if not callable(getattr(port, method, None))]
@@ -168,18 +171,18 @@ def three(given: Any) -> Ports:
     if getattr(queue, "outlives", False) and getattr(store, "forgets", False):
         raise BadOption(
             "ports",
-            f"the queue {type(queue).__name__} survives this process and the store {type(store).__name__} does not: "
-            "acknowledged jobs would be forgotten at the next start; use file_store(path), or file_backend(folder)",
+            f"the queue {type(queue).__name__} survives this process, but the store {type(store).__name__} does not: "
+            "acknowledged jobs would be lost at the next start; use file_store(path), or file_backend(folder)",
         )
     return Ports(*given)
 
 
 def name_of_space(namespace: str | None, ports: Any) -> str | None:
-    """The namespace, if it can be one and there are ports it could apply to. Raises BadOption."""
+    """The namespace, if it is valid and there are ports to apply it to. Raises BadOption."""
     if namespace is None:
         return None
     if ports is None:
-        raise BadOption("namespace", "goes with ports=; in a URL it is ?ns=name (Redis) or ?schema=name (PostgreSQL)")
+        raise BadOption("namespace", "needs ports=; in a URL, give ?ns=name (Redis) or ?schema=name (PostgreSQL)")
     if not re.fullmatch(r"[A-Za-z0-9._@:-]{1,100}", str(namespace)):
         raise BadOption("namespace", f"expected up to 100 characters of A-Z a-z 0-9 . _ @ : -, found {namespace!r}")
     return namespace

@@ -1,4 +1,4 @@
-"""The few things a queue asks of a disk. Without them as an interface no test could let a disk fail or a write tear."""
+"""The file operations of a queue, as an interface, so that tests can simulate failing disks and torn writes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ else:
 
 
 class Files(Protocol):
-    """Files beside each other, each written only at its end. Raises OSError. Called in a thread, one call at a time."""
+    """Append-only files in one folder. Raises OSError. Called in a thread, one call at a time."""
 
     def lock(self, path: Path) -> int:
-        """Be the only one with this file, over processes; what `unlock` wants. BlockingIOError: somebody else is."""
+        """Lock the file against other processes -> the argument for `unlock`. BlockingIOError: it is locked already."""
         ...
 
     def unlock(self, lock: int) -> None: ...
 
     def is_in_place(self, lock: int, path: Path) -> bool:
-        """Whether the path still names the file that is locked."""
+        """Whether the path still names the locked file."""
         ...
 
     def list(self, path: Path) -> list[Path]:
-        """The files beside `path` whose names go on where its name ends, in the order of their names."""
+        """The files next to `path` whose names begin with its name, in the order of their names."""
         ...
 
     def read(self, path: Path) -> bytes: ...
 
     def append(self, path: Path, data: bytes) -> None:
-        """Add to the end, making the file if it is not there; on the disk when it returns."""
+        """Append to the file, which is created if missing; synced to disk when it returns."""
         ...
 
     def truncate(self, path: Path, size: int) -> None: ...
@@ -46,7 +46,7 @@ class Files(Protocol):
 
 
 class Disk:
-    """The real one."""
+    """The real file system."""
 
     def lock(self, path: Path) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE)
@@ -57,7 +57,7 @@ class Disk:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            raise BlockingIOError(f"{path} is locked by another process, or another queue of this one") from error
+            raise BlockingIOError(f"another process, or another queue of this process, has locked {path}") from error
         return descriptor
 
     def unlock(self, lock: int) -> None:
@@ -70,7 +70,7 @@ class Disk:
             return False
 
     def list(self, path: Path) -> list[Path]:
-        return sorted(each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdigit())
+        return sorted(each for each in path.parent.glob(f"{path.name}.*") if each.suffix[1:].isdecimal())
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
@@ -102,7 +102,7 @@ class Disk:
 
     @staticmethod
     def _keep_name(path: Path) -> None:
-        """The name of a new file is in its folder, which has to reach the disk too."""
+        """Sync the folder, which has the name of a new file."""
         if sys.platform != "win32":
             descriptor = os.open(path.parent, os.O_RDONLY)
             try:

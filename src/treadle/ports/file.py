@@ -1,11 +1,11 @@
-"""A queue in files beside the program: what was pushed survives the process, and each push costs the same.
+"""A queue in local files: messages survive the process, and each push costs the same.
 
-Without it a queue without a server could be had in memory only. One process at a time has it open.
+Only one process at a time can have it open.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +19,8 @@ from treadle.ports.disk import Disk, Files
 from treadle.ports.journal import SEGMENT, Journal
 from treadle.ports.leases import Held, Item, handle_of
 from treadle.ports.memory import Dead
+
+log = logging.getLogger("treadle")
 
 T = TypeVar("T")
 Entries = list[Item | int]
@@ -55,12 +57,12 @@ class FileQueue:
         self._journal = Journal(self._files, self._path, segment)
         self._lock: int | None = None
         self._name = ""
-        # All that is asked while one write is under way goes into the next: one flush for many.
+        # Calls that arrive during a write share the next write: one sync for many.
         self._groups = GroupCommit[_Change](str(self._path), self._step, left=self._reload)
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
         for text in (body, dedupe_key or ""):
-            text.encode()  # what cannot be written fails here, and not with all that is written together
+            text.encode()  # an unwritable text must fail here, not together with the whole group
 
         def change(held: Held, now: float) -> tuple[None, Entries]:
             if held.has_key(dedupe_key):
@@ -83,7 +85,7 @@ class FileQueue:
         def change(item: Item, held: Held, now: float) -> Entries:
             item.until = now + lease
             held.put(item)
-            return []  # leases do not outlive the process: there is nothing to write down
+            return []  # leases end with the process, so they are not written
 
         return await self._of(handle, change)
 
@@ -115,18 +117,18 @@ class FileQueue:
         return await self._do(lambda held, now: (len(held), []))
 
     async def dead(self) -> list[Dead]:
-        """What was set aside, and why."""
+        """The dead-lettered messages with their reasons."""
         found: list[Dead] = await self._do(
             lambda held, now: ([Dead(item.body, item.dead or "") for item in held.dead.values()], [])
         )
         return found
 
     async def close(self) -> None:
-        """Let another process have it. The next call opens it again."""
+        """Close the queue, so that another process can open it. The next call opens it again."""
         await self._groups.idle()
         self._let_go()
 
-    # --- one after the other, and the disk in a thread
+    # --- one group at a time, and the disk in a thread
 
     async def _of(self, handle: str, change: Callable[[Item, Held, float], Entries]) -> bool:
         def checked(held: Held, now: float) -> tuple[bool, Entries]:
@@ -156,7 +158,7 @@ class FileQueue:
         try:
             await self._groups.in_thread(lambda: self._write(entries, held))
         except Exception as error:
-            # What reached the disk is not known; what is in memory is more than that. The disk decides.
+            # The disk may have less than memory, so memory is dropped and read again.
             self._let_go()
             self._report(error)
             raise
@@ -180,24 +182,24 @@ class FileQueue:
         for item in [item for item in held.items.values() if item.token is not None]:
             item.token, item.at = None, 0.0
             held.put(item)
-        self._name = secrets.token_hex(4)  # no lease of an earlier life is one of this
+        self._name = secrets.token_hex(4)  # leases of earlier processes have other names
         return held
 
     def _write(self, entries: Entries, held: Held) -> None:
         if self._lock is not None and not self._files.is_in_place(self._lock, self._lock_file):
             raise OSError(
-                f"{self._lock_file} was deleted or replaced while this queue was in use, and its messages perhaps too: "
-                "repeat the call, which goes on with what is on the disk now"
+                f"{self._lock_file} was deleted or replaced while this queue was in use, and perhaps its messages too: "
+                "repeat the call, which continues with the present files"
             )
         self._journal.write(entries, held)
 
     def forked(self) -> None:
-        """In a child the queue is closed: the parent has it open."""
+        """In a child the queue is closed; the parent has it open."""
         self._let_go()
         self._groups.forget()
 
     def _reload(self) -> None:
-        """The next step reads the files: a write was under way when its event loop was closed."""
+        """Let the next step read the files again, because an event loop was closed during a write."""
         self._held = None
 
     def _let_go(self) -> None:
@@ -208,8 +210,10 @@ class FileQueue:
 
     def _report(self, error: Exception) -> None:
         if self._tell is not None:
-            with contextlib.suppress(Exception):  # an observer must not stop the queue
+            try:
                 self._tell(error)
+            except Exception:
+                log.exception("the on_error function of the queue %s failed", self._path)
 
 
 def file_queue(
@@ -220,14 +224,15 @@ def file_queue(
     on_error: Callable[[Exception], None] | None = None,
     corrupt: Literal["refuse", "aside"] = "refuse",
 ) -> FileQueue:
-    """A queue in files beside each other: `file_queue("queue.log")` writes `queue.log.0000000001` and so on.
+    """A queue in files next to each other: `file_queue("queue.log")` writes `queue.log.0000000001` and so on.
 
-    What was pushed, acked or set aside is on the disk when the call returns. Leases end with the process: what was
-    leased comes back at the next opening, its attempt counted. Opened at its first use, by one process at a time.
+    Pushes, acks and dead letters are on disk when the call returns. Leases end with the process: at the next opening,
+    leased messages are visible again, and the attempt stays counted. The queue is opened at its first use, by one
+    process at a time.
 
-    fs        what reads and writes, for tests
-    on_error  is handed what the disk said, beside the call that failed; and what was wrong with a file set aside
-    corrupt   "refuse": a file that no crash explains raises CorruptQueue, at each call; "aside": it is renamed to
-              `....corrupt-...` and the queue begins empty
+    fs        the file operations, for tests
+    on_error  called with errors of the disk, in addition to the call that fails; and with the error of a renamed file
+    corrupt   "refuse": content that no crash explains raises CorruptQueue at each call; "aside": files are renamed to
+              `....corrupt-...`, and the queue starts empty
     """
     return FileQueue(file, clock=clock, fs=fs, on_error=on_error, corrupt=corrupt)

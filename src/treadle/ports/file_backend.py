@@ -1,4 +1,4 @@
-"""All three ports for one program without a server: a queue and a store in files, listeners in this process."""
+"""All three ports for one program without a server: a queue and a store in files, a pub/sub in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treadle.ports.memory import MemoryPubSub, memory_pubsub
 
 
 class FileBackend(NamedTuple):
-    """All three, in one folder: hand it to `App(ports=...)`."""
+    """All three ports in one folder: pass it to `App(ports=...)`."""
 
     queue: FileQueue
     pubsub: MemoryPubSub
@@ -20,8 +20,8 @@ class FileBackend(NamedTuple):
 
 
 def file_backend(folder: str | Path, *, clock: clocks.Clock = clocks.wall) -> FileBackend:
-    """All three for one process: jobs survive it, and the next process goes on with them. The files are `queue.*` and
-    `store.db` in `folder`, which is made if it is not there."""
+    """All three ports for one process at a time. Jobs survive it, and the next process continues them. The files are
+    `queue.*` and `store.db` in `folder`, which is created if missing."""
     folder = Path(folder)
     return FileBackend(
         file_queue(folder / "queue", clock=clock), memory_pubsub(), file_store(folder / "store.db", clock=clock)

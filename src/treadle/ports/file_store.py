@@ -1,6 +1,6 @@
-"""A store in one SQLite file: keys and values that survive the process, beside a queue that does so too.
+"""A key-value store in one SQLite file, which survives the process.
 
-Calls made while a commit is under way share the next one, so a thousand waiting callers cost one sync of the disk.
+Calls that arrive during a commit share the next one, so a thousand waiting callers cost one sync of the disk.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FileStore:
     def __init__(self, file: str | Path, *, clock: clocks.Clock = clocks.wall) -> None:
         self._path, self._now = Path(file), clock
         self._db: sqlite3.Connection | None = None
-        self._made: sqlite3.Connection | None = None  # the same, from its first moment on
+        self._made: sqlite3.Connection | None = None  # the same connection, set before it is prepared
         self._groups = GroupCommit[_Change](str(self._path), self._step)
 
     async def get(self, key: str) -> str | None:
@@ -74,7 +74,7 @@ class FileStore:
         await self._groups.idle()
         self._let_go()
 
-    # --- one transaction after the other, in a thread
+    # --- one transaction at a time, in a thread
 
     async def _do(self, change: Callable[[sqlite3.Connection, float], T]) -> T:
         answer: T = await self._groups.ask(_Change(change))
@@ -89,7 +89,7 @@ class FileStore:
             if len(group) == 1:
                 group[0].reply(error)
                 return
-            for each in group:  # nothing was stored, because one of them cannot be: each in a transaction of its own
+            for each in group:  # nothing was stored, because one change failed: repeat each in its own transaction
                 await self._step([each])
         else:
             for each, answer in zip(group, answers, strict=True):
@@ -130,7 +130,7 @@ class FileStore:
         return self._db
 
     def forked(self) -> None:
-        """A child that closed the connection would undo what the parent is writing; it opens one of its own."""
+        """Drop the parent's connection unclosed: closing it in a child would undo the parent's transaction."""
         if self._made is not None:
             forks.leave(self._made)
         self._db = self._made = None
@@ -138,7 +138,7 @@ class FileStore:
 
     def _let_go(self) -> None:
         self._db = None
-        if self._made is not None:  # also where the file could be opened and not read
+        if self._made is not None:  # also if the file could be opened, but not read
             self._made.close()
             self._made = None
 
@@ -153,7 +153,7 @@ def _end(now: float, ttl: float | None) -> float | None:
 
 
 def file_store(file: str | Path, *, clock: clocks.Clock = clocks.wall) -> FileStore:
-    """Keys and values in the SQLite file `file`, which is made if it is not there. Several processes of one machine may
-    have it open. What a call changed is on the disk when it returns. Raises StorageUnavailable if the file cannot be
-    opened or written. Not for network file systems."""
+    """Keys and values in the SQLite file `file`, which is created if missing. Several processes of one machine can open
+    it. Changes are on disk when the call returns. Raises StorageUnavailable if the file cannot be opened or written.
+    Not for network file systems."""
     return FileStore(file, clock=clock)

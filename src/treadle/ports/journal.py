@@ -1,9 +1,9 @@
-"""What happened to the messages of a queue, line by line in files that only grow: written, read back, and given up.
+"""The append-only journal of a queue in files.
 
-Without it a queue in a file would be written anew at each push, at a cost that grows with its backlog. A line is a
-checksum and JSON: what a message is now (`Item`), or the number of one that is gone. The last line about a message
-counts. A file that has grown to `SEGMENT` is followed by the next; the oldest is deleted once nothing in it counts any
-more, and so that this comes to pass, each write carries a few of its messages along.
+The cost of a push does not depend on the backlog. A line is a checksum and JSON: the current state of a message
+(`Item`), or the number of a deleted one. The last line about a message is valid. When a file has `SEGMENT` bytes, the
+next one begins. The oldest file is deleted when it has no valid line left; to get there, each write copies some of its
+messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treadle.ports.disk import Files
 from treadle.ports.leases import Held, Item
 
 SEGMENT: Final = 1 << 20  # bytes
-STEP: Final = 4  # messages carried along with each that is written, while old files hold more than is alive
+STEP: Final = 4  # messages copied per message written, while old files have more invalid bytes than valid ones
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Item | int).decode
@@ -33,39 +33,39 @@ def line(entry: Item | int) -> bytes:
 
 
 class Journal:
-    """The files of one queue, and in which of them the last word about each message stands."""
+    """The files of one queue, and which of them has the valid line of each message."""
 
     def __init__(self, files: Files, path: Path, segment: int = SEGMENT) -> None:
         self._files, self._path, self._segment = files, path, segment
         self._segments: list[Path] = []
         self._sizes: dict[Path, int] = {}
-        self._total = self._alive = 0  # bytes of all files, and of the lines that count
-        self._where: dict[int, tuple[Path, int]] = {}  # message -> the file with its last word, and its length
-        self._living: dict[Path, dict[int, None]] = {}  # the other way round
+        self._total = self._alive = 0  # bytes of all files, and of the valid lines
+        self._where: dict[int, tuple[Path, int]] = {}  # message -> (file of its valid line, length of that line)
+        self._living: dict[Path, dict[int, None]] = {}  # file -> the messages with a valid line in it
 
-    # --- reading back
+    # --- reading
 
     def load(self, held: Held) -> None:
-        """Everything that was written, into `held`. Raises CorruptQueue, OSError."""
+        """Read all files into `held`. Raises CorruptQueue and OSError."""
         self._segments = self._files.list(self._path)
         for at, segment in enumerate(self._segments):
             self._living[segment] = {}
             data = self._files.read(segment)
             end = self._replay(segment, data, held, last=at == len(self._segments) - 1)
-            if end < len(data):  # a write that was cut off: nobody was told that it was done
+            if end < len(data):  # a torn write, which was never confirmed
                 self._files.truncate(segment, end)
             self._sizes[segment] = end
             self._total += end
 
     def _replay(self, segment: Path, data: bytes, held: Held, last: bool) -> int:
-        """Answers where what is whole ends: before the end only in the last file, and only if nothing whole follows."""
+        """Returns the end of the valid content. Only the last file may end early, and only if no valid line follows."""
         at = 0
         while at < len(data):
             end = data.find(b"\n", at) + 1
             entry = _read(data[at : end - 1]) if end else None
             if entry is None:
                 if not last or any(_read(rest) is not None for rest in data[at:].split(b"\n")[1:]):
-                    raise CorruptQueue(str(segment), f"what stands at byte {at} is not what was written there")
+                    raise CorruptQueue(str(segment), f"byte {at}: expected an entry of the journal, found other data")
                 return at
             self._take(segment, entry, end - at, held)
             at = end
@@ -83,7 +83,8 @@ class Journal:
     # --- writing
 
     def write(self, entries: Iterable[Item | int], held: Held) -> None:
-        """Put these on the disk, and carry a few old messages along. Raises OSError; then load anew."""
+        """Append these to the journal, and copy a few old messages. Raises OSError; the caller must then load it
+        again."""
         entries = list(entries)
         known = {entry if isinstance(entry, int) else entry.number for entry in entries}
         entries += self._to_carry(held, len(entries), known)
@@ -99,7 +100,7 @@ class Journal:
             else:
                 self._stands(entry.number, segment, len(text))
         while len(self._segments) > 1 and not self._living[self._segments[0]]:
-            # The oldest first: a file says what is gone of those before it, and must outlive them.
+            # In order: a file records deletions of messages in the files before it, and must outlive them.
             oldest = self._segments[0]
             self._files.delete(oldest)
             del self._living[self._segments.pop(0)]
@@ -113,7 +114,7 @@ class Journal:
         return self._segments[-1]
 
     def _to_carry(self, held: Held, written: int, known: set[int]) -> list[Item]:
-        """Some of the oldest file's, once less than half of all that is written counts."""
+        """Messages of the oldest file, once less than half of all bytes is valid."""
         if len(self._segments) < 2 or self._total < 2 * (self._alive + self._segment):
             return []
         oldest = self._living[self._segments[0]]
@@ -140,7 +141,7 @@ class Journal:
 
 
 def _read(text: bytes) -> Item | int | None:
-    """A whole line; None if it is not."""
+    """The entry of a valid line, otherwise None."""
     try:
         if int(text[:8], 16) != zlib.crc32(text[9:]):
             return None

@@ -1,7 +1,4 @@
-"""Bodies too large for a queue, kept beside it as blobs: the message carries their address.
-
-Without it a queue whose messages end at 256 KiB could carry no more than that.
-"""
+"""Stores message bodies that are too large for a queue as blobs; the message carries the blob's address."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from typing import Any, Final
 from treadle.blobs import Blobs, Corrupt, NoBlob
 from treadle.ports.contract import Pulled, Queue
 
-LIMIT: Final = 200 * 1024  # bytes; SQS takes 256 KiB, with all that is around it
+LIMIT: Final = 200 * 1024  # bytes; SQS accepts 256 KiB, including the envelope
 MARK: Final = "treadle-blob:"
 
 
 class Beside:
-    """A queue whose large bodies are blobs; see `beside`."""
+    """A queue that stores large bodies as blobs; see `beside`."""
 
     def __init__(self, queue: Queue, blobs: Blobs, limit: int = LIMIT) -> None:
         self._queue, self._blobs, self._limit = queue, blobs, limit
@@ -26,12 +23,13 @@ class Beside:
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
         data = body.encode()
         if len(data) > self._limit or body.startswith(MARK):
-            address, _ = await self._blobs.put(_pieces(data))  # durable before anything names it
+            address, _ = await self._blobs.put(_pieces(data))  # the blob is durable before a message names it
             body = MARK + address
         await self._queue.push(body, delay=delay, dedupe_key=dedupe_key)
 
     async def pop(self, limit: int, lease: float) -> list[Pulled]:
-        """A message whose body is gone or is not what it was is set aside with the reason, and not handed out."""
+        """As `Queue.pop`. A message whose blob is missing or corrupt is dead-lettered with the reason, and not
+        returned."""
         found: list[Pulled] = []
         for pulled in await self._queue.pop(limit, lease):
             if not pulled.body.startswith(MARK):
@@ -68,8 +66,8 @@ class Beside:
 
 
 def beside(queue: Queue, blobs: Blobs, limit: int = LIMIT) -> Beside:
-    """The queue, with bodies of more than `limit` bytes kept in `blobs`. The same body is kept once, and stays there
-    after the message is done with: blobs are shared by whoever has the same bytes."""
+    """The queue, with bodies of more than `limit` bytes stored in `blobs`. Equal bodies are stored once. Blobs are not
+    deleted with their message, because other messages may have the same body."""
     return Beside(queue, blobs, limit)
 
 

@@ -1,7 +1,4 @@
-"""Messages, who has leased them, and until when: what a queue in memory and one in a file have in common.
-
-Without it the two would differ in what a lapsed lease means. Plain data and a moment go in; no clock, no waiting.
-"""
+"""The messages of a queue and their leases, shared by the queue in memory and the queue in files. It reads no clock."""
 
 from __future__ import annotations
 
@@ -12,20 +9,20 @@ from msgspec import Struct
 
 
 class Item(Struct, omit_defaults=True):
-    """A message as it is kept. `until`: the end of its lease, by `token`; `dead`: why it was set aside."""
+    """A stored message. `until`: the end of its lease, whose name is `token`; `dead`: why it was dead-lettered."""
 
     number: int  # rises with every push; the order of the queue
     body: str
-    at: float = 0.0  # visible from then on
+    at: float = 0.0  # the time from which it is visible
     key: str | None = None
-    attempt: int = 0  # leases it has been given
+    attempt: int = 0  # number of its leases so far
     token: str | None = None
     until: float = 0.0
     dead: str | None = None
 
 
 class Held:
-    """The messages of one queue. Each method says what became of them; every order is that of the pushes."""
+    """The messages of one queue. All orders are the order of the pushes."""
 
     def __init__(self) -> None:
         self.items: dict[int, Item] = {}
@@ -47,7 +44,7 @@ class Held:
         return key is not None and key in self._keys
 
     def put(self, item: Item) -> None:
-        """Add a message, or put one in place of what is known of it."""
+        """Add a message, or replace the stored one with the same number."""
         self._last = max(self._last, item.number)
         if item.dead is not None:
             self.drop(item.number)
@@ -69,7 +66,7 @@ class Held:
             del self._keys[item.key]
 
     def lapsed(self, now: float) -> Iterator[Item]:
-        """Those whose lease ran out, the earliest first; each is to be leased anew before the next is asked for."""
+        """The messages whose lease expired, the earliest first. Lease each one before reading the next."""
         while self._leases and self._leases[0][0] <= now:
             until, number = heapq.heappop(self._leases)
             item = self.items.get(number)
@@ -77,7 +74,7 @@ class Held:
                 yield item
 
     def visible(self, now: float) -> Iterator[Item]:
-        """Those nobody has leased and that are due, in the order of the pushes."""
+        """The messages that are due and not leased, in the order of the pushes."""
         while self._later and self._later[0][0] <= now:
             at, number = heapq.heappop(self._later)
             item = self.items.get(number)
@@ -89,7 +86,7 @@ class Held:
                 yield item
 
     def take(self, limit: int, lease: float, now: float, name: str) -> list[Item]:
-        """Lease up to `limit` of them: what lapsed first, then what is visible."""
+        """Lease up to `limit` messages: first those with an expired lease, then the visible ones."""
         taken: list[Item] = []
         for source in (self.lapsed(now), self.visible(now)):
             while len(taken) < limit:
@@ -103,9 +100,9 @@ class Held:
         return taken
 
     def of(self, handle: str) -> Item | None:
-        """The message whose lease this handle still is. One that ran out is its reader's until somebody takes it."""
+        """The message of this lease; None if another reader has leased it. An expired lease stays valid until then."""
         number, _, token = handle.partition("/")
-        item = self.items.get(int(number)) if number.isdigit() else None
+        item = self.items.get(int(number)) if number.isdecimal() else None
         return item if item is not None and item.token == token else None
 
 

@@ -1,7 +1,4 @@
-"""The three ports in this process: for tests, for trying things out, and as what the contract of ports means.
-
-Without it nobody could run a fleet of Apps in one process, or say how a broker of their own should behave.
-"""
+"""The three ports in this process: for tests and experiments, and as a reference implementation of their contract."""
 
 from __future__ import annotations
 
@@ -14,19 +11,20 @@ from typing import NamedTuple
 from treadle.core import clock as clocks
 from treadle.ports.contract import Listener, Pulled
 from treadle.ports.leases import Held, Item, handle_of
+from treadle.ports.listeners import call_listeners
 
 
 class Dead(NamedTuple):
-    """A message that was set aside, and why."""
+    """A dead-lettered message, and the reason."""
 
     body: str
     reason: str
 
 
 class MemoryQueue:
-    """A queue in this process. `dead` lists what was set aside; `size()` counts the rest.
+    """A queue in this process. `dead` lists dead-lettered messages; `size()` counts the others.
 
-    max_batch, max_delay, max_lease  bounds as real systems have them, to try out how one does with such
+    max_batch, max_delay, max_lease  bounds like those of real systems, for tests
     """
 
     def __init__(
@@ -90,15 +88,14 @@ class MemoryQueue:
 
 
 class MemoryPubSub:
-    """Listeners in this process. A listener that fails is not told of, as nobody would be over a network."""
+    """Listeners in this process."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, dict[int, Listener]] = defaultdict(dict)
         self._numbers = itertools.count()
 
     async def publish(self, channel: str, text: str) -> None:
-        for listener in list(self._listeners.get(channel, {}).values()):
-            listener(text)
+        call_listeners(self._listeners.get(channel, {}).values(), channel, text)
 
     async def subscribe(self, channel: str, listener: Listener) -> Callable[[], None]:
         number = next(self._numbers)
@@ -111,9 +108,9 @@ class MemoryPubSub:
 
 
 class MemoryStore:
-    """Keys in this process; `len()` of it is how many there are."""
+    """Keys in this process; `len()` is their number."""
 
-    forgets = True  # with the process; see `ports.contract.three`
+    forgets = True  # its values end with the process; see `ports.contract.three`
 
     def __init__(self, clock: clocks.Clock = clocks.wall) -> None:
         self._now = clock
@@ -164,7 +161,7 @@ class MemoryStore:
 
 
 class MemoryBackend(NamedTuple):
-    """All three, on one clock: hand it to `App(ports=...)`, and to as many Apps as the fleet is to have."""
+    """All three ports on one clock: pass it to `App(ports=...)`, and to as many apps as the fleet has."""
 
     queue: MemoryQueue
     pubsub: MemoryPubSub
@@ -172,22 +169,22 @@ class MemoryBackend(NamedTuple):
 
 
 def memory_queue(clock: clocks.Clock = clocks.wall) -> MemoryQueue:
-    """A queue in this process; `dead` and `size()` look into it."""
+    """A queue in this process, for inspection by `dead` and `size()`."""
     return MemoryQueue(clock)
 
 
 def memory_pubsub() -> MemoryPubSub:
-    """Listeners in this process."""
+    """A pub/sub in this process."""
     return MemoryPubSub()
 
 
 def memory_store(clock: clocks.Clock = clocks.wall) -> MemoryStore:
-    """Keys in this process; what runs out does so by `clock`."""
+    """A store in this process, whose keys expire by `clock`."""
     return MemoryStore(clock)
 
 
 def memory_backend(clock: clocks.Clock = clocks.wall) -> MemoryBackend:
-    """All three on one clock, which a test moves by hand: `memory_backend(HandClock())`."""
+    """All three ports on one clock, which a test can move: `memory_backend(HandClock())`."""
     return MemoryBackend(MemoryQueue(clock), MemoryPubSub(), MemoryStore(clock))
 
 

@@ -1,8 +1,7 @@
 """All three ports on NATS: a JetStream work queue, a key-value bucket, and plain subjects.
 
-Without it NATS would be one more broker to be taken for a storage of jobs, which it is not by itself. What is its own
-is said here: an ack counts whoever sends it, so a lease that is over by our clock is over; a delay is a message that is
-given back until its moment has come; the ends of keys are kept by the clocks of those who use them.
+NATS accepts an ack from any reader, so this module also ends leases by its own clock. A delayed message is returned to
+the server until it is due. Keys expire by the clocks of the machines that use them.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from nats.js.errors import BadRequestError, KeyNotFoundError, KeyWrongLastSequen
 
 from treadle.core.clock import monotonic, wall
 from treadle.ports.contract import Listener, Pulled
+from treadle.ports.listeners import call_listeners
 
-BEAT: Final = 10.0  # s after which the server gives a message to somebody else if its reader is gone
-FETCH: Final = 0.2  # s a pop waits for the server's answer that there is nothing
+BEAT: Final = 10.0  # s without a sign of life of the reader after which the server delivers a message again
+FETCH: Final = 0.2  # s for which a pop waits for the response that there is no message
 DUE: Final = "Treadle-Due"
 REASON: Final = "Treadle-Reason"
 TIMEOUT: Final = 10.0  # s
@@ -53,7 +53,7 @@ class _Client:
         return self._nats
 
     async def _prepare(self, client: Any) -> None:
-        """Make what has to be there."""
+        """Create missing streams and buckets."""
 
     async def close(self) -> None:
         client, self._nats = self._nats, None
@@ -70,11 +70,11 @@ class NatsQueue(_Client):
         self._dead = f"{name}_dead"
         self._js: Any = None
         self._reader: Any = None
-        self._held: dict[str, tuple[Any, float]] = {}  # handle -> message, until when it is ours
+        self._held: dict[str, tuple[Any, float]] = {}  # handle -> (message, end of the lease)
         self._beating: asyncio.Task[None] | None = None
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
-        """A dedupe key holds for the two minutes that the server remembers it."""
+        """As `Queue.push`. The server remembers a dedupe key for two minutes."""
         await self._connected()
         headers = {DUE: repr(wall() + delay)} if delay > 0 else {}
         if dedupe_key is not None:
@@ -87,7 +87,7 @@ class NatsQueue(_Client):
         while len(found) < limit:
             try:
                 messages = await self._reader.fetch(limit - len(found), timeout=FETCH)
-            except TimeoutError:  # the client's own is one; it raises Python's when the answer comes at the last moment
+            except TimeoutError:  # also the client's own, a subclass
                 break
             for message in messages:
                 due = float((message.headers or {}).get(DUE, 0))
@@ -100,7 +100,7 @@ class NatsQueue(_Client):
     def _lease(self, message: Any, lease: float) -> Pulled:
         place = message.metadata.sequence.stream
         for handle in [handle for handle in self._held if handle.partition("/")[0] == str(place)]:
-            del self._held[handle]  # it was ours before, and ran out
+            del self._held[handle]  # an earlier lease of this process, which expired
         count = message.metadata.num_delivered or 1
         handle = f"{place}/{count}"
         self._held[handle] = message, monotonic() + lease
@@ -134,7 +134,8 @@ class NatsQueue(_Client):
         return True
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
-        """Into the other stream first, then out of this one: a crash in between leaves it in both."""
+        """Add the message to the stream of dead letters, then delete it here: after a crash in between it is in
+        both."""
         message = self._ours(handle)
         if message is None:
             return False
@@ -162,15 +163,16 @@ class NatsQueue(_Client):
         return None
 
     async def _beat(self) -> None:
-        """The server's leases are short, so that those of a dead process are; ours are as long as was asked."""
+        """Keep leases at the server as long as the readers want. The server's own are short, in case the process
+        dies."""
         while self._held:
             soonest = min(until for _, until in self._held.values())
             await asyncio.sleep(max(0.01, min(BEAT / 3, soonest - monotonic())))
             for handle in list(self._held):
-                message, until = self._held.get(handle, (None, 0.0))  # of now: it may be over, or longer, meanwhile
+                message, until = self._held.get(handle, (None, 0.0))  # read again: it may have ended or been extended
                 if message is None:
                     continue
-                with contextlib.suppress(Exception):  # the connection comes back, or the lease runs out
+                with contextlib.suppress(Exception):  # the connection is restored, or the lease expires
                     if until > monotonic():
                         await message.in_progress()
                     else:
@@ -191,7 +193,7 @@ class NatsQueue(_Client):
 
 
 class NatsStore(_Client):
-    """A bucket of JetStream; see `nats_store`. A value is its end, a line break, and the text."""
+    """A bucket of JetStream; see `nats_store`. A stored value is its expiry, a line break, and the text."""
 
     def __init__(self, url: str, bucket: str, *, replicas: int = 1) -> None:
         super().__init__(url)
@@ -218,7 +220,7 @@ class NatsStore(_Client):
             entry = await self._raw(key)
             if entry is None or _read(entry.value) is not None:
                 return False
-            return await self._replace(key, value, ttl, entry.revision)  # it is there, and its end has come
+            return await self._replace(key, value, ttl, entry.revision)  # it exists, but has expired
         return True
 
     async def increment(self, key: str, by: int = 1, ttl: float | None = None) -> int:
@@ -249,12 +251,12 @@ class NatsStore(_Client):
     async def _raw(self, key: str) -> Any:
         try:
             return await self._kv.get(_name(key))
-        except KeyNotFoundError:  # KeyDeletedError is one, too
+        except KeyNotFoundError:  # or KeyDeletedError, a subclass
             return None
 
     async def _prepare(self, client: Any) -> None:
         js = client.jetstream(timeout=TIMEOUT)
-        # Not `direct`: an answer of a follower may be older than what somebody was told already.
+        # Not `direct`: a follower may return older values than other callers have already read.
         config = KeyValueConfig(
             bucket=self._bucket, history=1, storage=StorageType.FILE, replicas=self._replicas, direct=False
         )
@@ -272,7 +274,7 @@ class NatsPubSub(_Client):
 
     async def subscribe(self, channel: str, listener: Listener) -> Callable[[], Awaitable[None]]:
         async def hear(message: Any) -> None:
-            listener(message.data.decode())
+            call_listeners((listener,), channel, message.data.decode(errors="replace"))
 
         client = await self._connected()
         subscription = await client.subscribe(f"treadle.{_name(channel)}", cb=hear)
@@ -281,15 +283,15 @@ class NatsPubSub(_Client):
 
 
 def nats_queue(url: str, name: str = "treadle", *, replicas: int = 1) -> NatsQueue:
-    """A JetStream stream of that name, as a work queue; and `<name>_dead` for what is set aside. Both are made if they
-    are not there, on disk, on so many servers. Needs `treadle[nats]`, and a server with JetStream. An attempt counts
-    deliveries, also those of messages that were not due yet."""
+    """A JetStream stream of that name, as a work queue, and `<name>_dead` for dead letters. Both are created if
+    missing, on disk, with this number of replicas. Needs `treadle[nats]` and a server with JetStream. Attempts count
+    all deliveries, including those of messages that were not due yet."""
     return NatsQueue(url, name, replicas=replicas)
 
 
 def nats_store(url: str, bucket: str = "treadle", *, replicas: int = 1) -> NatsStore:
-    """A JetStream key-value bucket, made if it is not there. Values are up to what the server takes in one message (1
-    MB unless told otherwise). It has no clock of its own: those of all machines must agree."""
+    """A JetStream key-value bucket, created if missing. Values are limited by the server's message size (1 MB by
+    default). It has no clock, so the clocks of all machines must agree."""
     return NatsStore(url, bucket, replicas=replicas)
 
 
@@ -299,7 +301,7 @@ def nats_pubsub(url: str) -> NatsPubSub:
 
 
 async def _made(asked: Any, make: Callable[[], Any]) -> None:
-    """What is not there is made; if somebody else does so in the same moment, that is as good."""
+    """Create what is missing, unless another process creates it at the same time."""
     try:
         await asked
     except NotFoundError:
@@ -308,7 +310,7 @@ async def _made(asked: Any, make: Callable[[], Any]) -> None:
 
 
 def _name(text: str) -> str:
-    """A key as the server takes it: other characters as `=` and two hex digits each."""
+    """A key in the characters that the server accepts: any other one as `=` and two hex digits per byte."""
     return "".join(chr(code) if chr(code) in PLAIN else f"={code:02X}" for code in text.encode())
 
 
@@ -317,6 +319,6 @@ def _ending(value: str, ttl: float | None) -> bytes:
 
 
 def _read(data: bytes | None) -> str | None:
-    """The text, unless its end has come."""
+    """The text, unless it has expired."""
     end, _, text = (data or b"\n").decode().partition("\n")
     return None if end and float(end) <= wall() else text

@@ -1,7 +1,7 @@
-"""A store and a pub/sub on Redis or Valkey, for whoever has one beside a queue of another kind.
+"""A store and a pub/sub on Redis or Valkey, for use with a queue of another system.
 
-Without it SQS, which has neither keys nor channels, could not be a third of a storage. A server with all three jobs to
-do is better used by its URL: `App("redis://...")` needs one trip for what takes several here.
+If all three ports are to be on one server, use `App("redis://...")` instead: it needs one round trip where the ports
+need several.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -19,22 +18,26 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from treadle.ports.contract import Listener
+from treadle.ports.listeners import call_listeners
 
 log = logging.getLogger("treadle")
 
-TIMEOUT: Final = 10.0  # s for an answer
-PAUSE: Final = 0.5  # s before a lost connection of listeners is looked for again
-LISTEN: Final = 5.0  # s a listener waits for a message in one go
+TIMEOUT: Final = 10.0  # s per response
+PAUSE: Final = 0.5  # s between attempts to reconnect listeners
+LISTEN: Final = 5.0  # s for which a listener waits for one message
 
 COUNT: Final = """
 local sum = redis.call('INCRBY', KEYS[1], ARGV[1])
 if ARGV[2] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return sum
-"""  # one step: between two, a count could be left without its end
+"""  # one step: after a crash between two, the count would never expire
 
 
 class _Client:
-    """A client of the running event loop. It repeats nothing by itself: a SET NX asked twice would lose what it won."""
+    """A client for the running event loop. It never retries: a repeated SET NX would fail after the
+    first one has won."""
+
+    _unreadable = "strict"  # for bytes that are not UTF-8, as in `bytes.decode`
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -49,6 +52,7 @@ class _Client:
             self._redis = Redis.from_url(
                 self._url,
                 decode_responses=True,
+                encoding_errors=self._unreadable,
                 socket_timeout=TIMEOUT,
                 socket_connect_timeout=TIMEOUT,
                 retry=Retry(NoBackoff(), 0),
@@ -88,6 +92,8 @@ class RedisStore(_Client):
 class RedisPubSub(_Client):
     """Channels of a server; see `redis_pubsub`."""
 
+    _unreadable = "replace"  # an error in one message would end the listening to all channels
+
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._listeners: dict[str, list[Listener]] = defaultdict(list)
@@ -99,7 +105,7 @@ class RedisPubSub(_Client):
         await self.redis.publish(channel, text)
 
     async def subscribe(self, channel: str, listener: Listener) -> Callable[[], Awaitable[None]]:
-        """Returns once the server has said that it listens."""
+        """As `PubSub.subscribe`. Returns when the server has confirmed the subscription."""
         if self._heard is None:
             self._heard = self.redis.pubsub()
         self._listeners[channel].append(listener)
@@ -129,7 +135,7 @@ class RedisPubSub(_Client):
         await super().close()
 
     async def _read(self, heard: Any) -> None:
-        """One reader for all channels. The driver subscribes again by itself once the server is back."""
+        """Read the messages of all channels. The driver subscribes again when the server is back."""
         while True:
             try:
                 message = await heard.get_message(timeout=LISTEN)
@@ -144,22 +150,21 @@ class RedisPubSub(_Client):
                 if waiting is not None and not waiting.done():
                     waiting.set_result(None)
             elif message["type"] == "message":
-                for listener in list(self._listeners.get(message["channel"], ())):
-                    with suppress(Exception):  # one that fails must not silence the others
-                        listener(message["data"])
+                channel = message["channel"]
+                call_listeners(self._listeners.get(channel, ()), channel, message["data"])
 
 
 def redis_store(url: str) -> RedisStore:
     """Keys on a Redis or Valkey server: redis://host:6379/0, rediss:// for TLS, unix://. Needs `treadle[redis]`.
 
-    The server must keep what it is told: no eviction (`maxmemory-policy noeviction`), and `appendonly yes` with the
-    `appendfsync` that a reply is to promise. Behind a failover that may lose writes, those writes are lost here too.
+    The server must not lose data: no eviction (`maxmemory-policy noeviction`), and `appendonly yes`, with
+    `appendfsync always` if every reply must be durable. Writes that a failover loses are lost here too.
     """
     return RedisStore(url)
 
 
 def redis_pubsub(url: str) -> RedisPubSub:
-    """Channels of a Redis or Valkey server; any will do, nothing is kept there."""
+    """Channels of a Redis or Valkey server, with any configuration: it stores nothing there."""
     return RedisPubSub(url)
 
 

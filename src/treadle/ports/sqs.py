@@ -1,8 +1,7 @@
-"""A queue on Amazon SQS, or whatever speaks its protocol.
+"""A queue on Amazon SQS, or on a server with its protocol.
 
-Without it the queue that many have already could not be a third of a storage. What is SQS's own is said here: delays
-end at 15 minutes and leases at 12 hours, a pop brings ten at most, and every delivery counts as an attempt, also one
-after a release.
+In SQS delays end at 15 minutes and leases at 12 hours, a pop returns at most ten messages, and every delivery counts as
+an attempt, even after a release.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from treadle.errors import BadOption
 from treadle.ports.contract import Pulled
 
 BATCH: Final = 10
-AT_ONCE: Final = 16  # requests on their way; the driver waits in threads of its own
+AT_ONCE: Final = 16  # concurrent requests; the driver waits in threads
 MAX_DELAY: Final = 900.0  # s
 MAX_LEASE: Final = 43_200.0  # s
 GONE: Final = ("ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", "InvalidAddress")
@@ -46,18 +45,18 @@ class SqsQueue:
         if url.endswith(".fifo"):
             raise BadOption(
                 "url",
-                "a FIFO queue has no delays and lets one message of a group out at a time: take one "
-                "of the standard kind; the order of jobs is not the queue's affair",
+                "expected a standard queue, found a FIFO queue, which has no delays and delivers one message of a "
+                "group at a time; the storage keeps the order of jobs",
             )
         if not 0 <= wait <= 20:
             raise BadOption("wait", f"expected 0 to 20 s, found {wait!r}")
         self._url, self._dead, self._wait, self._options = url, dead, wait, client
-        self._leases: dict[str, tuple[float, str]] = {}  # handle -> until when it is surely ours, and its body
+        self._leases: dict[str, tuple[float, str]] = {}  # handle -> (until when it is certainly leased, body)
         self._sqs: Any = None
         self._threads: ThreadPoolExecutor | None = None
 
     async def push(self, body: str, *, delay: float = 0.0, dedupe_key: str | None = None) -> None:
-        """A dedupe key means nothing here: queues of the standard kind have no such thing."""
+        """As `Queue.push`. Standard queues have no deduplication, so `dedupe_key` is ignored."""
         seconds = min(math.ceil(delay), int(MAX_DELAY))
         await self._call("send_message", MessageBody=body, DelaySeconds=seconds)
 
@@ -76,7 +75,7 @@ class SqsQueue:
             self._leases[handle] = since + min(lease, MAX_LEASE), message["Body"]
             count = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
             found.append(Pulled(message["Body"], handle, count))
-        if len(self._leases) > 10_000:  # those of readers that died
+        if len(self._leases) > 10_000:  # leases of readers that died
             now = monotonic()
             self._leases = {handle: held for handle, held in self._leases.items() if held[0] > now}
         return found
@@ -98,7 +97,7 @@ class SqsQueue:
         return await self._change(handle, min(delay, MAX_LEASE), keep=False)
 
     async def dead_letter(self, handle: str, reason: str) -> bool:
-        """Into the other queue first, then out of this one: a crash in between leaves it in both."""
+        """Send the message to the dead-letter queue, then delete it here: after a crash in between it is in both."""
         if handle not in self._leases or not self._is_ours(handle):
             return False
         told = {"reason": {"DataType": "String", "StringValue": reason[:1000] or "none"}}
@@ -111,7 +110,7 @@ class SqsQueue:
         return sum(int(answer["Attributes"].get(name, 0)) for name in SIZES)
 
     async def close(self) -> None:
-        """Let go of the connections. The next call makes new ones."""
+        """Close the connections. The next call opens new ones."""
         sqs, self._sqs = self._sqs, None
         threads, self._threads = self._threads, None
         if threads is not None:
@@ -133,8 +132,8 @@ class SqsQueue:
         return True
 
     def _is_ours(self, handle: str) -> bool:
-        """SQS takes the old handle of a message that somebody else has, and says that it was deleted. So a lease that
-        is over by our clock is over."""
+        """Whether the lease is valid by this process's clock. SQS accepts the old handle of a message that another
+        reader has leased, and reports success, so its responses do not suffice."""
         held = self._leases.get(handle)
         if held is not None and held[0] > monotonic():
             return True
@@ -151,14 +150,13 @@ class SqsQueue:
 
 
 def sqs_queue(url: str, *, dead: str, wait: float = 0.0, **client: Any) -> SqsQueue:
-    """A queue of the standard kind on SQS. Needs `treadle[sqs]`.
+    """A standard queue on SQS. Needs `treadle[sqs]`.
 
     url     of the queue
-    dead    of the queue for messages that are set aside
-    wait    s a pop waits for a message, 0 to 20; each pop is paid for, a long one costs as much as a short one
-    client  for `boto3.client`: region_name=, endpoint_url=, aws_access_key_id= ...; default: as the AWS tools find them
-    Raises BadOption.
-    """
+    dead    URL of the queue for dead letters
+    wait    s for which a pop waits for a message, 0 to 20; AWS charges each pop, whatever it waits
+    client  arguments of `boto3.client`: region_name=, endpoint_url=, aws_access_key_id= ...; default: the AWS
+    configuration Raises BadOption."""
     return SqsQueue(url, dead=dead, wait=wait, **client)
 
 
@@ -167,7 +165,7 @@ def _seconds(seconds: float) -> int:
 
 
 def _gone(error: ClientError) -> bool:
-    """False, if that is what the error means; else it is raised on."""
+    """False if the error means that the lease is gone; raises any other error."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     if code.rpartition(".")[2] not in GONE:
         raise error

@@ -1,17 +1,15 @@
-"""What tests of jobs need: a clock moved by hand, `drain`, storages and networks that fail on purpose, a
-checker of what a fleet did, simulations of whole fleets, and the contract of storages.
-
-Without it each project that uses Treadle would write these again, and each storage its own idea of the contract.
-"""
+"""Tools for testing jobs: a clock that the test advances, `drain`, storages and networks that fail on demand, a history
+checker, simulations of whole fleets, and the conformance tests for storages."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from treadle.storage.proxy import StorageProxy
 from treadle.testing.app import Call, Testing
 from treadle.testing.clock import HandClock
-from treadle.testing.drain import Endless, drain  # at once: else the name would be that of the module
+from treadle.testing.drain import Endless, drain  # eager: otherwise `drain` would name the submodule
 from treadle.testing.given_storage import NotEmpty
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ __all__ = [
     "Proxy",
     "Simulation",
     "SimulationFailed",
+    "StorageProxy",
     "Testing",
     "conformance",
     "drain",
@@ -37,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # the conformance tests need pytest; a clock does not
+    # lazy: the conformance tests need pytest, a clock does not
     if name in ("conformance", "faults", "history"):
         return import_module(f"treadle.testing.{name}")
     if name == "Proxy":

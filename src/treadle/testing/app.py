@@ -1,6 +1,6 @@
-"""An app's own tasks on a storage of their own, under a clock moved by hand: what `app.testing()` gives.
+"""Runs an app's tasks on a test storage, under a clock that the test advances: the result of `app.testing()`.
 
-Without it a test of code that enqueues would need a second app, or write into the real one.
+Code that enqueues needs no second app, and the real storage is not touched.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.admin import stored_values
 from treadle.core import defaults
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
     from treadle.execution.runner import AnyTask
     from treadle.storage.contract import Storage
 
-STEP = 0.001  # s; the least the clock moves from one due moment to the next
-STUCK = 20  # moves of the clock, twice as far each time, after which what is due and does not run never will
-ENDLESS = 86_400.0  # s; what is due later than that may be nothing but a wait that begins anew: worth a look
+STEP = 0.001  # seconds; the smallest clock move from one due time to the next
+STUCK = 20  # clock moves in a row, each twice as long, without a run; then no due job will ever run
+ENDLESS = 86_400.0  # seconds; beyond it, check whether only signal waits without a timeout are left
 
 
 class Call(Struct, frozen=True):
-    """A job that was enqueued: what its function is called with, and the row with all its options and its state."""
+    """An enqueued job: the arguments of its function, and the row with all options and its state."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -54,20 +55,21 @@ class Call(Struct, frozen=True):
 
 
 class Testing:
-    """While it lasts the app stores its jobs in the test's storage, under `clock`, with ids that count and no chance in
-    delays.
+    """A context in which the app stores its jobs in the test's storage, under `clock`.
 
-    Tasks, middleware and listeners are the app's own. Whatever a codec does not give back as it was raises
-    BadArgument where it is enqueued, or is a BadResult of the job. Afterwards the app is what it was before.
+    Ids count up, and delays have no jitter. Tasks, middleware and listeners are the app's own. An argument that its
+    codec does not decode to itself raises BadArgument at the enqueue; such a result fails the job with BadResult.
+    Leaving the context restores the app.
 
-    storage  a URL, or a function from the clock to a storage that reads it, called for each reader of the test. All but
-             memory must be empty at the beginning (NotEmpty); what the test made is removed at its end
-    within   in memory, "commit": jobs of `within=session` are stored when the session commits, and dropped when it
-             rolls back, for sessions of SQLAlchemy and Django's connection; "at_once": they are stored at once, for any
-             session. On other storages "commit" is what they do themselves, and "at_once" is a BadOption
+    storage  a URL, or a function from the clock to a storage that reads it, called for each reader of the test.
+             Storages other than memory must be empty at the beginning (NotEmpty); the test's rows are removed at the
+             end
+    within   in memory, "commit": jobs of `within=session` are stored when the session commits and dropped when it rolls
+             back, for SQLAlchemy sessions and Django's connection; "at_once": they are stored at once, for any session.
+             Other storages always behave like "commit", and "at_once" raises BadOption
     """
 
-    __test__ = False  # pytest takes it for a test case by its name
+    __test__ = False  # otherwise pytest collects it because of its name
 
     def __init__(
         self,
@@ -87,10 +89,16 @@ class Testing:
         if storage == MEMORY:
             self.storage = MemoryStorage(self.clock)
             self._transactions = Transactions(self.storage, within)
-            vars(self.storage).update(within=self._transactions.within, begin=self._transactions.begin)
+            vars(self.storage).update(
+                within=self._transactions.within,
+                begin=self._transactions.begin,
+                capabilities=replace(self.storage.capabilities, transactions=True),
+            )
         else:
             if within != "commit":
-                raise BadOption("within", 'with storage= the storage itself stores at the commit: expected "commit"')
+                raise BadOption(
+                    "within", 'expected "commit" with storage=, because the storage itself stores at the commit'
+                )
             self._given = GivenStorage(storage, self.clock)
             self.storage = self._given.make()
         self._before: list[tuple[object, str, Any]] = []
@@ -141,11 +149,11 @@ class Testing:
             self._change(app, name, value)
         self._change(app, "_life", app._new_life(self.storage))
         self._change(app.client, "_at_hand", app._life.at_hand)
-        # Jobs of one moment stand in line by id, so ids must sort as they are counted.
+        # Jobs enqueued at the same moment are queued by id, so ids must sort in counting order.
         self._change(app._maker, "new_id", lambda: f"job-{next(ids):06d}")
         self._change(app._maker, "now", self.clock)
         self._change(app.jobs, "_now", self.clock)
-        self._change(app.client, "run_now", None)  # inline jobs wait for `drain` like the others
+        self._change(app.client, "run_now", None)  # inline jobs wait for `drain` like other jobs
         for task in app.tasks.values():
             self._change(task, "signature", cast("CallCodec", Checked(task.signature, task)))
 
@@ -166,7 +174,7 @@ class Testing:
         raise_errors: bool = False,
         concurrency: int = 1,
     ) -> int:
-        """Run all that is due, and what comes of it; see `treadle.testing.drain`. Answers how many runs that were."""
+        """Run all due jobs and their follow-up jobs; see `treadle.testing.drain`. Returns the number of runs."""
         return await drain(
             self.app,
             tasks=tasks,
@@ -177,25 +185,25 @@ class Testing:
         )
 
     async def advance(self, seconds: float | timedelta, *, raise_errors: bool = False) -> int:
-        """Let so much time pass, running everything at the moment it is due. Answers how many runs that were."""
+        """Advance the clock by `seconds`, running each job when it is due. Returns the number of runs."""
         clock = self.clock
         end, least = clock.moment + in_seconds(seconds, "advance"), STEP
         ran = await self.drain(raise_errors=raise_errors)
         while (wait := await self._next_in()) is not None and clock.moment + max(wait, least) < end:
             clock.advance(max(wait, least))
             now_ran = await self.drain(raise_errors=raise_errors)
-            least = STEP if now_ran or wait > least else 2 * least  # something is due and cannot run: do not crawl
+            least = STEP if now_ran or wait > least else 2 * least  # a due job cannot run: take longer steps
             ran += now_ran
         clock.moment = end
         return ran + await self.drain(raise_errors=raise_errors)
 
     async def finish(self, *, limit: int = 10_000, raise_errors: bool = False) -> int:
-        """Run everything to its end, in no time: when nothing is due, the clock moves to the next moment at which
-        something is, over sleeps, delays, retries and timeouts. What waits for a signal without a timeout waits on.
-        Answers how many runs that were; raises Endless beyond `limit`.
+        """Run every job to its end without sleeping. When nothing is due, the clock moves to the next due time, across
+        sleeps, delays, retries and timeouts. Jobs that wait for a signal without a timeout keep waiting.
+        Returns the number of runs. Raises Endless beyond `limit`.
         """
         ran = await self.drain(limit=limit, raise_errors=raise_errors)
-        idle = 0  # moves in a row after which nothing ran: what is due and cannot run must not keep us here
+        idle = 0  # clock moves in a row without a run: due jobs that cannot run must not loop forever
         while (wait := await self._next_in()) is not None and idle < STUCK:
             if wait > ENDLESS and await self._only_waits():
                 break
@@ -206,13 +214,13 @@ class Testing:
         return ran
 
     async def _next_in(self) -> float | None:
-        """In how many seconds something is due."""
+        """Seconds until the next job is due."""
         ask = Claim(worker=f"treadle-testing#{next(self._peeks)}", queues=(), tasks={}, limit=1)
         return (await self.storage.claim(ask)).next_in
 
     async def _only_waits(self) -> bool:
-        """Whether all that comes due are rows of waits without a timeout, which begin anew for as long as nobody
-        gives the signal."""
+        """Whether all rows with a due time are waits for signals without a timeout, which begin again until somebody
+        sends the signal."""
         for row in await rows_of(self.storage, Query(state=UNFINISHED, order="oldest", limit=500)):
             endless = signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW
             if row.due_at is not None and not endless:
@@ -220,20 +228,20 @@ class Testing:
         return True
 
     def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
-        """The jobs of a task that were enqueued, oldest first; those too that have run meanwhile.
+        """The jobs of a task that were enqueued, oldest first, including those that have run meanwhile.
 
-        A call answered by another job (same id, key held) enqueued none.
+        A call that returned another job (same id, key held) enqueued none.
         """
         name = task if isinstance(task, str) else task.name
         return [Call(*self._arguments(record.job), record) for record in self._rows(name)]
 
     def assert_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> Call:
-        """The first job that was enqueued so; those too that have run meanwhile.
+        """Return the first job that was enqueued like this, including jobs that have run meanwhile.
 
-        what    a task: any call of it, or with arguments one that has these, however they were passed. A spec such as
-                `send.options(delay=60).job("a@example.org")`: one with its arguments and with the options it sets
+        what    a task: any call of it, or with arguments, a call with equal ones, however they were passed. A spec such
+                as `send.options(delay=60).job("a@example.org")`: a call with its arguments and the options it sets
 
-        Raises AssertionError, which shows the calls there are and how they differ, nearest first; BadArgument for
+        Raises AssertionError, which shows the existing calls and how they differ, nearest first, and BadArgument for
         arguments that the task does not take.
         """
         expected, found = self._expected(what, args, kwargs)
@@ -244,18 +252,18 @@ class Testing:
         raise AssertionError(missing(expected, found, others))
 
     def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
-        """No job was enqueued so, see `assert_enqueued`. Raises AssertionError with the ids of those that were."""
+        """Check that no job was enqueued like this, see `assert_enqueued`. Raises AssertionError with their ids."""
         expected, found = self._expected(what, args, kwargs)
         if wrong := [call for call in found if not expected.differences(call)]:
             raise AssertionError(unexpected(expected, wrong))
 
     def _expected(self, what: What, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Expected, list[Call]]:
-        """What is looked for, and the calls of its task."""
+        """The expected call, and the calls of its task."""
         expected = Expected(self.app, what, args, kwargs, self._arguments)
         return expected, self.enqueued(expected.task)
 
     def _rows(self, name: str | None) -> list[Record]:
-        """Of a task, or all; oldest first."""
+        """The rows of a task, or all; oldest first."""
         if self._given is not None:
             return self._given.rows(name)
         found: list[Record] = at_once(rows_of(self.storage, Query(task=name, order="oldest", limit=500)))
@@ -264,6 +272,6 @@ class Testing:
     def _arguments(self, new: NewJob) -> tuple[tuple[Any, ...], dict[str, Any]]:
         task = self.app.tasks.get(new.task)
         if task is not None:
-            with suppress(BadArgument):  # the first argument is still to come, with `pass_result`
+            with suppress(BadArgument):  # with `pass_result`, the first argument is not known yet
                 return task.signature.decode_call(new.payload)
         return stored_values.arguments(new.payload)

@@ -1,4 +1,4 @@
-"""What a test expects to have been enqueued, and how a call that was enqueued differs from it."""
+"""The call that a test expects to have been enqueued, and how an enqueued call differs from it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from treadle.testing.app import Call
 
 SHOWN = 5  # calls in a message
-# what is told by the arguments, by chance or by the job that enqueued it; all other fields are options
-NO_OPTIONS: Final = frozenset({"id", "task", "payload", "root", "parent", "ran", "reach", "nonce"})
+# fields that follow from the arguments, from chance or from the enqueuing job; all other fields are options
+NO_OPTIONS: Final = frozenset({"id", "task", "payload", "root", "parent", "function_done", "reach", "nonce"})
 What = Task[..., Any, Any] | Stub | JobSpec[Any, Any]
 Read = Callable[[NewJob], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def _spec_of(what: What, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobSpec[Any, Any] | None:
-    """The spec of what is expected; None: any call of the task."""
+    """The spec of the expected call; None: any call of the task."""
     if isinstance(what, JobSpec):
         if args or kwargs:
             raise BadOption("arguments", "a spec has its arguments already: give them to job(...)")
@@ -38,11 +38,11 @@ def _spec_of(what: What, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobS
 
 
 class Expected:
-    """A call of a task: any, one with these arguments, or one as a spec describes it.
+    """An expected call of a task: any call, one with given arguments, or one that matches a spec.
 
-    task     its name
-    call     the arguments, by parameter; None: any
-    options  those that the spec sets
+    task     name of the task
+    call     arguments by parameter; None: any
+    options  the options that the spec sets
     """
 
     def __init__(self, app: App, what: What, args: Sequence[Any], kwargs: Mapping[str, Any], read: Read) -> None:
@@ -70,19 +70,19 @@ class Expected:
         return spec.new
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """By parameter, with the defaults of those left out."""
+        """Arguments by parameter, with defaults filled in."""
         if self._parameters is not None:
             try:
                 bound = self._parameters.bind_partial(*args, **kwargs)
             except TypeError:
-                pass  # stored by another version of the function
+                pass  # enqueued by another version of the function
             else:
                 bound.apply_defaults()
                 return dict(bound.arguments)
         return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
 
     def differences(self, call: Call) -> list[str]:
-        """In what this call is another one; none: in nothing."""
+        """How this call differs from the expected one. Empty if it does not."""
         found: list[str] = []
         if self.call is not None:
             has = self._bound(call.args, call.kwargs)
@@ -106,9 +106,9 @@ class Expected:
 
 
 def missing(expected: Expected, calls: Sequence[Call], others: Mapping[str, int]) -> str:
-    """The message where no call is the expected one: the calls of its task, nearest first, and how each differs.
+    """The message if no call is the expected one: the calls of its task, nearest first, and how each differs.
 
-    others  how many jobs there are of each task
+    others  number of jobs of each task
     """
     lines = [f"{expected} was not enqueued"]
     if not calls:
@@ -125,7 +125,7 @@ def missing(expected: Expected, calls: Sequence[Call], others: Mapping[str, int]
 
 
 def unexpected(expected: Expected, calls: Sequence[Call]) -> str:
-    """The message where calls are there that should not be."""
+    """The message if there are calls that should not exist."""
     ids = ", ".join(call.record.id for call in calls[:SHOWN])
     more = f" and {len(calls) - SHOWN} more" if len(calls) > SHOWN else ""
     return f"{expected} was enqueued: {ids}{more}"

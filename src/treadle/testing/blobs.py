@@ -1,6 +1,6 @@
-"""What a store of blobs must do, as tests: any `treadle.blobs.Blobs` can be held to it.
+"""Tests that any blob store (`treadle.blobs.Blobs`) must pass.
 
-A test module for a store is this:
+A test module for a store:
 
     import pytest
     from treadle.testing.blobs import *  # noqa: F403
@@ -9,9 +9,9 @@ A test module for a store is this:
     def shelf():
         return MyShelf()
 
-A shelf has `make(limit, sha1=False)`, which answers the store over one and the same place, and coroutine functions to
-look behind it: `spoil(address, content)` puts other bytes where those of an address are, `names()` lists all that lies
-there, with "quarantine" in the names of what was set aside. Needs pytest and no plugin.
+A shelf has `make(limit, sha1=False)`, which returns a store, always over the same data, and coroutine functions that
+access this data directly: `spoil(address, content)` replaces the bytes of an address; `names()` lists all stored names,
+with "quarantine" in those of quarantined blobs. Needs pytest and no plugin.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ import pytest
 
 from treadle.blobs import BadAddress, Blobs, Corrupt, NoBlob, TooBig
 from treadle.blobs.store import Blob
+from treadle.testing.shows import shows
 
 LIMIT = 3_000_000  # bytes
 
 
 class Shelf(Protocol):
-    """Where a store keeps its blobs, as the tests see it."""
+    """The data of a blob store, as the tests access it."""
 
     def make(self, limit: int, sha1: bool = False) -> Blobs: ...
     async def spoil(self, address: str, content: bytes) -> None: ...
@@ -41,7 +42,7 @@ class Shelf(Protocol):
 
 
 def checked(check: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A check as a test: in an event loop of its own, with a store that is closed afterwards."""
+    """Turn a check into a test: it runs in its own event loop, with a store that is closed afterwards."""
     more = list(inspect.signature(check).parameters.values())[2:]
 
     @functools.wraps(check)
@@ -80,6 +81,7 @@ async def kept(shelf: Shelf) -> list[str]:
     return [name for name in await shelf.names() if "quarantine" not in name]
 
 
+@shows("a blob reads back as it was written, and a second write of it stores nothing")
 @pytest.mark.parametrize("size", [0, 1, 2_500_000])
 @checked
 async def test_blobs_what_is_put_is_what_is_read(shelf: Shelf, blobs: Blobs, size: int) -> None:
@@ -99,6 +101,7 @@ async def test_blobs_what_is_not_there_is_said(shelf: Shelf, blobs: Blobs) -> No
         await read(blobs, "0" * 64)
 
 
+@shows("a read that finds a changed byte fails and sets the blob aside")
 @checked
 async def test_blobs_a_flipped_byte_is_found_and_set_aside(shelf: Shelf, blobs: Blobs) -> None:
     address, _ = await blobs.put(pieces(b"x" * 1000))
@@ -121,6 +124,7 @@ async def test_blobs_a_spoiled_one_is_replaced_when_it_is_put_again(shelf: Shelf
         assert await read(blobs, address) == b"whole"
 
 
+@shows("a write that fails or exceeds the size limit leaves no file")
 @checked
 async def test_blobs_what_fails_on_the_way_leaves_nothing(shelf: Shelf, blobs: Blobs) -> None:
     async def broken() -> AsyncIterator[bytes]:
@@ -147,6 +151,7 @@ async def test_blobs_of_many_who_put_the_same_each_has_stored_it(shelf: Shelf, b
         await other.close()
 
 
+@shows("a store finds blobs by SHA-1 only if it was made with `sha1=True`")
 @checked
 async def test_blobs_are_found_by_their_sha1_if_that_was_asked_for(shelf: Shelf, blobs: Blobs) -> None:
     content = b"old address"

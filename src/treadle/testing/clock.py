@@ -1,10 +1,10 @@
-"""A clock that stands still until it is told to move. Without it tests would sleep, and fail on slow machines."""
+"""A clock that moves only when a test advances it: tests need not sleep and do not depend on the machine's speed."""
 
 from __future__ import annotations
 
 
 class HandClock:
-    """Hand it to a storage as its clock: `HandClock()` reads 1,700,000,000 until `advance` is called."""
+    """Pass it to a storage as its clock: `HandClock()` reads 1,700,000,000 until `advance` is called."""
 
     def __init__(self, moment: float = 1_700_000_000.0) -> None:
         self.moment = moment
@@ -13,7 +13,7 @@ class HandClock:
         return self.moment
 
     def advance(self, seconds: float) -> float:
-        """Move it on (or back, as real clocks do at times); answers the new moment."""
+        """Move the clock forward, or back if `seconds` is negative. Returns the new moment."""
         self.moment += seconds
         return self.moment
 

@@ -1,4 +1,4 @@
-"""Whether values survive their codec: in tests one that comes back as another is an error where it is enqueued."""
+"""Checks that values survive their codec: in tests, a value that decodes differently is an error at the enqueue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Checked:
-    """A signature that reads what it has written, and complains where that is something else."""
+    """A signature that decodes each value it has encoded, and raises if the two differ."""
 
     def __init__(self, signature: CallCodec, task: AnyTask) -> None:
         self._signature, self._task = signature, task
@@ -24,7 +24,7 @@ class Checked:
         return getattr(self._signature, name)
 
     def encode_call(self, args: Sequence[object], kwargs: Mapping[str, object], *, first_later: bool = False) -> str:
-        """As the signature does. Raises BadArgument for a value that does not come back as it is."""
+        """Same as the signature's. Raises BadArgument for a value that does not decode to itself."""
         text = self._signature.encode_call(args, kwargs, first_later=first_later)
         if not first_later:
             again, named = self._signature.decode_call(text)
@@ -36,7 +36,7 @@ class Checked:
         return text
 
     def encode_result(self, value: object) -> str:
-        """As the signature does. Raises BadResult for a value that does not come back as it is."""
+        """Same as the signature's. Raises BadResult for a value that does not decode to itself."""
         text = self._signature.encode_result(value)
         found = self._signature.decode_result(text)
         if not same(value, found):
@@ -44,7 +44,7 @@ class Checked:
         return text
 
     def encode_value(self, value: object) -> str:
-        """What children's results were folded to; as for a result."""
+        """The folded results of children, checked like a result."""
         text = self._signature.encode_value(value)
         found = self._signature.decode_value(text)
         if not same(value, found):
@@ -53,7 +53,7 @@ class Checked:
 
 
 def same(one: object, other: object) -> bool:
-    """Equal, as far as annotations promise it: a tuple may come back as a list, a NaN is the same as another."""
+    """Equality as far as annotations promise it: a tuple may decode as a list, and NaN equals NaN."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -70,6 +70,6 @@ def _changed(value: object, found: object) -> str:
 
 
 def short(value: object) -> str:
-    """As Python writes it, 200 characters at most."""
+    """`repr(value)`, at most 200 characters long."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:197]}..."

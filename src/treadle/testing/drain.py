@@ -1,7 +1,6 @@
-"""Run everything that can run now, one job after the other, and come back when nothing is left.
+"""Run everything that can run now, one job after the other, and return when nothing is left.
 
-Without it a test would start a worker, wait for it somehow, and be slow or flaky. It is a real worker that runs here:
-what a drained test shows is what production does.
+`drain` runs a real worker, so a drained test exercises the production code.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from treadle.core.clock import monotonic
-from treadle.core.model import Claim, Claimed, Held, Hold, Outcome, Presence, Record, Settled
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Outcome, Presence, Record, Settled
 from treadle.errors import StorageUnavailable, TreadleError
 from treadle.execution.middleware import Middleware, Run
 from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.storage.contract import Storage
+from treadle.storage.proxy import StorageProxy
 from treadle.worker import Worker
 from treadle.worker.executors.threads import Runs
 from treadle.worker.parts import WorkerHost
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from treadle.execution.context import Context
     from treadle.execution.runner import AnyTask
 
-LONG = 86_400.0  # s that inline jobs, which run beside the drain, get to end
-PATIENCE = 10.0  # s for which a storage may be away; a call waits so long for a lock of SQLite's
+LONG = 86_400.0  # seconds that inline jobs, which run next to the drain, have to end
+PATIENCE = 10.0  # seconds a storage may be unavailable; equals the wait for a SQLite lock
 AWAY = (
-    "the drain has no answer from the storage; where the storage is a SQLite file, a transaction that is still open "
-    "may lock it: commit it before the drain"
+    "the storage did not respond to the drain; if it is a SQLite file, an open transaction may have locked it: commit "
+    "that before the drain"
 )
 
 
 class Endless(TreadleError, AssertionError):
-    """More runs than the limit: jobs seem to bring forth jobs without end. What was not run is still in line."""
+    """More runs than the limit: jobs seem to create jobs without end. The jobs that did not run stay queued."""
 
     def __init__(self, limit: int, last: Record) -> None:
         self.limit, self.last = limit, last
         super().__init__(
-            f"{limit:,} jobs were run and there are still more, next {last.job.task} {last.job.id}; "
+            f"{limit:,} jobs were run and more are queued, next {last.job.task} {last.job.id}; "
             "if that is right, give drain a higher limit="
         )
 
@@ -55,22 +55,22 @@ async def drain(
     concurrency: int = 1,
     threads: Runs | None = None,
 ) -> int:
-    """Run the jobs of `app` that are due, and those they bring forth, until no line has any and nothing runs.
+    """Run the due jobs of `app`, and their follow-up jobs, until every queue is empty and nothing runs.
 
-    Answers how many runs that took. What is due later stays, a retry with a delay too; nothing sleeps. One job at a
-    time, in line order, unless `concurrency` says otherwise: a job that waits for another's result needs 2.
+    Returns the number of runs. Jobs due later stay, including retries with a delay; nothing sleeps. Jobs run one at a
+    time in queue order unless `concurrency` is higher: a job that waits for another's result needs 2.
 
-    tasks         only these
-    raise_errors  raise the first exception of a task, however it was judged; the jobs behind it stay in line
+    tasks         run only these
+    raise_errors  raise the first exception of a task, whatever its verdict; the jobs behind it stay queued
     threads       where plain functions run; None: in threads of the worker
-    Raises Endless after `limit` runs, and StorageUnavailable where the storage does not answer for 10 seconds.
+    Raises Endless after `limit` runs, and StorageUnavailable if the storage does not answer for 10 seconds.
     """
     storage = await app.open()
     try:
         watched = _Watched(storage, limit)
         host = _Host(app, watched, raise_errors)
         queues = await _queues(app, storage)
-        again = bool(queues)  # a worker that serves no queue makes no claim, so it would never come to rest
+        again = bool(queues)  # a worker that serves no queue makes no claim, so `rested` would never be set
         chosen = None if tasks is None else list(tasks)
         while again:
             ran, known = watched.ran, queues
@@ -82,7 +82,7 @@ async def drain(
             async with worker:
                 await watched.rested.wait()
                 if watched.away is not None and worker._session is not None:
-                    worker._session.hurry.set()  # it would wait for the storage for its whole grace
+                    worker._session.hurry.set()  # otherwise it waits for the storage for its whole grace period
             if watched.away is not None:
                 watched.away.add_note(AWAY)
                 raise watched.away
@@ -99,13 +99,13 @@ async def drain(
 
 
 async def _queues(app: App, storage: Storage) -> set[str]:
-    """Where jobs may be: a job can be sent to a queue that no task names."""
+    """The queues that may hold jobs: a job can be sent to a queue that no task names."""
     counts = (await storage.stats()).counts
     return {task.queue for task in app.tasks.values()} | {each.queue for each in counts if not each.state.final}
 
 
 async def _end_inline(app: App) -> bool:
-    """Jobs sent with `inline=True` run beside us in a worker of their own; whether there was one."""
+    """End the worker of jobs sent with `inline=True`. Returns whether there was one."""
     found = False
     while await app._inline.stop(LONG):
         found = True
@@ -113,7 +113,7 @@ async def _end_inline(app: App) -> bool:
 
 
 class _Host:
-    """The app as the worker sees it: its storage watched, and errors caught on their way."""
+    """The app as the worker sees it, with a watched storage and, optionally, errors caught."""
 
     def __init__(self, app: App, storage: _Watched, catch: bool) -> None:
         self._app, self._storage = app, storage
@@ -126,21 +126,21 @@ class _Host:
 
     async def open(self) -> Storage:
         await self._app.open()
-        return cast("Storage", self._storage)
+        return self._storage
 
     def caught(self, error: BaseException) -> None:
-        """The first error ends the drain; nothing more is claimed."""
+        """Keep the first error, which ends the drain: no more jobs are claimed."""
         if self.error is None and not isinstance(error, Defer):
             self.error = error
             self._storage.shut = True
 
     def _asked(self, error: BaseException, failure: judge.Failure) -> judge.Verdict:
-        self.caught(error)  # arguments that cannot be read, results that cannot be stored, timeouts
+        self.caught(error)  # undecodable arguments, results that cannot be stored, timeouts
         return self._app.on_error(error, failure) if self._app.on_error is not None else None
 
 
 class _Catch(Middleware):
-    """Outside of all other middleware: sees what the runner sees."""
+    """The outermost middleware: sees the same exceptions as the runner."""
 
     def __init__(self, host: _Host) -> None:
         self._host = host
@@ -153,51 +153,49 @@ class _Catch(Middleware):
             raise
 
 
-class _Watched:
-    """A storage that notices when its only worker finds nothing more to do.
+class _Watched(StorageProxy):
+    """A storage that detects when its only worker finds nothing more to do.
 
-    An empty answer proves an empty line only if nothing else touched rows meanwhile: a claim passes over what another
-    call has locked, such as a heartbeat that moves what is due into the line. Such a claim is made once more.
+    An empty claim proves an empty queue only if no other call touched rows meanwhile: a claim skips rows that another
+    call has locked, such as a heartbeat that advances due rows. Such a claim is repeated.
     """
 
     def __init__(self, storage: Storage, limit: int) -> None:
-        self._storage, self._limit = storage, limit
+        super().__init__(storage)
+        self._limit = limit
         self.ran = 0
         self.shut = False
         self.exceeded: Record | None = None
-        self.away: StorageUnavailable | None = None  # it was for longer than a test should wait
-        self._failing: float | None = None  # since when no call was answered
+        self.away: StorageUnavailable | None = None  # set after PATIENCE seconds without an answer
+        self._failing: float | None = None  # when the first of the unanswered calls began
         self.rested = asyncio.Event()
         self._worker: Worker | None = None
-        self._claiming = self._touching = 0  # calls under way: claims; others that may move rows
-        self._touched = 0  # calls that have moved rows, or may have
-        self._still = asyncio.Event()  # nothing but claims is under way
+        self._claiming = self._touching = 0  # calls in flight: claims; others that may move rows
+        self._touched = 0  # finished calls that may have moved rows
+        self._still = asyncio.Event()  # only claims are in flight
         self._still.set()
-        self._unsettled: set[tuple[str, int]] = set()  # outcomes whose settling failed, to be repeated
+        self._unsettled: set[tuple[str, int]] = set()  # outcomes whose settle failed and will be repeated
 
     def attend(self, worker: Worker) -> None:
         self._worker = worker
         self._unsettled.clear()
         self.rested.clear()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._storage, name)
-
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         keys = {(each.id, each.version) for each in outcomes}
         self._unsettled |= keys
         with self._moving(), self._answered():
-            settled = await self._storage.settle(outcomes)
+            settled = await self.storage.settle(outcomes)
         self._unsettled -= keys
         return settled
 
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
         with self._moving(), self._answered():
-            return await self._storage.heartbeat(worker, holds, lease)
+            return await self.storage.heartbeat(worker, renewals, lease)
 
     async def prune(self, limit: int) -> int:
         with self._moving(), self._answered():
-            return await self._storage.prune(limit)
+            return await self.storage.prune(limit)
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         settled = await self.settle(outcomes) if outcomes else []
@@ -217,11 +215,11 @@ class _Watched:
                 return claimed
 
     async def _claim(self, ask: Claim) -> Claimed:
-        """As many as the limit leaves; those beyond it go back."""
+        """Claim, and hand back the records beyond the limit."""
         self._claiming += 1
         try:
             with self._answered():
-                claimed = Claimed() if self.shut else await self._storage.claim(ask)
+                claimed = Claimed() if self.shut else await self.storage.claim(ask)
         finally:
             self._claiming -= 1
         self._touched += bool(claimed.records)
@@ -229,7 +227,7 @@ class _Watched:
         if len(taken) < len(claimed.records):
             self.exceeded = claimed.records[len(taken)]
             self.shut = True
-            await self._storage.settle([judge.handed_back(record) for record in claimed.records[len(taken) :]])
+            await self.storage.settle([judge.handed_back(record) for record in claimed.records[len(taken) :]])
         self.ran += len(taken)
         return Claimed(taken, claimed.next_in)
 
@@ -247,7 +245,7 @@ class _Watched:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """A call. When none was answered for too long, the drain is over, and no further call is made."""
+        """Guard a call. After PATIENCE seconds without an answer the drain ends and further calls raise."""
         if self.away is not None:
             raise self.away
         begun = monotonic()
@@ -263,7 +261,7 @@ class _Watched:
             self._failing = None
 
     def _quiet(self) -> bool:
-        """Whether no job runs, none is to be settled, and no other claim may still bring one: the last one decides."""
+        """Whether no job runs, no outcome is unsettled, and no other claim is in flight."""
         worker = self._worker
-        waiting = worker is not None and worker._session is not None and worker._session.state.outcomes
+        waiting = worker is not None and worker._session is not None and worker._session.state.outbox.waiting
         return not (self._claiming or self._unsettled or waiting or (worker is not None and worker.running))

@@ -1,6 +1,6 @@
-"""A storage that a test was given: it must be empty, the test removes what it made, and synchronous code can read it.
+"""The storage passed to a test: it must be empty, the test removes what it stored, and synchronous code can read it.
 
-A storage that holds anything at the beginning is left as it is. So no test deletes data that it did not make.
+A storage that is not empty at the beginning is left unchanged, so no test deletes data that it did not store.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ T = TypeVar("T")
 
 Given = str | Callable[[Clock], Storage]
 MEMORY: Final = "memory://"
-MARK: Final = f"{OWN}testing"  # a rule that no job names, stored while a test runs
-AFTER: Final = LONGEST + 86_400.0  # s after the test: all that rates remember is over, and so is the least retention
+MARK: Final = f"{OWN}testing"  # limit that no job names, stored while a test runs
+AFTER: Final = LONGEST + 86_400.0  # seconds after the test when all rate windows and the shortest retention are over
 GROUP: Final = 500  # rows in one call
-PASSES: Final = 10  # over the jobs that are to be cancelled; an ending may bring others forth
+PASSES: Final = 10  # passes over the jobs to cancel, as a cancelled job may create others
 SHOWN: Final = 5  # names in a message
-LATE: Final = 1.0  # s by which a row may be later than the test's clock, as storages round moments
+LATE: Final = 1.0  # seconds a row may be later than the test's clock, because storages round times
 UNFINISHED: Final = (State.WAITING, State.READY, State.RUNNING)
 EMPTY: Final = "give a storage that is made for tests: a new file, another ?schema= or another ?ns="
 
 
 class NotEmpty(TreadleError):
-    """A test's storage holds what the test did not make, or could not be emptied. `found` says what; nothing else was
-    removed."""
+    """A test's storage holds rows that the test did not store, or could not be emptied.
+
+    `found` says which. Nothing else was removed.
+    """
 
     def __init__(self, storage: str, found: str, advice: str) -> None:
         self.storage, self.found = storage, found
@@ -46,12 +48,12 @@ class NotEmpty(TreadleError):
 
 
 class StorageClock:
-    """The test's clock as its storage reads it: `ahead` of it while what the test made is removed."""
+    """The test's clock as its storage reads it. It runs `ahead` while the test's rows are removed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.ahead = 0.0  # s
-        self.latest = 0.0  # the last moment of the test that a storage has read
+        self.latest = 0.0  # the latest time of the test that a storage has read
         self.reads = 0
 
     def __call__(self) -> float:
@@ -62,9 +64,9 @@ class StorageClock:
 
 
 class GivenStorage:
-    """The storage of one test, by URL or made by a function of the clock.
+    """The storage of one test, given as a URL or as a function from the clock to a storage.
 
-    Raises BadOption for a storage whose clock is another's.
+    Raises BadOption for a storage that does not use the given clock.
     """
 
     def __init__(self, given: Given, clock: Clock) -> None:
@@ -72,21 +74,21 @@ class GivenStorage:
         if not isinstance(found, str) and (not callable(found) or isinstance(found, type)):
             raise BadOption(
                 "storage",
-                "expected a URL or a function such as `lambda clock: compose(ports, now=clock)`, as the "
-                f"storage must read the test's clock; found {found!r:.80}",
+                "expected a URL or a function such as `lambda clock: compose(ports, now=clock)`, because "
+                f"the storage must read the test's clock; found {found!r:.80}",
             )
         if isinstance(given, str) and given.startswith(("http://", "https://")):
             raise BadOption(
                 "storage",
-                f"{shown(given)}: a Treadle server reads a clock of its own, which no test can "
-                "move; give the storage that the server runs on",
+                f"{shown(given)}: a Treadle server has its own clock, which a test cannot move; "
+                "give the storage that the server uses",
             )
         self.clock, self._given = StorageClock(clock), given
         self.name = shown(given) if isinstance(given, str) else "the storage of the test"
         self._number = secrets.randbelow(MAX_COUNT)
 
     def make(self) -> Storage:
-        """A storage that reads the test's clock; nothing is opened yet."""
+        """Create a storage that reads the test's clock. It is not open yet."""
         return connect(self._given, now=self.clock) if isinstance(self._given, str) else self._given(self.clock)
 
     @asynccontextmanager
@@ -101,8 +103,8 @@ class GivenStorage:
     # --- the beginning
 
     async def begin(self) -> None:
-        """Mark it as the storage of a test. Raises NotEmpty unless it is empty, BadOption where its clock is another's;
-        nothing is stored then."""
+        """Mark it as the storage of a test. Raises NotEmpty unless it is empty, and BadOption if it does not read the
+        given clock; nothing is stored then."""
         async with self._opened() as storage:
             await self._check_clock(storage)
             found = await self._contents(storage)
@@ -115,24 +117,26 @@ class GivenStorage:
             await storage.set_limits([Declare(Limit(MARK, slots=self._number))])
 
     async def check(self, storage: Storage) -> None:
-        """That this is the storage which was marked. Raises BadOption, NotEmpty."""
+        """Check that this is the marked storage. Raises BadOption, NotEmpty."""
         mark = await self._mark(storage)
         if mark is None:
             raise BadOption(
                 "storage",
-                "the function makes a storage of its own at each call; expected one that finds "
-                "the jobs which the others of its calls have stored",
+                "expected a function whose storages share their jobs; found one that makes a separate storage at "
+                "each call",
             )
         if mark != self._number:
             raise self._taken()
 
     def _taken(self) -> NotEmpty:
         return NotEmpty(
-            self.name, "another test has begun on it meanwhile", f"nothing was removed; one storage for each: {EMPTY}"
+            self.name,
+            "another test has started on it meanwhile",
+            f"nothing was removed; use one storage per test: {EMPTY}",
         )
 
     async def _mark(self, storage: Storage) -> int | None:
-        """The number of the test that has marked it last."""
+        """The number of the test that marked it last."""
         return next((use.rule.slots for use in await storage.limits(use=False) if use.key == MARK), None)
 
     async def _check_clock(self, storage: Storage) -> None:
@@ -141,12 +145,12 @@ class GivenStorage:
         if self.clock.reads == before:
             raise BadOption(
                 "storage",
-                f"{type(storage).__name__} does not read the clock it was given, so no test can "
-                "move its time; pass the clock on: `lambda clock: compose(ports, now=clock)`",
+                f"{type(storage).__name__} does not read the clock that it was given, so a test "
+                "cannot move its time; pass the clock on: `lambda clock: compose(ports, now=clock)`",
             )
 
     async def _contents(self, storage: Storage) -> str:
-        """What it holds, in words; "": nothing."""
+        """A description of its contents; "" if it is empty."""
         page = await storage.find(Query(limit=SHOWN, count=True))
         rules = [use.key for use in await storage.limits(use=False)]
         workers = [each.worker for each in (await storage.stats()).workers]
@@ -155,7 +159,7 @@ class GivenStorage:
             shown_jobs = ", ".join(f"{row.job.id} of {row.job.task or 'Treadle'}, {row.state}" for row in page.records)
             found.append(f"{page.total} job{'' if page.total == 1 else 's'} ({shown_jobs})")
         if MARK in rules:
-            found.append("the mark of a test, which runs now or was killed")
+            found.append("the mark of a test that is running or was killed")
         if others := [name for name in rules if not name.startswith(OWN)]:
             found.append(f"rules of the limits {', '.join(others[:SHOWN])}")
         elif rules and MARK not in rules:
@@ -167,8 +171,8 @@ class GivenStorage:
     # --- looking
 
     def rows(self, task: str | None) -> list[Record]:
-        """Those of a task, or all, oldest first. It waits for them in this thread, so any code may call it: another
-        thread reads them, with a storage and an event loop of its own."""
+        """The rows of a task, or all, oldest first. Any code may call it: another thread, with a storage and an event
+        loop of its own, reads the rows while this one blocks."""
         return _apart(self._rows(Query(task=task, order="oldest", limit=GROUP)))
 
     async def _rows(self, query: Query) -> list[Record]:
@@ -178,11 +182,11 @@ class GivenStorage:
     # --- the end
 
     async def clear(self) -> None:
-        """Remove what the test has made. Raises NotEmpty where another test or program has used it meanwhile, which
-        removes nothing; and where something is left."""
+        """Remove what the test stored. Raises NotEmpty, without removing anything, if another test or program used the
+        storage meanwhile, and NotEmpty if something is left."""
         async with self._opened() as storage:
             mark = await self._mark(storage)
-            if mark is None:  # the test has emptied it itself
+            if mark is None:  # the test itself emptied it
                 return
             if mark != self._number:
                 raise self._taken()
@@ -215,14 +219,14 @@ class GivenStorage:
 
 
 def _removal(use: LimitUse) -> list[Limit | Resume]:
-    """The changes after which nothing is stored of this limit."""
+    """The changes that remove everything stored for this limit."""
     resumed = [Resume(use.key, each.why) for each in use.pauses]
     has_rule = not use.pauses or use.behind is not None
     return [*resumed, Limit(use.key)] if has_rule else [*resumed]
 
 
 async def rows_of(storage: Storage, query: Query) -> list[Record]:
-    """All rows of a query, page by page."""
+    """All rows that match a query, read page by page."""
     found: list[Record] = []
     cursor = None
     while True:
@@ -252,6 +256,6 @@ async def _settle(storage: Storage, rows: Sequence[Record], outcome_of: Callable
 
 
 def _apart(work: Coroutine[Any, Any, T]) -> T:
-    """Run it on an event loop in a thread of its own, and wait for it here."""
+    """Run a coroutine on an event loop in a separate thread, and wait for it here."""
     with ThreadPoolExecutor(1, "treadle-testing-look") as threads:
         return threads.submit(asyncio.run, work).result()

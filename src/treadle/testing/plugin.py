@@ -1,6 +1,6 @@
-"""Fixtures for pytest: `treadle_clock` and `treadle_testing`. Loaded by itself where Treadle is installed.
+"""Pytest fixtures: `treadle_clock` and `treadle_testing`. Pytest loads this plugin wherever Treadle is installed.
 
-Without it every test suite would write these few lines. Nothing of Treadle is imported before a fixture is used.
+Nothing of Treadle is imported before a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def treadle_clock() -> HandClock:
-    """A clock that stands still until the test moves it; `treadle_testing` runs by it."""
+    """A clock that moves only when the test advances it. `treadle_testing` uses it."""
     from treadle.testing.clock import HandClock
 
     return HandClock()
@@ -26,7 +26,7 @@ def treadle_clock() -> HandClock:
 
 @pytest.fixture
 def treadle_testing(treadle_clock: HandClock) -> Callable[..., Testing]:
-    """`async with treadle_testing(app) as t:` is `app.testing()` under `treadle_clock`, with the options of that."""
+    """`async with treadle_testing(app) as t:` is `app.testing()` under `treadle_clock`, with the same options."""
 
     def testing(app: App, **options: Any) -> Testing:
         return app.testing(treadle_clock, **options)

@@ -1,11 +1,11 @@
-"""A TCP proxy that fails as it is told: between your program and its server, for tests of what a network does.
+"""A TCP proxy between a program and its server that fails on demand, for tests of network failures.
 
-Without it nobody could lose the answer to one request of a real driver on a real connection. It knows nothing of what
-it carries: any server that speaks TCP will do.
+It can lose the answer to one request of a real driver on a real connection. It does not parse what it carries, so it
+works for any server that speaks TCP.
 
     async with Proxy("127.0.0.1", 6379) as proxy:
         app = App(f"redis://127.0.0.1:{proxy.port}/0")
-        cut = proxy.lose_answer()  # of the next request: the server acts on it, and the caller never hears
+        cut = proxy.lose_answer()  # of the next request: the server applies it, the client gets no answer
         ...
         assert cut.done
 """
@@ -23,21 +23,21 @@ import weakref
 from typing import Literal, Self
 
 CHUNK = 65_536
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: closing says "reset" instead of "end"
-PORTS = range(12_000, 32_000)  # below those that systems give to outgoing connections, see free_port
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: closing sends a reset instead of a FIN
+PORTS = range(12_000, 32_000)  # below the usual ephemeral ports, see _held_port
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
+    """Return a port of 127.0.0.1 on which no process listens now."""
     with _held_port() as held:
         return int(held.getsockname()[1])
 
 
 def _held_port() -> socket.socket:
-    """A socket with a port of 127.0.0.1 that nobody uses. It does not listen, so connections are refused.
+    """Bind a socket to an unused port of 127.0.0.1. The socket does not listen, so connections are refused.
 
-    Not a port that the system gives to outgoing connections: while nobody listens on it, one of those could take it, or
-    be connected to itself.
+    The port is not an ephemeral one: an outgoing connection could take such a port while no process listens on it, or
+    connect to itself.
     """
     while True:
         held = socket.socket()
@@ -52,18 +52,18 @@ How = Literal["request", "answer", "silence", "instead"]
 
 
 class Cut:
-    """What is to happen to one request, once.
+    """One failure of one request.
 
     how       "request": it is not delivered, and the connection ends
-              "answer": it is delivered; the connection ends when `after` bytes of the answer have come through, or
-              with its client, who may have said good-bye and wait for none
-              "silence": it is delivered, and nothing comes back over that connection any more
+              "answer": it is delivered; the connection ends after `after` bytes of the answer, or when the client
+              disconnects without waiting for one
+              "silence": it is delivered, and the client receives nothing more over that connection
               "instead": it is not delivered, and the client receives `data` as the answer
     matching  bytes that the request contains; b"": any request
-    call      the how manieth such request from now on; 1 is the next
+    call      which of the matching requests from now on; 1 is the next
 
-    `done` says whether it has happened, `happened()` waits for it. A request is what a client sends at once; on a
-    connection that is not waiting for an answer the two cannot be told apart.
+    `done` is whether it has happened; `happened()` waits for it. A request is the bytes that one read from the client
+    returns: the proxy cannot separate two requests that a client sends without waiting for an answer.
     """
 
     def __init__(self, how: How, matching: bytes, call: int, after: int = 0, data: bytes = b"") -> None:
@@ -82,7 +82,7 @@ class Cut:
         await self._done.wait()
 
     def meets(self, seen: bytes) -> bool:
-        """Whether this request is the one."""
+        """Whether this is the request to fail. Counts the matching ones."""
         if self.done or self._left <= 0 or self.matching not in seen:
             return False
         self._left -= 1
@@ -93,18 +93,18 @@ class Cut:
 
 
 class Link:
-    """One connection through the proxy. `silent`: what it carries is taken, and not passed on."""
+    """One connection through the proxy. While `silent`, it reads data and forwards none."""
 
     def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._proxy, self._reader, self._writer = proxy, reader, writer
         self._beyond: asyncio.StreamWriter | None = None
-        self._cut: Cut | None = None  # what happens to the answer that is on its way
-        self._met: list[Cut] = []  # those that have met a request here; with the connection they are over
+        self._cut: Cut | None = None  # applies to the answer in flight
+        self._met: list[Cut] = []  # cuts of requests on this connection; finished when it ends
         self._let_through = 0
         self.silent = False
 
     def reset(self) -> None:
-        """End it at once, both ways; the client is told "reset by peer"."""
+        """End the connection at once, both ways. The client gets "connection reset by peer"."""
         _abort(self._writer)
         if self._beyond is not None:
             _abort(self._beyond)
@@ -171,12 +171,12 @@ class Link:
                 self._writer.write(data)
                 await self._writer.drain()
             if cut is not None and not self._let_through:
-                cut.finish()  # before its client hears of it
+                cut.finish()  # before the client notices
                 return self.reset()
         return None
 
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
-        """What came, as late as it is to be; b"" at the end."""
+        """The next data, after the configured delay; b"" at the end."""
         try:
             data = await reader.read(CHUNK)
         except OSError:
@@ -188,12 +188,12 @@ class Link:
 
 
 class Proxy:
-    """Listens on a port of 127.0.0.1, and passes on to `host`:`to` until told otherwise.
+    """Listens on a port of 127.0.0.1 and forwards to `host`:`to` until a test changes that.
 
-    host, to  where the server is; it need not be there yet
+    host, to  address of the server, which may start later
     port      where clients connect; None: a free one
-    ssl       a server's context: clients speak TLS to the proxy, the proxy speaks plainly to the server
-    delay     s by which everything is late, each way; may be changed at any time
+    ssl       a server context: clients speak TLS to the proxy, and the proxy speaks plain TCP to the server
+    delay     seconds by which data is delayed, each way; may be changed at any time
 
     Raises OSError when the port is taken.
     """
@@ -203,8 +203,8 @@ class Proxy:
     ) -> None:
         self.host, self.to, self.delay = host, to, delay
         self.port = self._hold() if port is None else port
-        self.links: list[Link] = []  # the connections there are now, the oldest first
-        self.accepted = 0  # connections there have been
+        self.links: list[Link] = []  # open connections, oldest first
+        self.accepted = 0  # connections accepted so far
         self._ssl = ssl
         self._cuts: list[Cut] = []
         self._server: asyncio.Server | None = None
@@ -213,12 +213,12 @@ class Proxy:
         self._flow.set()
 
     def _hold(self) -> int:
-        """A free port, kept while there is this object: nobody else gets it before `accept` or while it refuses."""
+        """Reserve a free port for the life of this object, also before `accept` and while connections are refused."""
         held = _held_port()
         port = int(held.getsockname()[1])
         if (
             os.name == "posix"
-        ):  # there a second socket that reuses addresses may listen beside one that only has the port
+        ):  # on POSIX, a second socket with SO_REUSEADDR may listen on a port that the first has only bound
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             weakref.finalize(self, held.close)
         else:
@@ -235,7 +235,7 @@ class Proxy:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections, and listen no more."""
+        """End all connections and stop listening."""
         await self.refuse()
         for task in list(self._tasks):
             task.cancel()
@@ -244,28 +244,28 @@ class Proxy:
     # --- all connections
 
     async def refuse(self) -> None:
-        """New connections are refused, those there are end."""
+        """Refuse new connections and end the open ones."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
         self.reset()
 
     async def accept(self) -> None:
-        """New connections are taken (again), on the same port."""
+        """Accept new connections (again), on the same port."""
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._ssl)
 
     def reset(self) -> None:
-        """End the connections there are; new ones are taken."""
+        """End the open connections. New ones are accepted."""
         for link in list(self.links):
             link.reset()
 
     def swallow(self) -> None:
-        """A black hole: connections are taken, what they bring is kept, and nothing goes on in either direction."""
+        """Become a black hole: accept connections, keep their data, and forward nothing in either direction."""
         self._flow.clear()
 
     def flow(self) -> None:
-        """The end of the black hole: what was kept goes on."""
+        """End the black hole and forward the data that was kept."""
         self._flow.set()
 
     async def flowing(self) -> None:
@@ -275,23 +275,23 @@ class Proxy:
     # --- one request
 
     def lose_request(self, matching: bytes = b"", call: int = 1) -> Cut:
-        """Do not deliver this request, and end its connection: it never happened."""
+        """Fail one request before the server receives it, and end its connection."""
         return self._add(Cut("request", matching, call))
 
     def lose_answer(self, matching: bytes = b"", call: int = 1, *, after: int = 0) -> Cut:
-        """Deliver this request, and end its connection when the answer comes, having let `after` bytes through."""
+        """Deliver one request, and end its connection after `after` bytes of the answer."""
         return self._add(Cut("answer", matching, call, after))
 
     def silence(self, matching: bytes = b"", call: int = 1) -> Cut:
-        """Deliver this request, and never answer: its connection stays, and carries nothing."""
+        """Deliver one request and never answer it. Its connection stays open and carries nothing."""
         return self._add(Cut("silence", matching, call))
 
     def answer(self, data: bytes, matching: bytes = b"", call: int = 1) -> Cut:
-        """Answer this request with `data` in place of the server, which does not receive it."""
+        """Answer one request with `data`. The server does not receive the request."""
         return self._add(Cut("instead", matching, call, data=data))
 
     def forget(self) -> None:
-        """Whatever was to happen and has not happened yet will not."""
+        """Drop the failures that have not happened yet."""
         self._cuts.clear()
 
     def _add(self, cut: Cut) -> Cut:
@@ -300,11 +300,11 @@ class Proxy:
 
     @property
     def longest(self) -> int:
-        """How many bytes of the request before may belong to what is looked for."""
+        """How many bytes of earlier data may belong to a match."""
         return max((len(cut.matching) - 1 for cut in self._cuts if cut.matching), default=0)
 
     def cut_for(self, seen: bytes) -> Cut | None:
-        """What is to happen to this request."""
+        """The failure that applies to this request."""
         met = [cut for cut in self._cuts if cut.meets(seen)]
         for cut in met:
             self._cuts.remove(cut)

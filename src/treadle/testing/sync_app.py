@@ -1,7 +1,7 @@
-"""Tests in synchronous code: `app.sync.testing()`, whose `drain()` runs plain functions in the thread that calls it.
+"""Tests in synchronous code: `app.sync.testing()`. Its `drain()` runs plain functions in the calling thread.
 
-They share what that thread has open, such as the database connection of a Django `TestCase`. Coroutines run on an event
-loop in a thread of its own, which the calling thread waits for.
+So they share the open resources of that thread, such as the database connection of a Django `TestCase`. Coroutines run
+on an event loop in a separate thread, and the calling thread waits for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class CallingThread:
-    """What a worker takes for its threads: functions are run by the thread that waits for the drain."""
+    """Replaces the worker's thread pool: the thread that waits for the drain runs the functions."""
 
     def __init__(self) -> None:
         self.items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
@@ -42,11 +42,11 @@ class CallingThread:
         return future
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing to close."""
 
 
 class SyncTesting:
-    """`Testing` for synchronous code; see there. Use it as `with app.sync.testing() as t:`."""
+    """`Testing` for synchronous code. Use it as `with app.sync.testing() as t:`."""
 
     __test__ = False
 
@@ -78,7 +78,7 @@ class SyncTesting:
         self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run any coroutine of the app; plain functions of tasks that it runs are called in this thread meanwhile."""
+        """Run any coroutine of the app. Meanwhile the calling thread runs the plain functions of tasks."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         future.add_done_callback(lambda done: self._threads.items.put(None))
         try:
@@ -97,27 +97,27 @@ class SyncTesting:
         raise_errors: bool = False,
         concurrency: int = 1,
     ) -> int:
-        """As `Testing.drain`."""
+        """Same as `Testing.drain`."""
         return self.call(
             self._testing.drain(tasks=tasks, limit=limit, raise_errors=raise_errors, concurrency=concurrency)
         )
 
     def advance(self, seconds: float | timedelta, *, raise_errors: bool = False) -> int:
-        """As `Testing.advance`."""
+        """Same as `Testing.advance`."""
         return self.call(self._testing.advance(seconds, raise_errors=raise_errors))
 
     def finish(self, *, limit: int = 10_000, raise_errors: bool = False) -> int:
-        """As `Testing.finish`."""
+        """Same as `Testing.finish`."""
         return self.call(self._testing.finish(limit=limit, raise_errors=raise_errors))
 
     def enqueued(self, task: AnyTask | Stub | str) -> list[Call]:
-        """As `Testing.enqueued`."""
+        """Same as `Testing.enqueued`."""
         return self._testing.enqueued(task)
 
     def assert_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> Call:
-        """As `Testing.assert_enqueued`."""
+        """Same as `Testing.assert_enqueued`."""
         return self._testing.assert_enqueued(what, *args, **kwargs)
 
     def assert_not_enqueued(self, what: What, /, *args: Any, **kwargs: Any) -> None:
-        """As `Testing.assert_not_enqueued`."""
+        """Same as `Testing.assert_not_enqueued`."""
         self._testing.assert_not_enqueued(what, *args, **kwargs)

@@ -1,7 +1,7 @@
-"""Transactions of users' own in tests: what they enqueue is stored in memory when they commit, and dropped otherwise.
+"""Transactions of the user in tests: jobs enqueued in one are stored in memory at its commit, and dropped on rollback.
 
-The storage in memory has no transactions, so the commit is taken from the session itself: SQLAlchemy has events for it,
-Django callbacks. A plain driver connection tells of no commit; for it there is `within="at_once"`.
+The memory storage has no transactions, so the commit is observed at the session: SQLAlchemy has events for it, Django
+has callbacks. A plain driver connection reports no commit; use `within="at_once"` for it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ CONNECTIONS = "sqlalchemy.engine.base Connection", "sqlalchemy.ext.asyncio.engin
 
 
 class Group:
-    """The jobs of one call in a transaction that is still open. `inside`: the savepoints it was made in."""
+    """The jobs of one call in an open transaction. `inside`: the savepoints around the call."""
 
     def __init__(self, jobs: Sequence[NewJob], inside: Sequence[object] = ()) -> None:
         self.jobs, self.inside = tuple(jobs), tuple(inside)
-        self.is_open: Callable[[], bool] = lambda: True  # not rolled back
+        self.is_open: Callable[[], bool] = lambda: True  # False once rolled back
 
 
 class Transactions:
-    """What `within=` means while a test lasts."""
+    """Implements `within=` for the duration of a test."""
 
     def __init__(self, storage: Storage, when: When) -> None:
         self._storage, self._when = storage, when
@@ -37,7 +37,7 @@ class Transactions:
         self.loop: asyncio.AbstractEventLoop | None = None  # where the app is open
 
     def within(self, given: Any) -> Bound:
-        """As a storage has it."""
+        """The same call as a storage's `within`."""
         if self._when == "at_once":
             return self._storage
         names = class_names(given)
@@ -45,15 +45,15 @@ class Transactions:
             given = given()
             names = class_names(given)
         if not names.isdisjoint(DJANGO):
-            # `django.db.connection` stands for this thread's connection, and is not one
-            return Held(self, this_thread(given), self._watch_django)
+            # `django.db.connection` is a proxy for this thread's connection
+            return HeldJobs(self, this_thread(given), self._watch_django)
         if not names.isdisjoint(SESSIONS):
-            return Held(self, getattr(given, "sync_session", given), self._watch_session)
+            return HeldJobs(self, getattr(given, "sync_session", given), self._watch_session)
         if not names.isdisjoint(CONNECTIONS):
-            return Held(self, getattr(given, "sync_connection", given), self._watch_connection)
+            return HeldJobs(self, getattr(given, "sync_connection", given), self._watch_connection)
         raise Unsupported(
             "app.testing()",
-            f"within= a {type(given).__name__}, whose commit it is not told of",
+            f"within= a {type(given).__name__}, whose commit it cannot observe",
             'use app.testing(within="at_once"), which stores jobs before the commit, or a session of SQLAlchemy or '
             "Django's connection",
         )
@@ -74,7 +74,7 @@ class Transactions:
             self._store(group.jobs)
 
     def _drop(self, session: object, savepoint: object = None) -> None:
-        """It was rolled back: all of it, or to a savepoint."""
+        """Drop the jobs that were rolled back: all, or those inside the savepoint."""
         left = [] if savepoint is None else [g for g in self._open.get(session, ()) if savepoint not in g.inside]
         if left:
             self._open[session] = left
@@ -82,14 +82,14 @@ class Transactions:
             self._open.pop(session, None)
 
     def _store(self, jobs: Sequence[NewJob]) -> None:
-        """Now, whatever thread the commit is made in."""
+        """Store them now, in whichever thread commits."""
         loop, here = self.loop, asyncio._get_running_loop()
         if loop is None or here is loop or not loop.is_running():
             at_once(self._storage.enqueue(jobs))
         else:
             asyncio.run_coroutine_threadsafe(_enqueue(self._storage, jobs), loop).result(30)
 
-    # --- how each tells of its commit
+    # --- how the commit of each kind is observed
 
     def _watch_django(self, connection: Any, jobs: Sequence[NewJob]) -> None:
         if not connection.in_atomic_block:
@@ -106,7 +106,7 @@ class Transactions:
         connection.on_commit(store)
         group.is_open = lambda: any(
             entry[1] is store for entry in connection.run_on_commit
-        )  # Django tells of no rollback
+        )  # Django has no callback for a rollback
 
     def _watch_session(self, session: Any, jobs: Sequence[NewJob]) -> None:
         from sqlalchemy import event
@@ -118,7 +118,7 @@ class Transactions:
             inside.append(nested)
             nested = nested.parent
         self._add(session, Group(jobs, inside))
-        if not event.contains(session, "after_commit", self._session_committed):  # they stay, and find nothing later
+        if not event.contains(session, "after_commit", self._session_committed):  # never removed; harmless later
             event.listen(session, "after_commit", self._session_committed)
             event.listen(session, "after_soft_rollback", self._session_rolled_back)
             event.listen(session, "after_transaction_end", self._session_ended)
@@ -156,8 +156,8 @@ class Transactions:
         self._drop(connection, name)
 
 
-class Held:
-    """The verbs inside one transaction: its jobs wait for the commit."""
+class HeldJobs:
+    """The storage methods inside one transaction. Enqueued jobs are held until the commit."""
 
     def __init__(
         self, transactions: Transactions, session: Any, watch: Callable[[Any, Sequence[NewJob]], None]
@@ -166,7 +166,7 @@ class Held:
         self._storage: Any = transactions._storage
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        """The rows as they will be. Raises what the storage would raise now."""
+        """Return the rows as they will be stored. Raises what the storage would raise now."""
         before, now = self._transactions.pending(self._session), self._storage._now()
         answers = self._storage._answers([*before, *jobs], now)
         known = {new.id: _row(new, now) for new in reversed([*before, *jobs])}
@@ -191,7 +191,7 @@ def _row(new: NewJob, now: float) -> Record:
 
 
 def this_thread(given: Any) -> Any:
-    """The connection itself: `django.db.connection` stands for that of the thread which uses it."""
+    """The real connection behind `django.db.connection`, which is a proxy for the calling thread's."""
     alias = getattr(given, "_alias", None)
     return given if alias is None else given._connections[alias]
 
@@ -201,7 +201,7 @@ async def _enqueue(storage: Storage, jobs: Sequence[NewJob]) -> None:
 
 
 def at_once(work: Any) -> Any:
-    """The answer of a coroutine that waits for nothing, as all of the memory storage's do."""
+    """Return the result of a coroutine that never suspends, which holds for all of the memory storage's."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -1,29 +1,29 @@
-"""The contract of `treadle.storage.contract` as tests: any storage can be held to it.
+"""The contract of `treadle.storage.contract` as tests that any storage can run.
 
-A test module runs all of it, each law under its own name, with this and nothing else:
+A test module like this one runs all of them, each law under its own name:
 
     import pytest
     from treadle.testing.conformance import *  # noqa: F403
 
     @pytest.fixture
     def make_storage(tmp_path):
-        places = []
+        files = []
 
         async def make(clock, share=False):
             if not share:                       # fresh and empty
-                places.append(tmp_path / f"{len(places)}.db")
-            storage = MyStorage(places[-1], now=clock)   # share: one more connection to the last one's data
+                files.append(tmp_path / f"{len(files)}.db")
+            storage = MyStorage(files[-1], now=clock)   # share: one more connection to the latest data
             await storage.open()
             return storage
 
         return make
 
-The suite closes what it made. More fixtures may be given: `durable` (True unless you say so: the data outlives the
-object), `speaks` (True: `watch` wakes on hints; say False for a storage that only sleeps), and `user_transaction` for a
-storage that is Transactional (see `OpenTransaction` in `run.py`; without it those laws are skipped).
+The suite closes the storages. Other fixtures are optional: `durable` (default True: the data outlives the object),
+`speaks` (default True: `watch` wakes when a topic is published; return False if it only sleeps), and `user_transaction`
+for a Transactional storage (see `OpenTransaction` in `run.py`; its laws are skipped if the fixture is missing).
 
-The tests need pytest and no plugin: each runs its own event loop. They never sleep; time is a clock moved by hand.
-Select with `-k law04`; the numbers are those of the laws in the documentation, `more` is what no law says.
+The tests need pytest and no plugin: each runs its own event loop. They never sleep and advance a clock by hand. Select
+laws with `-k law04`: the numbers are those of the documentation; `more` marks tests that belong to no numbered law.
 """
 
 from __future__ import annotations
@@ -35,23 +35,35 @@ import pytest
 from treadle.testing.conformance.run import durable, speaks, tests_of, user_transaction
 
 LAWS = (
-    "line",
+    "queue_order",
+    "storing",
     "foreign",
     "lanes",
+    "versions",
     "lease",
+    "repeats",
     "acts",
+    "capabilities",
     "texts",
     "ranges",
     "waiting",
+    "followups",
+    "children",
     "reopening",
+    "ids",
     "keys",
+    "key_replacing",
     "reach",
-    "limits",
+    "slots",
+    "pauses",
+    "rates",
+    "held_slots",
+    "limit_changes",
     "rules",
     "prune",
-    "looking",
+    "queries",
     "hints",
-    "handing",
+    "handoff",
     "races",
     "transaction",
     "moving",

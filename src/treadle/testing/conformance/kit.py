@@ -1,4 +1,4 @@
-"""The few words the laws are written in. Without them each law would be twice as long as what it says."""
+"""Short helpers in which the laws are written."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from treadle.core.model import Claim, Claimed, Hold, NewJob, Outcome, Presence, Record, Settled, State
+from treadle.core.model import Claim, Claimed, LeaseRenewal, LimitUse, NewJob, Outcome, Presence, Record, Settled, State
 from treadle.storage.contract import Storage
 
 READY, WAITING, RUNNING = State.READY, State.WAITING, State.RUNNING
 SUCCEEDED, FAILED, CANCELLED = State.SUCCEEDED, State.FAILED, State.CANCELLED
 
-_tickets = count(1)
+_claim_ids = count(1)
 
 
 def job(id: str, **options: Any) -> NewJob:
@@ -20,7 +20,7 @@ def job(id: str, **options: Any) -> NewJob:
 
 
 def jobs(ids: str, **options: Any) -> list[NewJob]:
-    """Several alike: `jobs("a b c", delay=5)`."""
+    """Several equal jobs: `jobs("a b c", delay=5)`."""
     return [job(id, **options) for id in ids.split()]
 
 
@@ -29,9 +29,9 @@ def ids(rows: Sequence[Record | None]) -> list[str]:
 
 
 def ask(limit: int = 1, *queues: str, worker: str = "w", **options: Any) -> Claim:
-    """Of each queue up to `limit`, under a ticket never used before."""
+    """A claim of up to `limit` jobs from each queue, under a new claim id."""
     shares = tuple((queue, limit) for queue in queues or ("default",))
-    return Claim(**{"worker": f"{worker}#{next(_tickets)}", "queues": shares, "limit": limit, **options})
+    return Claim(**{"worker": f"{worker}#{next(_claim_ids)}", "queues": shares, "limit": limit, **options})
 
 
 async def claimed(storage: Storage, limit: int = 1, *queues: str, **options: Any) -> Claimed:
@@ -47,7 +47,7 @@ async def claim_ids(storage: Storage, limit: int = 1, *queues: str, **options: A
 
 
 async def claim_one(storage: Storage, *queues: str, **options: Any) -> Record:
-    """The next in line, which must be there."""
+    """Claim the next queued job, which must exist."""
     [row] = await claim(storage, 1, *queues, **options)
     return row
 
@@ -83,12 +83,12 @@ def cancelled(of: Record, **options: Any) -> Outcome:
 
 
 def back(of: Record, delay: float = 0.0, **options: Any) -> Outcome:
-    """Ready again."""
+    """An outcome that makes the job ready again."""
     return out(of, READY, delay=delay, **options)
 
 
 async def settle(storage: Storage, *outcomes: Outcome) -> None:
-    """All of them must be applied."""
+    """Settle; all outcomes must be applied."""
     for outcome, settled in zip(outcomes, await storage.settle(outcomes), strict=True):
         assert settled.status == "applied", f"{outcome.id}: {settled}"
 
@@ -104,7 +104,7 @@ async def refusal(storage: Storage, outcome: Outcome) -> Settled:
 
 
 async def run(storage: Storage, *ids: str, to: State = SUCCEEDED, **options: Any) -> None:
-    """Claim these jobs, wherever they stand, and end them."""
+    """Claim these jobs, wherever they are queued, and end them."""
     queues = {found.job.queue: 0 for found in await storage.get(ids) if found is not None}
     rows = await claim(storage, len(ids), *queues, ids=ids)
     assert sorted(found.job.id for found in rows) == sorted(ids), "not all of them could be claimed"
@@ -112,18 +112,37 @@ async def run(storage: Storage, *ids: str, to: State = SUCCEEDED, **options: Any
     await settle(storage, *(out(found, to, **{**reason, **options}) for found in rows))
 
 
-def hold(of: Record, **options: Any) -> Hold:
-    return Hold(of.job.id, of.version, **options)
+def renewal(of: Record, **options: Any) -> LeaseRenewal:
+    return LeaseRenewal(of.job.id, of.version, **options)
 
 
-async def beat(storage: Storage, *holds: Hold, worker: str = "w", lease: float = 30.0) -> frozenset[str]:
-    """The ids lost. Memos and notes are saved: what cannot be now is sent again."""
+async def beat(storage: Storage, *renewals: LeaseRenewal, worker: str = "w", lease: float = 30.0) -> frozenset[str]:
+    """Return the lost ids. Repeats the heartbeat until checkpoints and notes are saved."""
     while True:
-        held = await storage.heartbeat(Presence(worker=worker), holds, lease)
+        held = await storage.heartbeat(Presence(worker=worker), renewals, lease)
         if not held.unsaved:
             return held.lost
 
 
-async def tend(storage: Storage) -> None:
-    """What any worker does by asking, even one of a queue that is always empty."""
+async def advance_due(storage: Storage) -> None:
+    """Advance due rows, as every claim does, even one of a queue that is always empty."""
     assert await claim_ids(storage, 1, "nobody-sends-here") == []
+
+
+def names(start: int, end: int, letter: str = "j") -> str:
+    return " ".join(f"{letter}{n:02}" for n in range(start, end))
+
+
+async def standing(storage: Storage, queue: str = "default") -> tuple[int, int]:
+    """How many jobs are queued, and how many are blocked."""
+    counts = [each for each in (await storage.stats()).counts if each.queue == queue and each.state is READY]
+    return sum(each.queued for each in counts), sum(each.blocked for each in counts)
+
+
+async def use(storage: Storage, key: str) -> LimitUse | None:
+    return {each.key: each for each in (await storage.stats()).limits}.get(key)
+
+
+async def run_out(storage: Storage, *ids: str) -> None:
+    """End these running jobs."""
+    await settle(storage, *[done(await row(storage, id)) for id in ids])

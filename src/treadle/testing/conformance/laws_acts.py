@@ -1,4 +1,4 @@
-"""Acts: outcomes that a person settles from outside. Two people who act at once are told apart. Laws 3 and 10."""
+"""Acts: outcomes that a person settles from outside. Two concurrent acts are distinguished. Laws 3 and 10."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS = ("cancel", "cancel running", "run now", "retry", "delete", "cancel paren
 
 
 async def acted_on(storage: Storage, kind: str) -> Record:
-    """A job that can be acted on so."""
+    """A job in a state that allows this act."""
     await storage.enqueue([job("a", delay=60.0 if kind == "run now" else 0.0, root="a", keep_failed=1_000)])
     if kind == "cancel running":
         await claim_one(storage)
@@ -42,24 +42,26 @@ async def acted_on(storage: Storage, kind: str) -> Record:
         await run(storage, "a", to=FAILED)
     elif kind == "cancel parent":
         child = job("child", parent="a", root="a", delay=60)
-        await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=(child,), after=("child",)))
+        await settle(
+            storage, out(await claim_one(storage), WAITING, function_done=True, followups=(child,), after=("child",))
+        )
     return await row(storage, "a")
 
 
 def act(of: Record, kind: str, nonce: str) -> Outcome:
-    memo = ((ACT, nonce),)
+    checkpoints = ((ACT, nonce),)
     if kind == "retry":
-        return back(of, memo=memo)
+        return back(of, checkpoints=checkpoints)
     if kind == "run now":
-        return back(of, attempt=of.attempt, memo=memo)
+        return back(of, attempt=of.attempt, checkpoints=checkpoints)
     if kind == "delete":
-        return Outcome(id=of.job.id, version=of.version, state=of.state, keep=0.0, memo=memo)
-    return cancelled(of, attempt=of.attempt, error="cancelled by hand", memo=memo)
+        return Outcome(id=of.job.id, version=of.version, state=of.state, keep=0.0, checkpoints=checkpoints)
+    return cancelled(of, attempt=of.attempt, error="cancelled by hand", checkpoints=checkpoints)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_law10_two_acts_on_one_job_are_told_apart(storage: Storage, kind: str) -> None:
-    """Both have seen the same row: the second one is stale, and the first one may be repeated."""
+    """Both have read the same row: the second one is stale, and the first one may be repeated."""
     a = await acted_on(storage, kind)
     first, second = act(a, kind, "1"), act(a, kind, "2")
     await settle(storage, first)
@@ -67,12 +69,12 @@ async def test_law10_two_acts_on_one_job_are_told_apart(storage: Storage, kind: 
     assert before.version > a.version
     assert await said(storage, second, first) == ["stale", "applied"]
     assert await row(storage, "a") == before
-    assert dict(before.memo) == {ACT: "1"}
+    assert dict(before.checkpoints) == {ACT: "1"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_law10_of_many_who_act_at_once_one_is_told_so(storage: Storage, connect: Connect, kind: str) -> None:
-    """Also when their calls meet in the storage."""
+    """Also when the calls are concurrent."""
     a = await acted_on(storage, kind)
     calls = [each.settle([act(a, kind, str(n))]) for n, each in enumerate(await peers(storage, connect))]
     answers = [settled.status for [settled] in await asyncio.gather(*calls)]
@@ -81,19 +83,19 @@ async def test_law10_of_many_who_act_at_once_one_is_told_so(storage: Storage, co
 
 
 async def test_law10_an_act_keeps_what_the_job_remembers(storage: Storage) -> None:
-    """Its steps and the acts before are not lost; what is merged is seen after a retry too."""
+    """Steps and earlier acts are not lost; the merged checkpoints are still there after a retry."""
     await storage.enqueue([job("a")])
-    await settle(storage, failed(await claim_one(storage), memo=(("step", "1"),)))
+    await settle(storage, failed(await claim_one(storage), checkpoints=(("step", "1"),)))
     await settle(storage, act(await row(storage, "a"), "retry", "2"))
     a = await claim_one(storage)
-    assert (a.state, a.round, dict(a.memo)) == (RUNNING, 1, {"step": "1", ACT: "2"})
+    assert (a.state, a.reopenings, dict(a.checkpoints)) == (RUNNING, 1, {"step": "1", ACT: "2"})
     await settle(storage, done(a, result="1"))
     await settle(storage, act(await row(storage, "a"), "delete", "3"))
-    assert dict((await row(storage, "a")).memo) == {"step": "1", ACT: "3"}
+    assert dict((await row(storage, "a")).checkpoints) == {"step": "1", ACT: "3"}
 
 
 async def test_law10_a_job_that_was_deleted_is_pruned(storage: Storage, clock: HandClock) -> None:
-    """An act assigns what the outcome without a nonce assigns."""
+    """An act assigns the same fields as an outcome without a nonce."""
     a = await acted_on(storage, "delete")
     await settle(storage, act(a, "delete", "1"))
     clock.advance(61)
@@ -102,7 +104,7 @@ async def test_law10_a_job_that_was_deleted_is_pruned(storage: Storage, clock: H
 
 
 async def test_law03_an_act_makes_the_holder_stale(storage: Storage) -> None:
-    """A run whose job was cancelled cannot end it."""
+    """A run whose job was cancelled cannot settle it."""
     a = await acted_on(storage, "cancel running")
     await settle(storage, act(a, "cancel running", "1"))
     assert await said(storage, done(a, result="1")) == ["stale"]

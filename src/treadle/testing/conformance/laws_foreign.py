@@ -1,4 +1,4 @@
-"""Jobs of tasks that this worker does not run, or has no room for, stand in front of its own. Law 2."""
+"""Queued jobs that this worker does not run, or has no room for, precede its own jobs. Law 2."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import back, cancelled, claim, claim_ids, done, ids, job, row, settle
 
 MINE = {"mine": (None, None)}
-MANY = 150  # more than a storage would look past again with each claim
+MANY = 150  # more rows than a storage would skip again in every claim
 MOST = 10_000  # jobs of one call
 
 
 async def foreign(storage: Storage, count: int = MANY, **options: object) -> None:
-    """Jobs that no claim here asks for."""
+    """Enqueue jobs that the claims of these laws do not match."""
     new = [job(f"f{n:05}", task="foreign", **options) for n in range(count)]
     for at in range(0, count, MOST):
         await storage.enqueue(new[at : at + MOST])
@@ -25,7 +25,8 @@ async def mine(storage: Storage, limit: int = 9) -> list[str]:
 
 
 async def test_law02_behind_twelve_thousand_of_other_tasks(storage: Storage, clock: HandClock) -> None:
-    """Another service shares the queue; its workers are away. A claim finds its own jobs, in each queue it asks for."""
+    """Another service shares the queue and has no workers. A claim finds the worker's own jobs, in each of its
+    queues."""
     await foreign(storage, 12_100)
     clock.advance(1)
     await storage.enqueue([job("a", task="mine"), job("b", task="mine", queue="other")])
@@ -38,7 +39,7 @@ async def test_law02_behind_twelve_thousand_of_other_tasks(storage: Storage, clo
 
 
 async def test_law02_behind_a_batch_task_without_room(storage: Storage, clock: HandClock) -> None:
-    """A claim takes as much of a task as it has room for, and goes on behind all that it has no room for."""
+    """A claim takes as many jobs of a task as there is room for, and skips the others."""
     await storage.enqueue([job(f"i{n:03}", task="batch") for n in range(MANY)])
     clock.advance(1)
     await storage.enqueue([job("a", task="mine"), job("b", task="mine")])
@@ -58,7 +59,7 @@ async def test_law02_behind_a_batch_task_without_room(storage: Storage, clock: H
 
 @pytest.mark.parametrize("way", ["handed back", "lost", "lane", "clock", "aging", "moment", "unblocked"])
 async def test_law02_what_comes_before_other_tasks_is_found(storage: Storage, clock: HandClock, way: str) -> None:
-    """A claim has looked past all of another task. A job that then joins in front of them is claimed in its turn."""
+    """A claim has skipped all jobs of another task. A job that then joins in front of them is claimed in its order."""
     await storage.enqueue([job("first", task="mine")])
     if way == "lane":
         await storage.enqueue([job("lane-0", task="foreign", lane="l")])
@@ -98,7 +99,7 @@ async def test_law02_what_comes_before_other_tasks_is_found(storage: Storage, cl
 
 
 async def test_law02_each_worker_looks_past_what_it_does_not_run(storage: Storage) -> None:
-    """Workers of other tasks take turns at one line, and none misses what only it can run."""
+    """Workers of different tasks claim from one queue in turns, and each finds all jobs that only it can run."""
     tasks = [f"t{n}" for n in range(20)]
     for n, task in enumerate(tasks):
         await storage.enqueue([job(f"{n:02}-{m}", task=task) for m in range(6)])
@@ -110,18 +111,18 @@ async def test_law02_each_worker_looks_past_what_it_does_not_run(storage: Storag
 
 
 async def test_law02_what_a_worker_holds_hides_nothing_from_others(storage: Storage, clock: HandClock) -> None:
-    """A job that its holder lost stands behind many others; the holder passes it by, and everybody else is given it."""
+    """A lost job is queued behind many others. Its former holder skips it, and any other worker can claim it."""
     await foreign(storage)
     clock.advance(1)
     await storage.enqueue([job("a", task="mine")])
     assert ids(await claim(storage, 1, tasks=MINE, lease=5)) == ["a"]
     clock.advance(6)
-    assert await claim_ids(storage, 1, tasks=MINE, holds=("a",)) == []
+    assert await claim_ids(storage, 1, tasks=MINE, running=("a",)) == []
     assert await mine(storage) == ["a"]
 
 
 async def test_law02_others_end_in_front(storage: Storage, clock: HandClock) -> None:
-    """The jobs that were passed are cancelled, and new ones come: nothing is passed that was not looked at."""
+    """Skipped jobs are cancelled and new ones enqueued: a claim skips no job that it has not looked at."""
     await foreign(storage)
     clock.advance(1)
     await storage.enqueue([job("a", task="mine")])

@@ -1,4 +1,4 @@
-"""Hints: whom `watch` wakes, and that nothing depends on it. Law 11."""
+"""Hints: which watchers a published topic wakes. Nothing else depends on hints. Law 11."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from treadle.testing.conformance.kit import (
     FAILED,
     SUCCEEDED,
     WAITING,
+    advance_due,
     back,
     beat,
     cancelled,
@@ -23,21 +24,21 @@ from treadle.testing.conformance.kit import (
     claim_one,
     done,
     failed,
-    hold,
     job,
     jobs,
     out,
+    renewal,
     row,
-    tend,
 )
 from treadle.testing.conformance.run import Connect
+from treadle.testing.shows import shows
 
-LONG = 10.0  # s; nobody waits that long unless a hint is missing
-BEGUN = 0.5  # s after which a storage that began to listen has woken all who wait
+LONG = 10.0  # seconds; reached only if a hint is missing
+BEGUN = 0.5  # seconds after which a storage that began to listen has woken all watchers
 
 
 async def heard(watching: Storage, topics: tuple[str, ...], act: Callable[[], Awaitable[object]]) -> set[str]:
-    """What a watcher that was there before hears of an act."""
+    """The topics that a watcher, waiting since before the act, gets from it."""
     if len(topics) > 1:
         await _over(watching, topics)
     watch = asyncio.create_task(watching.watch(topics, LONG))
@@ -47,8 +48,8 @@ async def heard(watching: Storage, topics: tuple[str, ...], act: Callable[[], Aw
 
 
 async def _over(watching: Storage, topics: tuple[str, ...]) -> None:
-    """Outlast the moment, 0.25 s after a storage began to listen, at which it wakes all who wait: it would pass for a
-    hint. A topic of which nobody speaks shows that it has come."""
+    """Wait out the general wake-up 0.25 s after a storage began to listen, which would look like a hint. It has
+    happened once it returns a topic that is never published."""
     silent = f"{topics[0].partition(':')[0]}:nobody"
     loop = asyncio.get_running_loop()
     until = loop.time() + BEGUN
@@ -62,20 +63,20 @@ def only_if(speaks: bool) -> None:
 
 
 async def test_law11_a_watch_ends_by_itself(storage: Storage) -> None:
-    """After `timeout` seconds at the latest, having heard nothing."""
+    """At the latest after `timeout` seconds, without topics."""
     assert await storage.watch(["queue:default", "job:a"], 0.01) == set()
     assert await storage.watch(["queue:default"], 0) == set()
 
 
 async def test_law11_an_enqueue_is_heard(storage: Storage, speaks: bool) -> None:
-    """By those who watch its queue."""
+    """It wakes watchers of its queue."""
     only_if(speaks)
     spoken = await heard(storage, ("queue:other", "queue:default"), lambda: storage.enqueue(jobs("a")))
     assert spoken == {"queue:default"}
 
 
 async def test_law11_another_connection_is_heard(storage: Storage, connect: Connect, speaks: bool) -> None:
-    """Hints cross connections of one process."""
+    """Hints reach other connections of the same process."""
     only_if(speaks)
     other = await connect()
     assert await heard(storage, ("queue:default",), lambda: other.enqueue(jobs("a"))) == {"queue:default"}
@@ -90,15 +91,15 @@ async def test_law11_an_unblocked_job_is_heard(storage: Storage, speaks: bool) -
 
 
 async def test_law11_then_is_heard(storage: Storage, speaks: bool) -> None:
-    """Jobs born of an outcome speak as if they had been enqueued."""
+    """Follow-up jobs of an outcome publish the same topics as enqueued jobs."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
-    outcome = done(await claim_one(storage), then=(job("x", queue="next"),))
+    outcome = done(await claim_one(storage), followups=(job("x", queue="next"),))
     assert await heard(storage, ("queue:next",), lambda: storage.settle([outcome])) == {"queue:next"}
 
 
 async def test_law11_a_freed_slot_is_heard(storage: Storage, speaks: bool) -> None:
-    """By the queue of whoever comes back in line for it."""
+    """It publishes the queue of the job that is queued again."""
     only_if(speaks)
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job("a", limits=(("one", 1),)), job("b", limits=(("one", 1),), queue="next")])
@@ -107,7 +108,7 @@ async def test_law11_a_freed_slot_is_heard(storage: Storage, speaks: bool) -> No
 
 
 async def test_law11_a_job_handed_back_is_heard(storage: Storage, speaks: bool) -> None:
-    """An idle peer takes it up."""
+    """It wakes an idle worker."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
@@ -115,7 +116,7 @@ async def test_law11_a_job_handed_back_is_heard(storage: Storage, speaks: bool) 
 
 
 async def test_law11_a_lifted_pause_is_heard(storage: Storage, speaks: bool) -> None:
-    """The line did not grow, but it may move again."""
+    """The queue has no new job, but jobs can be claimed again."""
     only_if(speaks)
     await storage.set_limits([Limit("queue:default", slots=0)])
     await storage.enqueue(jobs("a"))
@@ -125,7 +126,7 @@ async def test_law11_a_lifted_pause_is_heard(storage: Storage, speaks: bool) -> 
 
 @pytest.mark.parametrize("ending", [SUCCEEDED, FAILED, CANCELLED])
 async def test_law11_an_ending_is_heard(storage: Storage, speaks: bool, ending: State) -> None:
-    """By those who wait for that job's result."""
+    """It wakes those who wait for the job's result."""
     only_if(speaks)
     await storage.enqueue(jobs("a b"))
     a = await claim_one(storage)
@@ -133,7 +134,7 @@ async def test_law11_an_ending_is_heard(storage: Storage, speaks: bool, ending: 
 
 
 async def test_law11_endings_by_the_storage_are_heard(storage: Storage, clock: HandClock, speaks: bool) -> None:
-    """Doomed, superseded, expired."""
+    """Doomed, superseded and expired jobs publish their endings."""
     only_if(speaks)
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", key="k"), job("d", deadline=5)])
     a = await claim_one(storage)
@@ -141,28 +142,29 @@ async def test_law11_endings_by_the_storage_are_heard(storage: Storage, clock: H
     replacing = [job("e", key="k", key_conflict="replace")]
     assert await heard(storage, ("job:c",), lambda: storage.enqueue(replacing)) == {"job:c"}
     clock.advance(5)
-    assert await heard(storage, ("job:d",), lambda: tend(storage)) == {"job:d"}
+    assert await heard(storage, ("job:d",), lambda: advance_due(storage)) == {"job:d"}
 
 
 async def test_law11_a_result_before_the_ending_is_heard(storage: Storage, speaks: bool) -> None:
-    """A parent whose own result stands while its children run."""
+    """A parent with a result of its own publishes it while its children still run."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
-    goes_on = out(a, WAITING, result="1", ran=True, then=(job("b"),), after=("b",))
+    goes_on = out(a, WAITING, result="1", function_done=True, followups=(job("b"),), after=("b",))
     assert await heard(storage, ("job:a",), lambda: storage.settle([goes_on])) == {"job:a"}
 
 
 async def test_law11_a_note_is_heard(storage: Storage, speaks: bool) -> None:
-    """Progress, by those who watch the job."""
+    """A progress note wakes watchers of the job."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
-    assert await heard(storage, ("job:a",), lambda: beat(storage, hold(a, note="half"))) == {"job:a"}
+    assert await heard(storage, ("job:a",), lambda: beat(storage, renewal(a, note="half"))) == {"job:a"}
 
 
+@shows("a cancellation notifies the worker that runs the job")
 async def test_law11_a_cancellation_from_outside_is_heard_by_the_holder(storage: Storage, speaks: bool) -> None:
-    """The worker need not wait for its heartbeat."""
+    """The worker need not wait for its next heartbeat."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
     await claim_one(storage, worker="me")
@@ -171,7 +173,7 @@ async def test_law11_a_cancellation_from_outside_is_heard_by_the_holder(storage:
 
 
 async def test_law11_all_that_spoke_are_named(storage: Storage, speaks: bool) -> None:
-    """One call may speak of several topics. Of one workflow: where those are spread, each place speaks by itself."""
+    """One call may publish several topics. These jobs share a workflow: a sharded storage publishes per shard."""
     only_if(speaks)
     born = (job("b", queue="y", parent="a", root="a"), job("c", queue="z", parent="a", root="a"))
     act = lambda: storage.enqueue([job("a", queue="x"), *born])  # noqa: E731
@@ -179,7 +181,7 @@ async def test_law11_all_that_spoke_are_named(storage: Storage, speaks: bool) ->
 
 
 async def test_law11_everybody_hears(storage: Storage, speaks: bool) -> None:
-    """A hint is not used up by the first who hears it, and the same one may watch again."""
+    """The first watcher does not consume a hint, and may watch again."""
     only_if(speaks)
     watches = [asyncio.create_task(storage.watch(["queue:default"], LONG)) for _ in range(5)]
     await asyncio.sleep(0)
@@ -189,7 +191,7 @@ async def test_law11_everybody_hears(storage: Storage, speaks: bool) -> None:
 
 
 async def test_law11_a_watch_may_be_given_up(storage: Storage) -> None:
-    """Cancelled, it leaves nothing behind that hinders a call or another watch."""
+    """A cancelled watch does not hinder later calls or watches."""
     watch = asyncio.create_task(storage.watch(["queue:default"], LONG))
     await asyncio.sleep(0)
     watch.cancel()

@@ -1,4 +1,4 @@
-"""What goes, and what stays because somebody needs it. Law 9."""
+"""Retention: which rows prune deletes, and which stay because other jobs need them. Law 9."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from treadle.testing.conformance.kit import (
     READY,
     SUCCEEDED,
     WAITING,
+    advance_due,
     back,
     cancelled,
     claim_ids,
@@ -27,12 +28,12 @@ from treadle.testing.conformance.kit import (
     run,
     settle,
     states,
-    tend,
 )
+from treadle.testing.shows import shows
 
 
 async def test_law09_a_row_goes_after_its_retention(storage: Storage, clock: HandClock) -> None:
-    """`keep` counts from the ending, not from the enqueue; at that moment it may go, not before."""
+    """`keep` counts from the ending, not from the enqueue; the row may be deleted then and not before."""
     await storage.enqueue([job("a", keep=100)])
     clock.advance(500)
     await run(storage, "a")
@@ -44,7 +45,7 @@ async def test_law09_a_row_goes_after_its_retention(storage: Storage, clock: Han
 
 
 async def test_law09_failures_are_kept_by_their_own_rule(storage: Storage, clock: HandClock) -> None:
-    """`keep_failed` for the failed, `keep` for the rest."""
+    """`keep_failed` for failed jobs, `keep` for the others."""
     await storage.enqueue(jobs("a b c", keep=100, keep_failed=300))
     await run(storage, "a")
     await run(storage, "b", to=FAILED)
@@ -57,7 +58,7 @@ async def test_law09_failures_are_kept_by_their_own_rule(storage: Storage, clock
 
 
 async def test_law09_an_outcome_may_say_how_long(storage: Storage, clock: HandClock) -> None:
-    """Its `keep` beats both."""
+    """The outcome's `keep` takes precedence over both."""
     await storage.enqueue(jobs("a b", keep=100, keep_failed=100))
     await run(storage, "a", keep=1000)
     await run(storage, "b", to=FAILED, keep=1000)
@@ -68,7 +69,7 @@ async def test_law09_an_outcome_may_say_how_long(storage: Storage, clock: HandCl
 
 
 async def test_law09_a_minute_at_least(storage: Storage, clock: HandClock) -> None:
-    """keep=0 leaves time for a repeated settle and a late waiter."""
+    """With keep=0 there is still time for a repeated settle and a late waiter."""
     await storage.enqueue([job("a", keep=0)])
     a = await claim_one(storage)
     await settle(storage, done(a))
@@ -80,7 +81,7 @@ async def test_law09_a_minute_at_least(storage: Storage, clock: HandClock) -> No
 
 
 async def test_law09_deleting_an_ended_job(storage: Storage, clock: HandClock) -> None:
-    """Delete is a settle in the same state with keep 0; only `keep` is assigned."""
+    """A delete is a settle in the same state with keep=0, which assigns only `keep`."""
     await storage.enqueue([job("a", keep_failed=9000)])
     await run(storage, "a", to=FAILED, result="1", error="e")
     before = await row(storage, "a")
@@ -93,7 +94,7 @@ async def test_law09_deleting_an_ended_job(storage: Storage, clock: HandClock) -
 
 
 async def test_law09_keeping_an_ended_job_longer(storage: Storage, clock: HandClock) -> None:
-    """The same the other way, counted from the ending."""
+    """A longer `keep` also counts from the ending."""
     await storage.enqueue([job("a", keep=100)])
     await run(storage, "a")
     clock.advance(50)
@@ -105,7 +106,7 @@ async def test_law09_keeping_an_ended_job_longer(storage: Storage, clock: HandCl
 
 
 async def test_law09_unfinished_jobs_stay(storage: Storage, clock: HandClock) -> None:
-    """In whatever state, for however long."""
+    """In any state and for any time."""
     await storage.enqueue([job("line", keep=60), job("later", delay=1e8), job("p", task=""), job("b", after=("p",))])
     await claim_one(storage, lease=1e9)
     clock.advance(1e7)
@@ -114,7 +115,7 @@ async def test_law09_unfinished_jobs_stay(storage: Storage, clock: HandClock) ->
 
 
 async def test_law09_so_many_at_a_time(storage: Storage, clock: HandClock) -> None:
-    """At most `limit`, those that were due first; the answer is how many went."""
+    """At most `limit` rows, those due first; returns how many were deleted."""
     await storage.enqueue([job(f"j{n}", keep=100 + n) for n in range(5)])
     await run(storage, *[f"j{n}" for n in range(5)])
     clock.advance(1000)
@@ -125,8 +126,9 @@ async def test_law09_so_many_at_a_time(storage: Storage, clock: HandClock) -> No
     assert await storage.prune(2) == 0
 
 
+@shows("a prune keeps the upstreams of an unfinished job")
 async def test_law09_what_a_waiting_job_needs_stays(storage: Storage, clock: HandClock) -> None:
-    """Its upstreams are there while it waits, while it runs, and until it has ended."""
+    """Its upstreams stay while it waits, while it runs, and until it has ended."""
     await storage.enqueue([*jobs("a b", keep=60), job("c", after=("a", "b")), job("z", keep=60)])
     await run(storage, "a", "z", result="1")
     clock.advance(61)
@@ -143,7 +145,7 @@ async def test_law09_what_a_waiting_job_needs_stays(storage: Storage, clock: Han
 
 
 async def test_law09_upstreams_of_a_job_that_will_run_again_stay(storage: Storage, clock: HandClock) -> None:
-    """A retry reads them as well."""
+    """A retry reads their results too."""
     await storage.enqueue([job("a", keep=60), job("b", after=("a",))])
     await run(storage, "a", result="1")
     await settle(storage, back(await claim_one(storage), 5000, attempt=1))
@@ -152,11 +154,14 @@ async def test_law09_upstreams_of_a_job_that_will_run_again_stay(storage: Storag
     assert (await row(storage, "a")).result == "1"
 
 
+@shows("a prune keeps every job of an unfinished workflow")
 async def test_law09_a_workflow_stays_whole(storage: Storage, clock: HandClock) -> None:
-    """Children, siblings and ancestors of what is unfinished stay: all of the same root."""
+    """Children, siblings and ancestors of an unfinished job stay: all with the same root."""
     await storage.enqueue([job("r", keep=60)])
     children = tuple(job(id, root="r", parent="r", keep=60) for id in ("x", "y"))
-    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=children, after=("x", "y")))
+    await settle(
+        storage, out(await claim_one(storage), WAITING, function_done=True, followups=children, after=("x", "y"))
+    )
     await run(storage, "x")
     clock.advance(100)
     assert await storage.prune(9) == 0
@@ -170,9 +175,9 @@ async def test_law09_a_workflow_stays_whole(storage: Storage, clock: HandClock) 
 
 
 async def test_law09_an_ended_root_stays_while_something_of_it_runs(storage: Storage, clock: HandClock) -> None:
-    """A child nobody waits for keeps its ancestors."""
+    """A child that no job waits for keeps its ancestors."""
     await storage.enqueue([job("r", keep=60)])
-    await settle(storage, done(await claim_one(storage), then=(job("x", root="r", parent="r", delay=500),)))
+    await settle(storage, done(await claim_one(storage), followups=(job("x", root="r", parent="r", delay=500),)))
     clock.advance(100)
     assert await storage.prune(9) == 0
     await settle(storage, cancelled(await row(storage, "x")))
@@ -180,15 +185,15 @@ async def test_law09_an_ended_root_stays_while_something_of_it_runs(storage: Sto
 
 
 async def test_law09_the_doomed_are_kept_like_the_cancelled(storage: Storage, clock: HandClock) -> None:
-    """`keep` of the doomed job; expired ones like the failed."""
+    """A doomed job is kept for its `keep`, an expired one for its `keep_failed`."""
     await storage.enqueue([job("a", deadline=10, keep=100, keep_failed=300), job("b", after=("a",), keep=100)])
     clock.advance(10)
-    await tend(storage)
+    await advance_due(storage)
     assert [each and each.expires_at for each in await storage.get(["a", "b"])] == [clock() + 300, clock() + 100]
 
 
 async def test_law09_a_row_stays_for_as_long_as_its_key(storage: Storage, clock: HandClock) -> None:
-    """Whatever was asked for its retention: a key with a window is held by the row."""
+    """The row holds a key with a window, so it stays as long as that, whatever its retention is."""
     await storage.enqueue([job("a", key="k", key_window=500, keep=0), job("b", key="l", key_window=90, keep=100)])
     clock.advance(10)
     await run(storage, "a", "b")
@@ -204,18 +209,18 @@ async def test_law09_a_row_stays_for_as_long_as_its_key(storage: Storage, clock:
 
 
 async def test_law09_pruning_tends(storage: Storage, clock: HandClock) -> None:
-    """Leases, deadlines and due moments are acted on, though nobody claims."""
+    """Expired leases, deadlines and due jobs are advanced even if no worker claims."""
     await storage.enqueue([job("a"), job("b", delay=20), job("c", deadline=20, queue="x")])
     await claim_one(storage, lease=10)
     clock.advance(20)
     assert await storage.prune(9) == 0
     rows = [await row(storage, id) for id in "abc"]
     assert [each.state for each in rows] == [READY, READY, FAILED]
-    assert (rows[0].lost, rows[1].place) == (1, clock())
+    assert (rows[0].lost, rows[1].queue_position) == (1, clock())
 
 
 async def test_law09_what_was_pruned_is_not_counted(storage: Storage, clock: HandClock) -> None:
-    """Gone from get, find and stats."""
+    """Deleted rows are gone from get, find and stats."""
     await storage.enqueue([job("a", keep=60)])
     await run(storage, "a")
     clock.advance(60)
@@ -225,7 +230,7 @@ async def test_law09_what_was_pruned_is_not_counted(storage: Storage, clock: Han
 
 
 async def test_law09_after_pruned_upstreams(storage: Storage, clock: HandClock) -> None:
-    """A pruned id is one nobody knows."""
+    """A pruned id counts as unknown."""
     await storage.enqueue([job("a", keep=60)])
     await run(storage, "a")
     clock.advance(60)

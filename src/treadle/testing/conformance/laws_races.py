@@ -1,4 +1,4 @@
-"""Several connections at the same data: what two callers may see of each other. Laws 1, 2, 3, 5, 8 and 10."""
+"""Several connections to the same data: the effects of concurrent calls. Laws 1, 2, 3, 5, 8 and 10."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from treadle.core.model import Held, Limit, Outcome, Presence, Query
+from treadle.core.model import HeartbeatResult, Limit, Outcome, Presence, Query
 from treadle.errors import KeyHeld
-from treadle.storage.contract import Fused, Storage
+from treadle.storage.capabilities import fused
+from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
     CANCELLED,
@@ -25,16 +26,17 @@ from treadle.testing.conformance.kit import (
     claim_one,
     done,
     failed,
-    hold,
     ids,
     job,
     jobs,
+    renewal,
     row,
     said,
     settle,
     states,
 )
 from treadle.testing.conformance.run import Connect
+from treadle.testing.shows import shows
 
 PEERS = 8
 
@@ -48,8 +50,9 @@ async def unfinished(storage: Storage) -> list[tuple[str, str]]:
     return [(each.job.id, each.state.value) for each in rows]
 
 
+@shows("eight concurrent claims take disjoint jobs", area="Queue order and claims")
 async def test_law02_claims_of_many_are_disjoint(storage: Storage, connect: Connect) -> None:
-    """Eight ask at once: each job goes to one of them, and all go to somebody."""
+    """Eight concurrent claims: each job is claimed exactly once."""
     await storage.enqueue([job(f"j{n:03}") for n in range(100)])
     taken = await asyncio.gather(*(claim_ids(each, 20) for each in await peers(storage, connect)))
     counts = Counter(id for some in taken for id in some)
@@ -58,7 +61,7 @@ async def test_law02_claims_of_many_are_disjoint(storage: Storage, connect: Conn
 
 
 async def test_law01_a_key_wanted_by_many_at_once(storage: Storage, connect: Connect) -> None:
-    """One row is stored, and everybody is answered by it."""
+    """One row is stored and returned to all callers."""
     storages = await peers(storage, connect)
     rows = await asyncio.gather(*(each.enqueue([job(f"j{n}", key="k")]) for n, each in enumerate(storages)))
     assert len({row.job.id for [row] in rows}) == 1
@@ -66,7 +69,7 @@ async def test_law01_a_key_wanted_by_many_at_once(storage: Storage, connect: Con
 
 
 async def test_law01_a_key_insisted_on_by_many_at_once(storage: Storage, connect: Connect) -> None:
-    """One gets it; the others are refused, naming it."""
+    """One job gets it; the other calls are refused with its id."""
     storages = await peers(storage, connect)
     calls = (each.enqueue([job(f"j{n}", key="k", key_conflict="raise")]) for n, each in enumerate(storages))
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -76,7 +79,7 @@ async def test_law01_a_key_insisted_on_by_many_at_once(storage: Storage, connect
 
 
 async def test_law01_a_key_replaced_by_many_at_once(storage: Storage, connect: Connect) -> None:
-    """One is left, the others are superseded."""
+    """One job is left, the others are superseded."""
     storages = await peers(storage, connect)
     calls = (each.enqueue([job(f"j{n}", key="k", key_conflict="replace")]) for n, each in enumerate(storages))
     await asyncio.gather(*calls)
@@ -86,7 +89,7 @@ async def test_law01_a_key_replaced_by_many_at_once(storage: Storage, connect: C
 
 
 async def test_law01_one_id_sent_by_many_at_once(storage: Storage, connect: Connect) -> None:
-    """The first one's words, for all."""
+    """The options of the first one, for all callers."""
     storages = await peers(storage, connect)
     rows = await asyncio.gather(*(each.enqueue([job("a", payload=str(n))]) for n, each in enumerate(storages)))
     assert len({row.job.payload for [row] in rows}) == 1
@@ -94,7 +97,7 @@ async def test_law01_one_id_sent_by_many_at_once(storage: Storage, connect: Conn
 
 
 async def test_law01_overlapping_calls_of_many(storage: Storage, connect: Connect) -> None:
-    """Calls that share ids in opposite orders neither block each other nor store anything twice."""
+    """Calls that share ids in opposite orders cause no deadlock and store nothing twice."""
     names = [f"j{n:02}" for n in range(30)]
     storages = await peers(storage, connect)
     calls = (each.enqueue([job(id) for id in (names if n % 2 else names[::-1])]) for n, each in enumerate(storages))
@@ -102,6 +105,7 @@ async def test_law01_overlapping_calls_of_many(storage: Storage, connect: Connec
     assert sorted(await claim_ids(storage, 99)) == names
 
 
+@shows("of concurrent outcomes for one job, exactly one is applied")
 async def test_law03_two_endings_at_once(storage: Storage, connect: Connect) -> None:
     """Exactly one is applied."""
     await storage.enqueue(jobs("a"))
@@ -112,7 +116,7 @@ async def test_law03_two_endings_at_once(storage: Storage, connect: Connect) -> 
 
 
 async def test_law10_one_claim_asked_by_two_at_once(storage: Storage, connect: Connect) -> None:
-    """The same ticket over two connections, as after a lost answer: the same jobs."""
+    """The same claim id over two connections, as after a lost answer, gets the same jobs."""
     await storage.enqueue([job(f"j{n}") for n in range(20)])
     other, asked = await connect(), ask(5)
     one, two = await asyncio.gather(storage.claim(asked), other.claim(asked))
@@ -126,7 +130,7 @@ async def state_counts(storage: Storage) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_law05_upstreams_that_end_at_once(storage: Storage, connect: Connect, seed: int) -> None:
-    """Each upstream is settled by another connection, all overlapping: no fan-in is stranded, none comes twice."""
+    """Concurrent connections settle one upstream each: every join is queued, and only once."""
     storages, chance = await peers(storage, connect), random.Random(seed)
     for turn in range(5):
         parents = [f"{turn}-p{n}" for n in range(PEERS)]
@@ -139,9 +143,10 @@ async def test_law05_upstreams_that_end_at_once(storage: Storage, connect: Conne
         assert sorted(await claim_ids(storage, 99, "join")) == sorted(each.id for each in joins)
 
 
+@shows("a job that is stored at the moment its upstreams end is queued all the same", area="Dependencies and promises")
 @pytest.mark.parametrize("seed", range(3))
 async def test_law05_joins_stored_while_their_upstreams_end(storage: Storage, connect: Connect, seed: int) -> None:
-    """Waiting for jobs that are being settled at this very moment: whoever is first, nobody waits for ever."""
+    """They wait for jobs that are being settled concurrently; whichever call is first, no join waits forever."""
     storages, chance = await peers(storage, connect), random.Random(seed)
     for turn in range(5):
         parents = [f"{turn}-p{n}" for n in range(4)]
@@ -156,10 +161,12 @@ async def test_law05_joins_stored_while_their_upstreams_end(storage: Storage, co
 
 
 async def test_law05_failures_and_successes_at_once(storage: Storage, connect: Connect) -> None:
-    """Whatever the order, a join with no slack is doomed, one that takes any ending comes in line."""
+    """In any order, a join that allows no failure is doomed, and one that allows any is queued."""
     await storage.enqueue([job(f"p{n}") for n in range(PEERS)])
     rows, after = await claim(storage, 99), tuple(f"p{n}" for n in range(PEERS))
-    await storage.enqueue([job("all", after=after), job("any", after=after, slack=None), job("down", after=("all",))])
+    await storage.enqueue(
+        [job("all", after=after), job("any", after=after, failures_allowed=None), job("down", after=("all",))]
+    )
     outcomes = [done(row) if n % 2 else failed(row) for n, row in enumerate(rows)]
     storages = await peers(storage, connect)
     await asyncio.gather(*(each.settle([outcome]) for each, outcome in zip(storages, outcomes, strict=True)))
@@ -167,7 +174,7 @@ async def test_law05_failures_and_successes_at_once(storage: Storage, connect: C
 
 
 async def test_law05_crossing_settles_do_not_block_each_other(storage: Storage, connect: Connect) -> None:
-    """Calls that count down the same joins in opposite orders all come to an end."""
+    """Calls that count down the same joins in opposite orders do not deadlock."""
     names = [f"p{n:02}" for n in range(40)]
     await storage.enqueue([job(id) for id in names])
     rows = {each.job.id: each for each in await claim(storage, 99)}
@@ -180,7 +187,7 @@ async def test_law05_crossing_settles_do_not_block_each_other(storage: Storage, 
 
 
 async def test_law08_slots_hold_against_many(storage: Storage, connect: Connect) -> None:
-    """Eight claim at once: not one more than the rule."""
+    """Eight concurrent claims start no more jobs than the rule allows."""
     await storage.set_limits([Limit("api", slots=5), Limit("mail", rate=7, per=60)])
     await storage.enqueue([job(f"a{n:02}", limits=(("api", 1),)) for n in range(40)])
     await storage.enqueue([job(f"m{n:02}", limits=(("mail", 1),)) for n in range(40)])
@@ -190,8 +197,9 @@ async def test_law08_slots_hold_against_many(storage: Storage, connect: Connect)
     assert Counter(id[0] for id in taken) == {"a": 5, "m": 7}
 
 
+@shows("a late outcome and a concurrent claim never both get the job")
 async def test_law04_settled_or_lost_but_not_both(storage: Storage, connect: Connect, clock: HandClock) -> None:
-    """A late outcome and a new claim at the same moment: one of them has the job."""
+    """Of a late outcome and a concurrent claim, exactly one succeeds."""
     other = await connect()
     for n in range(10):
         await storage.enqueue([job(f"j{n}")])
@@ -203,8 +211,9 @@ async def test_law04_settled_or_lost_but_not_both(storage: Storage, connect: Con
             await settle(storage, done(await row(storage, f"j{n}")))
 
 
+@shows("eight concurrent clients that claim, enqueue and settle run each job once")
 async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
-    """Eight claim, send joins against what the others run, and settle: nothing twice, nothing left behind."""
+    """Eight workers claim, enqueue joins on running jobs, and settle: each job runs once, and none is left."""
     storages, chance = await peers(storage, connect), random.Random(7)
     total, seen, numbers = 120, Counter[str](), iter(range(60))
     await storage.enqueue([job(f"j{n:03}") for n in range(total)])
@@ -217,7 +226,7 @@ async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
             seen.update(each.job.id for each in rows)
             if rows and (n := next(numbers, None)) is not None:
                 after = {f"j{chance.randrange(total):03}", *ids(rows[:2])}
-                await own.enqueue([job(f"join{n:03}", after=tuple(after), slack=None)])
+                await own.enqueue([job(f"join{n:03}", after=tuple(after), failures_allowed=None)])
             await own.settle([failed(each) if chance.random() < 0.1 else done(each) for each in rows])
 
     await asyncio.gather(*(work(each) for each in storages))
@@ -226,8 +235,9 @@ async def test_more_a_crowd_at_work(storage: Storage, connect: Connect) -> None:
     assert set(seen.values()) == {1}
 
 
+@shows("a call that is repeated over another connection has the effect of one call", area="Crashes and outages")
 async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) -> None:
-    """Each call is made twice, the second time over another connection: the end is as if each was made once."""
+    """Each call is made twice, the second time over another connection, with the effect of one call."""
     other, chance = await connect(), random.Random(3)
     specs = [
         job(f"j{n:02}", limits=(("api", 1),) if n % 3 else (), key=f"k{n % 7}" if n % 5 == 0 else None)
@@ -250,7 +260,7 @@ async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) 
         outcomes = [
             back(each, attempt=1)
             if each.attempt == 0 and chance.random() < 0.3
-            else done(each, attempt=1, then=(job(f"{each.job.id}-then"),) if len(each.job.id) == 3 else ())
+            else done(each, attempt=1, followups=(job(f"{each.job.id}-then"),) if len(each.job.id) == 3 else ())
             for each in found
         ]
         await settle(storage, *outcomes)
@@ -261,25 +271,27 @@ async def test_law10_every_answer_lost_once(storage: Storage, connect: Connect) 
     assert sum(id.endswith("-then") for id in runs) == len(set(ids(first)))
 
 
-async def test_law03_a_memo_is_stored_unless_the_answer_says_otherwise(storage: Storage, connect: Connect) -> None:
-    """Also while others have the row in hand: a step that counts as stored and is not would run again."""
+async def test_law03_a_checkpoint_is_stored_unless_the_answer_says_otherwise(
+    storage: Storage, connect: Connect
+) -> None:
+    """Also while other calls use the row: the step would run again if its result were reported as stored and lost."""
     others = (await peers(storage, connect))[1:]
     await storage.enqueue([job("a")])
     a = await claim_one(storage)
     late = replace(back(a), version=a.version + 9)
     for n in range(10):
-        step, held = (f"s{n}", f'"{n}"'), Held(unsaved=frozenset("a"))
+        step, held = (f"s{n}", f'"{n}"'), HeartbeatResult(unsaved=frozenset("a"))
         while held.unsaved:
-            beating = storage.heartbeat(Presence(worker="w"), [hold(a, memo=(step,))], 30)
+            beating = storage.heartbeat(Presence(worker="w"), [renewal(a, checkpoints=(step,))], 30)
             held, answers = await asyncio.gather(beating, asyncio.gather(*(said(each, late) for each in others)))
             assert answers == [["stale"]] * len(others)
-            assert (step in (await row(storage, "a")).memo) is (not held.unsaved), f"step {n} and {held}"
+            assert (step in (await row(storage, "a")).checkpoints) is (not held.unsaved), f"step {n} and {held}"
         assert not held.lost
 
 
 @pytest.mark.parametrize("what", ["limit", "queue"])
 async def test_law08_a_rule_holds_for_what_is_sent_after_it(storage: Storage, connect: Connect, what: str) -> None:
-    """Also with a claim that was on its way already."""
+    """Also for a claim that is in flight."""
     storages, going = await peers(storage, connect), True
     taken: Counter[str] = Counter()
 
@@ -303,7 +315,7 @@ async def test_law08_a_rule_holds_for_what_is_sent_after_it(storage: Storage, co
 
 
 async def test_law08_slots_of_queues_with_several_workers(storage: Storage, connect: Connect) -> None:
-    """Never more run than a queue has slots, and all run in the end."""
+    """A queue never runs more jobs than it has slots, and all jobs run in the end."""
     storages, slots = await peers(storage, connect), {"one": 3, "two": 11, "three": 200}
     await storage.set_limits([Limit(f"queue:{queue}", slots=count) for queue, count in slots.items()])
     for queue in slots:
@@ -332,7 +344,7 @@ async def test_law08_slots_of_queues_with_several_workers(storage: Storage, conn
 
 @pytest.mark.parametrize("many", [1, 8])
 async def test_law08_strict_order_with_several_workers(storage: Storage, connect: Connect, many: int) -> None:
-    """One slot held to the end: no job starts while an earlier one of its account has never been started."""
+    """One slot held until the ending: no job starts before an earlier job of its account has started."""
     storages, accounts, total = (await peers(storage, connect))[:many], 12, 240
     await storage.set_limits([Limit("account", slots=1, hold="ended")])
     await storage.enqueue([job(f"{n:04}", limits=((f"account:{n % accounts}", 1),)) for n in range(total)])
@@ -342,8 +354,8 @@ async def test_law08_strict_order_with_several_workers(storage: Storage, connect
         outcomes: list[Outcome] = []
         async with asyncio.timeout(60):
             while outcomes or sum(map(len, started)) < total:
-                if isinstance(own, Fused):
-                    _, found = await own.settle_claim(outcomes, ask(8))
+                if both := fused(own):
+                    _, found = await both.settle_claim(outcomes, ask(8))
                 else:
                     await own.settle(outcomes)
                     found = await own.claim(ask(8))

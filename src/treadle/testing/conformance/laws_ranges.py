@@ -1,4 +1,4 @@
-"""Values out of range: every storage refuses them by the same error and stores nothing. Laws 1, 8 and 14."""
+"""Values out of range: every storage refuses them with the same error and stores nothing. Laws 1, 8 and 14."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from treadle.core.model import (
     Declare,
-    Hold,
+    LeaseRenewal,
     Limit,
     LimitChange,
     NewJob,
@@ -21,7 +21,8 @@ from treadle.core.model import (
     Resume,
 )
 from treadle.errors import BadOption, TooLarge
-from treadle.storage.contract import Fused, Movable, Storage
+from treadle.storage.capabilities import fused, movable
+from treadle.storage.contract import Storage
 from treadle.storage.transfer import Carried, Chunk, MoveState
 from treadle.testing.conformance.kit import (
     READY,
@@ -39,7 +40,7 @@ from treadle.testing.conformance.kit import (
 )
 
 ERRORS: Final = (BadOption, TooLarge)
-SPANS: Final = (-1.0, nan, inf, -inf, 1e10, 2**80)  # s
+SPANS: Final = (-1.0, nan, inf, -inf, 1e10, 2**80)  # seconds
 COUNTS: Final = (-1, 2**31, 2**63, 2**80)
 NAMES: Final = ("", "a\x1b[2J", "a\nb", "\x7f", "\u202e", "n" * 600)
 IDS: Final = (*NAMES, "a b", "a/b")
@@ -47,7 +48,7 @@ LONG: Final = "x" * (16 * 2**20 + 1)
 
 
 def odd_jobs() -> list[NewJob]:
-    """For each field of a job each kind of value that is out of its range."""
+    """For each field of a job, each kind of value that is out of range."""
     fields: list[tuple[str, Any]] = [
         (name, value)
         for name in (
@@ -65,7 +66,7 @@ def odd_jobs() -> list[NewJob]:
     ]
     fields += [("lease", 0.0), ("stride", 0.0), ("stride", 1001.0)]
     fields += [("priority", value) for value in (-32769, 32768, 2**62, 2**63, 2**80, -(2**80))]
-    fields += [(name, value) for name in ("need", "slack") for value in COUNTS]
+    fields += [(name, value) for name in ("required", "failures_allowed") for value in COUNTS]
     fields += [("limits", (("a", cost),)) for cost in (0, -1000, *COUNTS)]
     fields += [
         ("limits", (("treadle.a", 1),)),
@@ -107,15 +108,15 @@ def odd_changes() -> list[LimitChange]:
 def odd_outcomes(of: Any) -> list[Outcome]:
     made = [done(of, **{name: value}) for name in ("keep", "delay") for value in SPANS]
     made += [out(of, READY, delay=value) for value in SPANS]
-    made += [done(of, **{name: value}) for name in ("attempt", "need", "slack") for value in COUNTS]
+    made += [done(of, **{name: value}) for name in ("attempt", "required", "failures_allowed") for value in COUNTS]
     made += [Outcome(id=of.job.id, version=version, state=SUCCEEDED) for version in (2**31, 2**63, 2**80, -(2**80))]
     made += [out(of, READY, after=(value,)) for value in IDS]
     made += [done(of, result=LONG), done(of, value=LONG), done(of, error=LONG), done(of, note=LONG)]
-    return [*made, done(of, reason="x" * 600), done(of, memo=(("s", LONG),))]
+    return [*made, done(of, reason="x" * 600), done(of, checkpoints=(("s", LONG),))]
 
 
 async def test_law01_a_job_with_a_value_out_of_range_is_refused(storage: Storage) -> None:
-    """By itself, beside one other, and among so many that a storage may take them by another path."""
+    """Alone, with one other job, and with so many that a storage may use its bulk path."""
     many = [job(f"beside{n}") for n in range(9)]
     for odd in odd_jobs():
         for jobs in ([odd], [many[0], odd], [*many, odd], [odd, *many, odd]):
@@ -123,7 +124,7 @@ async def test_law01_a_job_with_a_value_out_of_range_is_refused(storage: Storage
                 await storage.enqueue(jobs)
     assert await storage.get(["a", *(each.id for each in many)]) == [None] * 10
     assert (await storage.stats()).counts == ()
-    await storage.enqueue([job("a", key="k"), *many])  # no key is taken by what was refused
+    await storage.enqueue([job("a", key="k"), *many])  # the refused jobs hold no key
     assert await state(storage, "a") == READY
 
 
@@ -139,7 +140,7 @@ async def test_law08_no_cost_of_a_job_makes_room_for_others(storage: Storage) ->
 async def test_law14_an_outcome_with_a_value_out_of_range_is_refused_alone(storage: Storage) -> None:
     await storage.enqueue([job("j0"), job("j1")])
     first, second = [await claim_one(storage) for _ in range(2)]
-    odd = [*odd_outcomes(first), *(done(first, then=(each,)) for each in odd_jobs() if each.id == "a")]
+    odd = [*odd_outcomes(first), *(done(first, followups=(each,)) for each in odd_jobs() if each.id == "a")]
     for outcome in odd:
         [answer] = await storage.settle([outcome])
         assert answer.status == "refused", outcome
@@ -159,16 +160,16 @@ async def test_more_a_claim_with_a_value_out_of_range_is_refused(storage: Storag
     for fields in odd:
         with pytest.raises(ERRORS):
             await storage.claim(ask(**fields))
-        if isinstance(storage, Fused):
+        if both := fused(storage):
             with pytest.raises(ERRORS):
-                await storage.settle_claim([], ask(**fields))
+                await both.settle_claim([], ask(**fields))
     assert await state(storage, "a") == READY
 
 
 async def test_more_a_heartbeat_with_a_value_out_of_range_is_refused(storage: Storage) -> None:
     await storage.enqueue([job("a")])
     a = await claim_one(storage)
-    held = Hold("a", a.version)
+    held = LeaseRenewal("a", a.version)
     odd: list[dict[str, Any]] = [{name: value} for name in ("uptime", "paused", "ttl", "age") for value in SPANS]
     odd += [{name: value} for name in ("pid", "slots", "running") for value in COUNTS]
     odd += [{"gathering": (("t", span, 1.0),)} for span in SPANS[1:]]
@@ -180,15 +181,15 @@ async def test_more_a_heartbeat_with_a_value_out_of_range_is_refused(storage: St
     for lease in SPANS:
         with pytest.raises(ERRORS):
             await storage.heartbeat(Presence(worker="w"), [held], lease)
-    for hold in (Hold("a", 2**63), Hold("a", 2**80), Hold("a", a.version, note=LONG)):
+    for renewal in (LeaseRenewal("a", 2**63), LeaseRenewal("a", 2**80), LeaseRenewal("a", a.version, note=LONG)):
         with pytest.raises(ERRORS):
-            await storage.heartbeat(Presence(worker="w"), [hold], 30.0)
+            await storage.heartbeat(Presence(worker="w"), [renewal], 30.0)
     assert (await storage.stats()).workers == ()
     assert (await row(storage, "a")).note is None
 
 
 async def test_more_a_change_of_limits_with_a_value_out_of_range_is_refused(storage: Storage) -> None:
-    """So are the changes of the same call."""
+    """The other changes of the same call are refused too."""
     for change in odd_changes():
         with pytest.raises(ERRORS):
             await storage.set_limits([Limit("beside", slots=1), change])
@@ -196,16 +197,17 @@ async def test_more_a_change_of_limits_with_a_value_out_of_range_is_refused(stor
 
 
 async def test_law08_a_stored_cost_below_one_counts_as_one(storage: Storage) -> None:
-    """Earlier versions stored such jobs. They are read and claimed as others are, and free no slots."""
-    if not isinstance(storage, Movable):
-        pytest.skip("rows cannot be put into this storage as they are")
+    """Earlier versions stored such jobs. They are read and claimed like others, and free no slots."""
+    if not storage.capabilities.movable:
+        pytest.skip("this storage has no way to insert raw rows")
+    target = movable(storage, "this storage")
     debts = [job(f"d{n}", limits=(("a", cost),)) for n, cost in enumerate((-1000, 0, -1))]
     rows = [
-        Carried(record=Record(job=debt, version=1, state=READY, place=float(n), joined_at=float(n)))
+        Carried(record=Record(job=debt, version=1, state=READY, queue_position=float(n), return_position=float(n)))
         for n, debt in enumerate(debts)
     ]
-    await storage.load(Chunk(tuple(rows)), MoveState(role="filling", other="sqlite:///elsewhere.db", move="m1"))
-    await storage.set_mark(MoveState(role="arrived", other="sqlite:///elsewhere.db", move="m1"))
+    await target.load(Chunk(tuple(rows)), MoveState(role="filling", other="sqlite:///elsewhere.db", move="m1"))
+    await target.set_mark(MoveState(role="arrived", other="sqlite:///elsewhere.db", move="m1"))
     await storage.set_limits([Limit("a", slots=2)])
     await storage.enqueue([job(f"j{n}", limits=(("a", 1),)) for n in range(6)])
     found = (await storage.claim(ask(9))).records
@@ -219,5 +221,5 @@ async def test_law08_a_stored_cost_below_one_counts_as_one(storage: Storage) -> 
 
 
 async def used(storage: Storage) -> int:
-    """Slots of the limit "a"."""
+    """Slots in use of the limit "a"."""
     return next(use.used for use in await storage.limits() if use.key == "a")

@@ -1,4 +1,4 @@
-"""What has a reach concerns rows of these queues only, in the same step that acts. Law 15."""
+"""Calls with a reach affect only rows of these queues, in the same step that acts. Law 15."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from treadle.testing.conformance.kit import (
     claim_ids,
     claim_one,
     done,
-    hold,
     ids,
     job,
     out,
     refusal,
+    renewal,
     row,
     run,
     said,
@@ -39,7 +39,7 @@ from treadle.testing.conformance.kit import (
 )
 
 MINE, OTHERS = ("mine", "mine too"), "others"
-OWN = f"{derived('p', 1)}-000001"  # the first job that the run of p makes
+OWN = f"{derived('p', 1)}-000001"  # the first job that the run of p creates
 
 
 def mine(id: str, **options: Any) -> NewJob:
@@ -47,7 +47,7 @@ def mine(id: str, **options: Any) -> NewJob:
 
 
 async def others(storage: Storage, *more: NewJob) -> None:
-    """Jobs of another queue: one ready, one running, one ended, each with a key; and what else is given."""
+    """Store jobs of another queue: one ready, one running, one ended, each with a key; and the jobs in `more`."""
     await storage.enqueue(
         [
             *(
@@ -65,7 +65,7 @@ Act = Callable[[Storage, str], Awaitable[object]]
 
 
 def of(options: dict[str, Any], name: str) -> dict[str, Any]:
-    """The options, with the name of one of the other jobs where they say %s."""
+    """The options with %s replaced by the name of one of the other jobs."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -76,7 +76,7 @@ def of(options: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def asking(kind: type[TreadleError], **options: Any) -> Act:
-    """A job of mine that names the other one is refused, and tells nothing of it."""
+    """A job of mine that names the other job is refused, and the error reveals nothing about it."""
 
     async def act(storage: Storage, name: str) -> None:
         with pytest.raises(kind) as caught:
@@ -107,8 +107,8 @@ def settling(**options: Any) -> Act:
 async def beating(storage: Storage, name: str) -> None:
     found = await row(storage, f"other-{name}")
     more: dict[str, Any]
-    for more in ({}, {"note": "x"}, {"memo": (("step", "1"),)}):
-        assert await beat(storage, hold(found, reach=MINE, **more)) == {found.id}
+    for more in ({}, {"note": "x"}, {"checkpoints": (("step", "1"),)}):
+        assert await beat(storage, renewal(found, reach=MINE, **more)) == {found.id}
 
 
 async def claiming(storage: Storage, name: str) -> None:
@@ -119,13 +119,13 @@ async def claiming(storage: Storage, name: str) -> None:
 
 
 def born(**options: Any) -> Act:
-    """An outcome of mine that would store such a job is refused, and nothing of it is applied."""
+    """An outcome of mine that would store such a job is refused, and no part of it is applied."""
 
     async def act(storage: Storage, name: str) -> None:
         await storage.enqueue([mine(f"parent-{name}")])
         parent = await claim_one(storage, "mine")
         child = mine(**{"id": "child", **of(options, name)})
-        answer = await refusal(storage, done(parent, then=(child,), reach=MINE))
+        answer = await refusal(storage, done(parent, followups=(child,), reach=MINE))
         assert answer.status == "refused"
         assert "secret" not in (answer.reason or "")
         assert await row(storage, parent.id) == parent
@@ -136,8 +136,10 @@ def born(**options: Any) -> Act:
 async def waiting(storage: Storage, name: str) -> None:
     await storage.enqueue([mine(f"waits-{name}")])
     found = await claim_one(storage, "mine")
-    for ran in (False, True):
-        answer = await refusal(storage, out(found, WAITING, after=(f"other-{name}",), ran=ran, reach=MINE))
+    for function_done in (False, True):
+        answer = await refusal(
+            storage, out(found, WAITING, after=(f"other-{name}",), function_done=function_done, reach=MINE)
+        )
         assert answer.status == "refused"
     assert await row(storage, found.id) == found
 
@@ -150,7 +152,7 @@ ACTS: dict[str, Act] = {
     "key, raise": asking(KeyHeld, key="t %s", key_conflict="raise"),
     "key, replace": asking(KeyHeld, key="t %s", key_conflict="replace"),
     "after": asking(UnknownUpstream, after=("other-%s",)),
-    "after, any ending": asking(UnknownUpstream, after=("other-%s",), slack=None, ran=True),
+    "after, any ending": asking(UnknownUpstream, after=("other-%s",), failures_allowed=None, function_done=True),
     "after, with a timeout": asking(UnknownUpstream, after=("other-%s",), wait_timeout=60.0),
     "root": asking(UnknownUpstream, root="other-%s"),
     "parent": asking(UnknownUpstream, root="other-%s", parent="other-%s"),
@@ -160,10 +162,10 @@ ACTS: dict[str, Act] = {
     "settle, retry": settling(state=READY),
     "settle, wait": settling(state=WAITING),
     "settle, keep": settling(keep=0.0),
-    "settle, with a memo": settling(memo=(("step", "1"),)),
-    "act, cancel": settling(state=CANCELLED, reason="asked", memo=((ACT, "1"),)),
-    "act, retry": settling(state=READY, memo=((ACT, "1"),)),
-    "act, keep": settling(keep=0.0, memo=((ACT, "1"),)),
+    "settle, with a checkpoint": settling(checkpoints=(("step", "1"),)),
+    "act, cancel": settling(state=CANCELLED, reason="asked", checkpoints=((ACT, "1"),)),
+    "act, retry": settling(state=READY, checkpoints=((ACT, "1"),)),
+    "act, keep": settling(keep=0.0, checkpoints=((ACT, "1"),)),
     "heartbeat": beating,
     "claim by id": claiming,
     "then, id": born(id="other-%s"),
@@ -177,7 +179,7 @@ ACTS: dict[str, Act] = {
 
 @pytest.mark.parametrize("act", ACTS)
 async def test_law15_no_row_out_of_reach_is_concerned(storage: Storage, act: str) -> None:
-    """Ready, running or ended: nothing of it is told, and nothing is changed."""
+    """Ready, running or ended: the storage does not change the row and reveals nothing about it."""
     await others(storage)
     names = [f"other-{name}" for name in ("ready", "running", "ended")]
     before = await storage.get(names)
@@ -187,7 +189,7 @@ async def test_law15_no_row_out_of_reach_is_concerned(storage: Storage, act: str
 
 
 async def test_law15_within_reach_nothing_is_different(storage: Storage, clock: HandClock) -> None:
-    """Ids and keys are answered, upstreams are waited for, outcomes and heartbeats are applied."""
+    """Known ids and held keys return rows, upstreams are waited for, outcomes and heartbeats are applied."""
     [first] = await storage.enqueue([mine("a", key="t k")])
     assert ids(await storage.enqueue([mine("a"), mine("b", key="t k")])) == ["a", "a"]
     with pytest.raises(KeyHeld) as caught:
@@ -196,25 +198,42 @@ async def test_law15_within_reach_nothing_is_different(storage: Storage, clock: 
     await storage.enqueue([mine("b", queue="mine too", key="t k", key_conflict="replace"), mine("c", after=("b",))])
     assert await states(storage, "a b c") == [CANCELLED, READY, WAITING]
     [claimed] = await claim(storage, 1, "mine", ids=("b",), reach=MINE)
-    assert await beat(storage, hold(claimed, reach=MINE, note="x")) == frozenset()
-    then = (mine("d", root="b", parent="b"), mine("e", root="b", parent="d", after=("d",)))
-    await settle(storage, out(claimed, WAITING, ran=True, then=then, after=("d", "e", "c"), reach=MINE, slack=None))
+    assert await beat(storage, renewal(claimed, reach=MINE, note="x")) == frozenset()
+    followups = (mine("d", root="b", parent="b"), mine("e", root="b", parent="d", after=("d",)))
+    await settle(
+        storage,
+        out(
+            claimed,
+            WAITING,
+            function_done=True,
+            followups=followups,
+            after=("d", "e", "c"),
+            reach=MINE,
+            failures_allowed=None,
+        ),
+    )
     assert await states(storage, "b c d e") == [WAITING, WAITING, READY, WAITING]
     assert first.job.reach == MINE
 
 
 async def test_law15_an_outcome_may_go_on_waiting_for_what_its_job_waits_for(storage: Storage) -> None:
-    """Somebody with a right to both has put them together."""
-    await storage.enqueue([job("u", queue=OTHERS), job("a", queue="mine", after=("u",), slack=None, ran=True)])
+    """A caller with access to both queues has linked them."""
+    await storage.enqueue(
+        [job("u", queue=OTHERS), job("a", queue="mine", after=("u",), failures_allowed=None, function_done=True)]
+    )
     await run(storage, "u")
     found = await claim_one(storage, "mine")
     await storage.enqueue([job("v", queue=OTHERS)])
-    assert (await refusal(storage, out(found, WAITING, after=("u", "v"), ran=True, reach=MINE))).status == "refused"
-    assert await said(storage, out(found, WAITING, after=("u",), ran=True, slack=None, reach=MINE)) == ["applied"]
+    assert (
+        await refusal(storage, out(found, WAITING, after=("u", "v"), function_done=True, reach=MINE))
+    ).status == "refused"
+    assert await said(
+        storage, out(found, WAITING, after=("u",), function_done=True, failures_allowed=None, reach=MINE)
+    ) == ["applied"]
 
 
 async def test_law15_an_id_nobody_knows_is_not_waited_for(storage: Storage) -> None:
-    """A job of another queue may get it later."""
+    """A job of another queue might get this id later."""
     with pytest.raises(UnknownUpstream):
         await storage.enqueue([mine("a", after=("unborn",), wait_timeout=60.0)])
     assert await states(storage, "a unborn") == [None, None]
@@ -232,7 +251,7 @@ async def test_law15_reopening_does_not_name_a_holder_out_of_reach(storage: Stor
 
 
 async def test_law15_jobs_of_one_call_are_told_apart_too(storage: Storage) -> None:
-    """A call may carry the jobs of several callers."""
+    """A call may contain the jobs of several callers."""
     theirs = job("x", queue=OTHERS, key="t k")
     with pytest.raises(IdTaken):
         await storage.enqueue([theirs, mine("x")])
@@ -243,14 +262,14 @@ async def test_law15_jobs_of_one_call_are_told_apart_too(storage: Storage) -> No
     assert await states(storage, "x a") == [None, None]
 
 
-# --- ids of Treadle's own
+# --- Treadle's own ids
 
 
 @pytest.mark.parametrize("other", [{"queue": OTHERS}, {"root": "r"}, {"root": "p", "parent": "q"}])
 async def test_law15_an_id_of_our_own_is_found_where_it_belongs_or_refused(
     storage: Storage, other: dict[str, str]
 ) -> None:
-    """A row that somebody else stored under a derived id is not taken for the one that was meant."""
+    """A row that another caller stored under a derived id is not mistaken for the expected one."""
     await storage.enqueue([job("p"), job("q"), job("r")])
     child = job(OWN, root="p", parent="p")
     await storage.enqueue([replace(child, **other)])
@@ -259,7 +278,9 @@ async def test_law15_an_id_of_our_own_is_found_where_it_belongs_or_refused(
         await storage.enqueue([child])
     assert caught.value.task is None
     parent = (await claim(storage, 1, ids=("p",)))[0]
-    answer = await refusal(storage, out(parent, WAITING, ran=True, then=(child,), after=(OWN,), slack=None))
+    answer = await refusal(
+        storage, out(parent, WAITING, function_done=True, followups=(child,), after=(OWN,), failures_allowed=None)
+    )
     assert answer.status == "refused"
     assert await row(storage, OWN) == before
 

@@ -1,4 +1,5 @@
-"""Retrying the dead: one settle reopens a job, what it doomed, and every ancestor that ended because of it. Law 5."""
+"""Retrying ended jobs: one settle reopens a job, the jobs it doomed, and each ancestor that failed because of it. Law
+5."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from treadle.testing.conformance.kit import (
     READY,
     SUCCEEDED,
     WAITING,
+    advance_due,
     back,
     cancelled,
     claim_ids,
@@ -28,30 +30,33 @@ from treadle.testing.conformance.kit import (
     settle,
     state,
     states,
-    tend,
 )
+from treadle.testing.shows import shows
 
 
 @pytest.mark.parametrize("ending", [FAILED, CANCELLED, SUCCEEDED])
 async def test_law05_reopening_begins_a_new_round(storage: Storage, clock: HandClock, ending: State) -> None:
-    """READY on an ended job: counts at nought, no result, no error, in line as of now; payload and memo stay."""
+    """READY on an ended job resets counts, result and error and queues it now; payload and checkpoints stay."""
     await storage.enqueue([job("a", payload="[7]")])
     a = await claim_one(storage)
-    await settle(storage, out(a, ending, attempt=5, error="boom", reason="error", result="1", memo=(("s", "1"),)))
+    await settle(
+        storage, out(a, ending, attempt=5, error="boom", reason="error", result="1", checkpoints=(("s", "1"),))
+    )
     ended = await row(storage, "a")
     clock.advance(50)
     await settle(storage, back(ended))
     a = await row(storage, "a")
-    assert (a.state, a.attempt, a.lost, a.round, a.place) == (READY, 0, 0, 1, clock())
+    assert (a.state, a.attempt, a.lost, a.reopenings, a.queue_position) == (READY, 0, 0, 1, clock())
     assert (a.result, a.value, a.error, a.reason, a.ended_at, a.expires_at, a.started_at) == (None,) * 7
-    assert (a.job.payload, a.memo, a.created_at) == ("[7]", (("s", "1"),), ended.created_at)
+    assert (a.job.payload, a.checkpoints, a.created_at) == ("[7]", (("s", "1"),), ended.created_at)
     assert a.version > ended.version
     await run(storage, "a")
     assert await state(storage, "a") is SUCCEEDED
 
 
+@shows("a job is reopened only with its current version, and only once")
 async def test_law05_reopening_is_fenced(storage: Storage) -> None:
-    """With its current version; repeated, it is applied once."""
+    """It needs the current version; repeated, it is applied once."""
     await storage.enqueue(jobs("a"))
     await run(storage, "a", to=FAILED)
     ended = await row(storage, "a")
@@ -63,7 +68,7 @@ async def test_law05_reopening_is_fenced(storage: Storage) -> None:
 
 
 async def test_law05_reopening_later(storage: Storage, clock: HandClock) -> None:
-    """With a delay it comes in line after that."""
+    """With a delay the job is queued after that."""
     await storage.enqueue(jobs("a"))
     await run(storage, "a", to=FAILED)
     await settle(storage, back(await row(storage, "a"), 30))
@@ -73,30 +78,30 @@ async def test_law05_reopening_later(storage: Storage, clock: HandClock) -> None
 
 
 async def test_law05_reopening_brings_back_what_it_doomed(storage: Storage) -> None:
-    """Its dependents, and theirs, wait again as they did, and run when it succeeds this time."""
+    """Its dependents, direct and indirect, wait again as before, and run when it succeeds."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("b",)), job("other")])
     await run(storage, "other")
     await run(storage, "a", to=FAILED)
     assert await states(storage, "b c") == [CANCELLED, CANCELLED]
     await settle(storage, back(await row(storage, "a")))
     b, c = [await row(storage, id) for id in "bc"]
-    assert [(each.state, each.pending, each.reason, each.round) for each in (b, c)] == [(WAITING, 1, None, 1)] * 2
+    assert [(each.state, each.pending, each.reason, each.reopenings) for each in (b, c)] == [(WAITING, 1, None, 1)] * 2
     for id in "abc":
         assert await claim_ids(storage, 9) == [id]
         await settle(storage, done(await row(storage, id)))
 
 
 async def test_law05_reopening_a_chain_of_two_thousand(storage: Storage) -> None:
-    """However deep."""
+    """To any depth."""
     await storage.enqueue([job("j0000"), *(job(f"j{n:04}", after=(f"j{n - 1:04}",)) for n in range(1, 2_000))])
     await run(storage, "j0000", to=FAILED)
     await settle(storage, back(await row(storage, "j0000")))
     last = await row(storage, "j1999")
-    assert (last.state, last.round) == (WAITING, 1)
+    assert (last.state, last.reopenings) == (WAITING, 1)
 
 
 async def test_law05_reopening_leaves_alone_what_was_cancelled_by_hand(storage: Storage) -> None:
-    """Somebody asked for that ending; it was not this job's doing."""
+    """The reopened job did not cause that ending."""
     await storage.enqueue([job("a"), job("b", after=("a",)), job("c", after=("b",))])
     await settle(storage, cancelled(await row(storage, "b")))
     await run(storage, "a", to=FAILED)
@@ -105,19 +110,19 @@ async def test_law05_reopening_leaves_alone_what_was_cancelled_by_hand(storage: 
 
 
 async def test_law05_reopening_one_of_two_upstreams(storage: Storage) -> None:
-    """Those that succeeded are not waited for again."""
+    """Upstreams that succeeded are not waited for again."""
     await storage.enqueue([*jobs("a b"), job("c", after=("a", "b"), queue="c")])
     await run(storage, "a")
     await run(storage, "b", to=FAILED)
     await settle(storage, back(await row(storage, "b")))
     c = await row(storage, "c")
-    assert (c.state, c.pending, c.slack) == (WAITING, 1, 0)
+    assert (c.state, c.pending, c.failures_allowed) == (WAITING, 1, 0)
     await run(storage, "b")
     assert await claim_ids(storage, 1, "c") == ["c"]
 
 
 async def test_law05_reopening_while_another_upstream_is_dead(storage: Storage) -> None:
-    """What still cannot come dooms it still; once both are back it waits for both."""
+    """The other upstream's failure still dooms it; once both are reopened it waits for both."""
     await storage.enqueue([*jobs("a b"), job("c", after=("a", "b"), queue="c")])
     await run(storage, "a", "b", to=FAILED)
     await settle(storage, back(await row(storage, "a")))
@@ -129,11 +134,11 @@ async def test_law05_reopening_while_another_upstream_is_dead(storage: Storage) 
 
 
 async def test_law05_reopening_gives_slack_back(storage: Storage) -> None:
-    """Who waits still and had forgiven that failure forgives it no longer: it waits for the new ending."""
-    await storage.enqueue([*jobs("a b c"), job("z", after=("a", "b", "c"), need=2, slack=1, queue="z")])
+    """A waiting job that had allowed for that failure takes it back and waits for the new ending."""
+    await storage.enqueue([*jobs("a b c"), job("z", after=("a", "b", "c"), required=2, failures_allowed=1, queue="z")])
     await run(storage, "a", to=FAILED)
     await settle(storage, back(await row(storage, "a")))
-    assert ((await row(storage, "z")).pending, (await row(storage, "z")).slack) == (2, 1)
+    assert ((await row(storage, "z")).pending, (await row(storage, "z")).failures_allowed) == (2, 1)
     await run(storage, "b", to=FAILED)
     await run(storage, "a")
     assert await state(storage, "z") is WAITING
@@ -142,24 +147,31 @@ async def test_law05_reopening_gives_slack_back(storage: Storage) -> None:
 
 
 async def test_law05_reopening_counts_again_for_a_job_that_waits_in_its_run(storage: Storage) -> None:
-    """A running job that went to wait, with its own need and slack, counts the second ending and not both."""
+    """A job that waits in its run, with its own `required`, counts only the second ending."""
     await storage.enqueue([*jobs("a b c"), job("w", queue="w")])
-    await settle(storage, out(await claim_one(storage, "w"), WAITING, after=("a", "b", "c"), need=2, slack=1))
+    await settle(
+        storage, out(await claim_one(storage, "w"), WAITING, after=("a", "b", "c"), required=2, failures_allowed=1)
+    )
     await run(storage, "a", to=FAILED)
     await settle(storage, back(await row(storage, "a")))
-    assert ((await row(storage, "w")).pending, (await row(storage, "w")).slack) == (2, 1)
+    assert ((await row(storage, "w")).pending, (await row(storage, "w")).failures_allowed) == (2, 1)
     await run(storage, "a")
-    assert ((await row(storage, "w")).pending, (await row(storage, "w")).slack) == (1, 1)
+    assert ((await row(storage, "w")).pending, (await row(storage, "w")).failures_allowed) == (1, 1)
     await run(storage, "b")
     assert await claim_ids(storage, 1, "w") == ["w"]
 
 
 async def test_law05_reopening_brings_ancestors_back(storage: Storage) -> None:
-    """A parent that failed because of its children waits for this one again, and then is ended anew."""
+    """A parent that failed because of its children waits for this one again, and then ends again."""
     await storage.enqueue([job("g"), job("after-g", after=("g",), queue="later")])
-    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=(job("p", parent="g"),), after=("p",)))
+    await settle(
+        storage,
+        out(await claim_one(storage), WAITING, function_done=True, followups=(job("p", parent="g"),), after=("p",)),
+    )
     children = (job("x", parent="p"), job("y", parent="p"))
-    await settle(storage, out(await claim_one(storage), WAITING, ran=True, then=children, after=("x", "y")))
+    await settle(
+        storage, out(await claim_one(storage), WAITING, function_done=True, followups=children, after=("x", "y"))
+    )
     await run(storage, "y")
     await run(storage, "x", to=FAILED)
     await run(storage, "p", to=FAILED, reason="children")
@@ -171,13 +183,13 @@ async def test_law05_reopening_brings_ancestors_back(storage: Storage) -> None:
     assert [(await row(storage, id)).pending for id in ("g", "p", "after-g")] == [1, 1, 1]
     for id in "xpg":
         each = await claim_one(storage)
-        assert (each.job.id, each.ran) == (id, id != "x")
+        assert (each.job.id, each.function_done) == (id, id != "x")
         await settle(storage, done(each))
     assert await state(storage, "after-g") is READY
 
 
 async def test_law05_reopening_spares_a_parent_that_failed_of_itself(storage: Storage) -> None:
-    """Its failure was not the child's doing."""
+    """The child did not cause that failure."""
     await storage.enqueue([job("p"), job("x", parent="p")])
     await run(storage, "p", "x", to=FAILED)
     await settle(storage, back(await row(storage, "x")))
@@ -185,7 +197,7 @@ async def test_law05_reopening_spares_a_parent_that_failed_of_itself(storage: St
 
 
 async def test_law05_reopening_takes_the_key_again(storage: Storage) -> None:
-    """It is unfinished once more, and others with that key are answered by it."""
+    """It is unfinished again, and other jobs with that key are deduplicated to it."""
     await storage.enqueue([job("a", key="k")])
     await run(storage, "a", to=FAILED)
     await settle(storage, back(await row(storage, "a")))
@@ -194,7 +206,7 @@ async def test_law05_reopening_takes_the_key_again(storage: Storage) -> None:
 
 
 async def test_law14_reopening_with_a_key_held_is_refused(storage: Storage) -> None:
-    """Somebody else holds its key by now: nothing changes, the reason names the holder, and later it works."""
+    """Another job holds its key by now: nothing changes, the reason names the holder, and it works later."""
     await storage.enqueue([job("a", key="k"), job("down", after=("a",))])
     await run(storage, "a", to=FAILED)
     await storage.enqueue([job("b", key="k")])
@@ -209,7 +221,7 @@ async def test_law14_reopening_with_a_key_held_is_refused(storage: Storage) -> N
 
 
 async def test_law14_reopening_with_the_key_of_a_doomed_one_held_is_refused(storage: Storage) -> None:
-    """All of it or nothing: what it doomed comes back with it, keys included."""
+    """Either everything is reopened or nothing: the jobs that it doomed take their keys again too."""
     await storage.enqueue([job("a"), job("down", after=("a",), key="k")])
     await run(storage, "a", to=FAILED)
     await storage.enqueue([job("b", key="k", delay=99)])
@@ -217,11 +229,12 @@ async def test_law14_reopening_with_the_key_of_a_doomed_one_held_is_refused(stor
     assert await states(storage, "a down b") == [FAILED, CANCELLED, READY]
 
 
+@shows("a reopened job gets its whole deadline again")
 async def test_law05_reopening_counts_the_deadline_anew(storage: Storage, clock: HandClock) -> None:
-    """From the reopening; an expired job would else expire at once."""
+    """It counts from the reopening; otherwise an expired job would expire again at once."""
     await storage.enqueue([job("a", deadline=10)])
     clock.advance(10)
-    await tend(storage)
+    await advance_due(storage)
     clock.advance(100)
     await settle(storage, back(await row(storage, "a")))
     assert (await row(storage, "a")).deadline_at == clock() + 10
@@ -242,7 +255,7 @@ async def test_law05_reopened_jobs_are_kept(storage: Storage, clock: HandClock) 
 
 
 async def test_law05_waiting_for_a_reopened_job(storage: Storage) -> None:
-    """Whoever comes after the reopening waits for the new ending."""
+    """A job enqueued after the reopening waits for the new ending."""
     await storage.enqueue(jobs("a"))
     await run(storage, "a", to=FAILED)
     await settle(storage, back(await row(storage, "a")))
@@ -253,12 +266,12 @@ async def test_law05_waiting_for_a_reopened_job(storage: Storage) -> None:
 
 
 async def test_law05_reopened_twice(storage: Storage) -> None:
-    """Rounds count, and doom and return work each time."""
+    """`reopenings` counts, and dependents are doomed and reopened each time."""
     await storage.enqueue([job("a"), job("b", after=("a",))])
     for n in range(1, 4):
         await run(storage, "a", to=FAILED)
         assert await state(storage, "b") is CANCELLED
         await settle(storage, back(await row(storage, "a")))
-        assert [(await row(storage, id)).round for id in "ab"] == [n, n]
+        assert [(await row(storage, id)).reopenings for id in "ab"] == [n, n]
     await run(storage, "a")
     assert await claim_ids(storage) == ["b"]

@@ -1,4 +1,4 @@
-"""Rules, declared rules and pauses: independent facts, so that two callers never undo each other's change. Law 8."""
+"""Rules, declared rules and pauses are independent facts, so two callers never undo each other's change. Law 8."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ API = (("api", 1),)
 
 
 async def only(storage: Storage) -> LimitUse:
-    """The one limit there is."""
+    """The only limit."""
     [use] = await storage.limits()
     assert (await storage.stats()).limits == (use,)
     return use
 
 
 async def test_law08_a_pause_keeps_the_rule(storage: Storage) -> None:
-    """While it is paused its rule has 0 slots and keeps its rate; resumed, it is what it was."""
+    """While paused, the rule has 0 slots and keeps its rate; resuming restores it."""
     rule = Limit("api", slots=5, rate=100, per=60.0)
     await storage.set_limits([rule])
     await storage.set_limits([Pause("api")])
@@ -41,7 +41,7 @@ async def test_law08_a_pause_keeps_the_rule(storage: Storage) -> None:
 
 
 async def test_law08_a_pause_of_a_limit_without_a_rule(storage: Storage) -> None:
-    """It holds its jobs up all the same, and leaves nothing behind."""
+    """It stops the jobs too, and resuming leaves no rule behind."""
     await storage.set_limits([Pause("api")])
     assert await only(storage) == LimitUse(key="api", rule=Limit("api", slots=0), pauses=(Pause("api"),))
     await storage.enqueue([job("a", limits=API)])
@@ -52,7 +52,7 @@ async def test_law08_a_pause_of_a_limit_without_a_rule(storage: Storage) -> None
 
 
 async def test_law08_a_rule_set_during_a_pause_does_not_resume(storage: Storage) -> None:
-    """Nor does one removed; the next to resume it finds the rule of then."""
+    """Removing a rule does not resume either. Resuming restores the latest rule."""
     await storage.set_limits([Limit("api", slots=5), Pause("api"), Limit("api", slots=2)])
     use = await only(storage)
     assert (use.rule.slots, use.behind) == (0, Limit("api", slots=2))
@@ -70,7 +70,7 @@ async def test_law08_a_rule_of_no_slots_is_removed_by_resuming(storage: Storage)
 
 
 async def test_law08_a_pause_and_a_rest_end_each_by_itself(storage: Storage) -> None:
-    """An operator's pause outlasts a rest that a job asked for, and the other way round."""
+    """An operator's pause ("paused") and one that a job set ("held") end independently."""
     both = (Pause("api"), Pause("api", "held", 50.5))
     await storage.set_limits([both[1], both[0]])
     assert (await only(storage)).pauses == both
@@ -85,7 +85,7 @@ async def test_law08_a_pause_and_a_rest_end_each_by_itself(storage: Storage) -> 
 
 
 async def test_law08_a_late_end_of_a_rest_does_not_end_a_later_one(storage: Storage) -> None:
-    """Whoever ends a rest says how long it was to last; one that was begun meanwhile and lasts longer stays."""
+    """A Resume with `until` ends only a pause meant to end by then: a later one, set meanwhile, stays."""
     await storage.set_limits([Pause("api", "held", 10.0)])
     await storage.set_limits([Pause("api", "held", 20.25)])
     await storage.set_limits([Resume("api", "held", 10.0)])
@@ -95,7 +95,7 @@ async def test_law08_a_late_end_of_a_rest_does_not_end_a_later_one(storage: Stor
 
 
 async def test_law08_a_declared_rule_gives_way_to_an_operators(storage: Storage) -> None:
-    """Whichever came first, and whatever the code says later. Removing takes both away."""
+    """In either order, whatever the code declares later. Removing a rule removes both."""
     await storage.set_limits([Declare(Limit("api", slots=2))])
     assert await only(storage) == LimitUse(key="api", rule=Limit("api", slots=2), declared=True)
     await storage.set_limits([Limit("api", slots=1)])
@@ -111,7 +111,7 @@ async def test_law08_a_declared_rule_gives_way_to_an_operators(storage: Storage)
 
 
 async def test_law08_changes_that_are_true_already_change_nothing(storage: Storage, clock: HandClock) -> None:
-    """As every start of a worker declares what is declared already: nobody who stands aside is looked at."""
+    """Every start of a worker declares the same rules again: blocked jobs are then not read."""
     changes: Sequence[LimitChange] = [Declare(Limit("api", slots=1, rate=3, per=60.0)), Pause("other", "held", 7.5)]
     await storage.set_limits(changes)
     before = await storage.limits()
@@ -127,13 +127,13 @@ async def test_law08_changes_that_are_true_already_change_nothing(storage: Stora
 
 
 async def test_law08_the_rules_alone_name_no_partition(storage: Storage) -> None:
-    """Without `use` only what is stored is read."""
+    """Without `use` only stored rules are read."""
     await storage.set_limits([Limit("tenant", slots=1), Pause("tenant:b")])
     await storage.enqueue([job(f"{n}{tenant}", limits=((f"tenant:{tenant}", 1),)) for n in "12" for tenant in "ab"])
     assert await claim_ids(storage, 9) == ["1a"]
-    uses = {use.key: (use.rule.slots, use.used, use.parked) for use in await storage.limits()}
+    uses = {use.key: (use.rule.slots, use.used, use.blocked) for use in await storage.limits()}
     assert uses == {"tenant": (1, 0, 0), "tenant:a": (1, 1, 1), "tenant:b": (0, 0, 2)}
-    rules = {use.key: (use.rule.slots, use.used, use.parked) for use in await storage.limits(use=False)}
+    rules = {use.key: (use.rule.slots, use.used, use.blocked) for use in await storage.limits(use=False)}
     assert rules == {"tenant": (1, 0, 0), "tenant:b": (0, 0, 0)}
 
 
@@ -149,7 +149,7 @@ CHANGES: tuple[LimitChange, ...] = (
 async def test_law08_changes_of_two_callers_at_once_are_both_kept(
     storage: Storage, connect: Connect, one: LimitChange, other: LimitChange
 ) -> None:
-    """A rule and a pause, a pause and a rest, a deploy and an operator: neither undoes the other, in any order."""
+    """A rule and a pause, two pauses, a deploy and an operator: neither undoes the other, in any order."""
     peer = await connect()
     for number in range(6):
         await storage.set_limits([Limit("api"), Resume("api"), Resume("api", "held")])
@@ -163,7 +163,7 @@ async def test_law08_changes_of_two_callers_at_once_are_both_kept(
 
 
 async def test_law08_many_changes_at_once_are_all_kept(storage: Storage, connect: Connect) -> None:
-    """Eight connections, each with a limit of its own and a pause of one that all share."""
+    """Eight connections, each with its own limit and a pause of a common one."""
     storages = [storage, *[await connect() for _ in range(7)]]
     calls = [each.set_limits([Limit(f"own{n}", slots=n + 1), Pause("all")]) for n, each in enumerate(storages)]
     await asyncio.gather(*calls, storage.set_limits([Limit("all", slots=4)]), storages[1].set_limits([Pause("own3")]))
@@ -184,7 +184,7 @@ NOTHING = {
 
 @pytest.mark.parametrize("kind", NOTHING)
 async def test_law08_a_rule_of_nothing_shows_what_it_holds_up(storage: Storage, clock: HandClock, kind: str) -> None:
-    """However long one waits: no job starts, no moment is promised, and the jobs that stand aside are counted."""
+    """For any time: no job starts, claims return no next time, and the blocked jobs are counted."""
     rule = NOTHING[kind]
     await storage.set_limits([rule])
     await storage.enqueue([*jobs("a b", limits=API), job("free")])
@@ -193,7 +193,7 @@ async def test_law08_a_rule_of_nothing_shows_what_it_holds_up(storage: Storage, 
     for _ in range(2):
         found = await claimed(storage, 9)
         assert (found.records, found.next_in) == ((), None)
-        assert await only(storage) == LimitUse(key="api", rule=rule, parked=2)
+        assert await only(storage) == LimitUse(key="api", rule=rule, blocked=2)
         clock.advance(100_000)
     assert [use.rule for use in await storage.limits(use=False)] == [rule]
     await storage.set_limits([Limit("api", slots=1)])
@@ -202,26 +202,26 @@ async def test_law08_a_rule_of_nothing_shows_what_it_holds_up(storage: Storage, 
 
 @pytest.mark.parametrize("kind", NOTHING)
 async def test_law08_a_rule_of_nothing_holds_nothing_that_runs(storage: Storage, kind: str) -> None:
-    """A job that runs goes on, is counted as far as the rule counts slots, and ends."""
+    """A running job continues, counts as far as the rule counts slots, and ends."""
     await storage.enqueue(jobs("a b", limits=API))
     running = await claim_one(storage)
     await storage.set_limits([NOTHING[kind]])
     assert await claim_ids(storage, 9) == []
     use = await only(storage)
-    assert (use.used, use.parked, use.next_start) == (1, 1, None)
+    assert (use.used, use.blocked, use.next_start) == (1, 1, None)
     await settle(storage, done(running))
     use = await only(storage)
-    assert (use.used, use.parked) == (0, 1)
+    assert (use.used, use.blocked) == (0, 1)
     assert await claim_ids(storage, 9) == []
 
 
 @pytest.mark.parametrize("rule", [Limit("queue:default", slots=0), Limit("queue:default", rate=0)])
 async def test_law08_a_queue_of_nothing_shows_itself(storage: Storage, rule: Limit) -> None:
-    """Its jobs stay in line."""
+    """Its jobs stay queued."""
     await storage.set_limits([rule])
     await storage.enqueue(jobs("a b"))
     found = await claimed(storage, 9)
     assert (found.records, found.next_in) == ((), None)
     assert await only(storage) == LimitUse(key=rule.name, rule=rule)
     [count] = (await storage.stats()).counts
-    assert (count.in_line, count.parked) == (2, 0)
+    assert (count.queued, count.blocked) == (2, 0)

@@ -1,4 +1,4 @@
-"""Texts that a storage cannot keep as they are: it refuses them, stores nothing, and goes on. Laws 1 and 14."""
+"""Texts that a storage cannot keep unchanged: it refuses them, stores nothing, and continues. Laws 1 and 14."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from treadle.core.model import Hold, NewJob, Outcome, Presence
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence
 from treadle.errors import BadOption
-from treadle.storage.contract import Fused, Storage
+from treadle.storage.capabilities import fused
+from treadle.storage.contract import Storage
 from treadle.testing.conformance.kit import (
     READY,
     RUNNING,
@@ -25,7 +26,7 @@ from treadle.testing.conformance.kit import (
     state,
 )
 
-HALF = "\ud800"  # of a character of two halves
+HALF = "\ud800"  # half of a surrogate pair
 NAMES: tuple[tuple[str, Any], ...] = (
     ("id", "{}"),
     ("task", "{}"),
@@ -49,27 +50,27 @@ ODD_NAMES = ("\0", "k\0a", f"k{HALF}", "n" * 600)
 
 
 def filled(pattern: Any, text: str) -> Any:
-    """The pattern with the text in its place."""
+    """The pattern with the text inserted."""
     if isinstance(pattern, str):
         return pattern.replace("{}", text)
     return tuple(filled(each, text) for each in pattern) if isinstance(pattern, tuple) else pattern
 
 
 def odd_jobs(id: str) -> list[NewJob]:
-    """One for each place a text may stand in, and each kind of text."""
+    """One job for each field that takes text, and for each kind of text."""
     fields = [(name, filled(pattern, text)) for name, pattern in NAMES for text in ODD_NAMES]
     fields += [(name, filled(pattern, HALF)) for name, pattern in TEXTS]
     return [job(**{"id": id, "wait_timeout": 9.0, name: value}) for name, value in fields]
 
 
 def plain_odd_jobs(id: str) -> list[NewJob]:
-    """Those that are plain beside the text."""
+    """The jobs that have no other options."""
     names = ("id", "task", "queue")
     return [job(**{"id": id, name: text}) for name in names for text in ODD_NAMES]
 
 
 async def test_law01_a_text_that_cannot_be_kept_is_refused(storage: Storage) -> None:
-    """Twice, for a storage may not recognise the first one; the jobs of the same call are not stored either."""
+    """Alone, together with another job, which is not stored either, and twice in one call."""
     for odd in (*odd_jobs("a"), *plain_odd_jobs("a")):
         for jobs in ([odd], [job("beside"), odd], [odd, odd]):
             with pytest.raises(BadOption):
@@ -83,9 +84,13 @@ async def test_law01_a_text_that_cannot_be_kept_is_refused(storage: Storage) -> 
 async def test_law14_an_outcome_with_a_text_that_cannot_be_kept_is_refused_alone(storage: Storage) -> None:
     await storage.enqueue([job(f"j{n:02}") for n in range(3)])
     first, second, third = [await claim_one(storage) for _ in range(3)]
-    odd: list[Outcome] = [done(second, then=(each,)) for each in odd_jobs("kid")]
+    odd: list[Outcome] = [done(second, followups=(each,)) for each in odd_jobs("kid")]
     odd += [done(second, **{name: HALF}) for name in ("result", "value", "error", "reason", "note")]
-    odd += [done(second, memo=((HALF, "1"),)), done(second, memo=(("step", HALF),)), done(second, memo=(("\0", "1"),))]
+    odd += [
+        done(second, checkpoints=((HALF, "1"),)),
+        done(second, checkpoints=(("step", HALF),)),
+        done(second, checkpoints=(("\0", "1"),)),
+    ]
     odd += [out(second, READY, after=(text,)) for text in ODD_NAMES]
     for outcome in odd:
         [answer] = await storage.settle([outcome])
@@ -93,21 +98,22 @@ async def test_law14_an_outcome_with_a_text_that_cannot_be_kept_is_refused_alone
         assert answer.reason
     assert await said(storage, done(first, result="1"), odd[0], done(third)) == ["applied", "refused", "applied"]
     assert await storage.get(["kid"]) == [None]
-    await settle(storage, done(second, result='"a\0b"'))  # in a text that is no name it is a character like others
+    await settle(storage, done(second, result='"a\0b"'))  # U+0000 is allowed in texts that are not names
     assert [await state(storage, id) for id in ("j00", "j01", "j02")] == [SUCCEEDED] * 3
     assert (await row(storage, "j01")).result == '"a\0b"'
 
 
 async def test_law14_so_it_is_where_the_next_jobs_are_claimed_in_the_same_call(storage: Storage) -> None:
-    if not isinstance(storage, Fused):
-        pytest.skip("it settles and claims in two calls")
+    both = fused(storage)
+    if both is None:
+        pytest.skip("this storage settles and claims in two calls")
     await storage.enqueue([job(f"j{n:02}") for n in range(4)])
     first, second = [await claim_one(storage) for _ in range(2)]
-    odd = done(second, then=(job("kid", task=HALF),))
-    settled, claimed = await storage.settle_claim([odd, done(first, result="1"), odd], ask())
+    odd = done(second, followups=(job("kid", task=HALF),))
+    settled, claimed = await both.settle_claim([odd, done(first, result="1"), odd], ask())
     assert [answer.status for answer in settled] == ["refused", "applied", "refused"]
     assert ids(claimed.records) == ["j02"]
-    settled, claimed = await storage.settle_claim([odd], ask())
+    settled, claimed = await both.settle_claim([odd], ask())
     assert [answer.status for answer in settled] == ["refused"]
     assert ids(claimed.records) == ["j03"]
     assert [await state(storage, id) for id in ("j00", "j01")] == [SUCCEEDED, RUNNING]
@@ -126,9 +132,12 @@ async def test_more_a_heartbeat_with_a_text_that_cannot_be_kept_is_refused(stora
         with pytest.raises(BadOption):
             await storage.heartbeat(worker, [], 30.0)
     if HALF in text:
-        for hold in (Hold("a", a.version, note=text), Hold("a", a.version, memo=(("s", text),))):
+        for renewal in (
+            LeaseRenewal("a", a.version, note=text),
+            LeaseRenewal("a", a.version, checkpoints=(("s", text),)),
+        ):
             with pytest.raises(BadOption):
-                await storage.heartbeat(Presence(worker="w"), [hold], 30.0)
+                await storage.heartbeat(Presence(worker="w"), [renewal], 30.0)
     assert (await storage.stats()).workers == ()
-    await storage.heartbeat(Presence(worker="w"), [Hold("a", a.version, note="half done")], 30.0)
+    await storage.heartbeat(Presence(worker="w"), [LeaseRenewal("a", a.version, note="half done")], 30.0)
     assert (await row(storage, "a")).note == "half done"

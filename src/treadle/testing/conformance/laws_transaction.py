@@ -1,6 +1,6 @@
-"""Inside a transaction: jobs and endings that are committed or vanish with somebody else's writes. More than a law.
+"""Inside a transaction: jobs and outcomes are committed or rolled back together with the user's writes.
 
-For storages that are `Transactional`. The fixture `user_transaction` opens one as a user would; `begin` is the
+For `Transactional` storages. The fixture `user_transaction` opens a transaction as a user would; `begin` is the
 storage's own.
 """
 
@@ -34,6 +34,7 @@ from treadle.testing.conformance.kit import (
 )
 from treadle.testing.conformance.laws_hints import LONG, only_if
 from treadle.testing.conformance.run import Connect, UserTransaction
+from treadle.testing.shows import shows
 
 TWO = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 
@@ -51,11 +52,12 @@ async def commit(transaction: Transaction) -> None:
     await transaction.close()
 
 
-# --- the user's own
+# --- the user's transaction
 
 
+@shows("jobs that a transaction enqueues are visible to others after its commit only")
 async def test_more_jobs_are_there_after_the_commit(storage: Storage, user_transaction: UserTransaction) -> None:
-    """And not before, for anybody else."""
+    """Before the commit other connections do not see them."""
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
         rows = await bound.enqueue([job("a"), job("b", after=("a",)), job("c", delay=5)])
@@ -67,8 +69,9 @@ async def test_more_jobs_are_there_after_the_commit(storage: Storage, user_trans
     assert await states(storage, "b c") == ["waiting", "ready"]
 
 
+@shows("a roll-back leaves no row, no key and no dependency")
 async def test_more_nothing_is_left_of_a_roll_back(storage: Storage, user_transaction: UserTransaction) -> None:
-    """No row, no key, no edge, nobody superseded."""
+    """No row, no key, no edge, and no superseded job."""
     await storage.enqueue([job("old", key="k"), job("up")])
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
@@ -83,7 +86,7 @@ async def test_more_nothing_is_left_of_a_roll_back(storage: Storage, user_transa
 async def test_more_a_connection_that_goes_away_leaves_nothing(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
-    """As a process that is killed does."""
+    """As when its process is killed."""
     async with user_transaction(storage) as user:
         await own(storage).within(user.given).enqueue(jobs("a b"))
     assert await states(storage, "a b") == [None, None]
@@ -93,7 +96,7 @@ async def test_more_a_connection_that_goes_away_leaves_nothing(
 async def test_more_a_key_that_is_held_is_said_and_spoils_nothing(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
-    """The transaction goes on as if the call had not been made."""
+    """The transaction continues as if the call had not been made."""
     await storage.enqueue([job("a", key="k")])
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
@@ -111,7 +114,7 @@ async def test_more_a_key_that_is_held_is_said_and_spoils_nothing(
 async def test_more_a_taken_id_is_refused_and_spoils_nothing(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
-    """Taken by a stored job, or by one of the transaction's own; the transaction can be committed all the same."""
+    """Taken by a stored job or by one of the same transaction; the transaction can still be committed."""
     await storage.enqueue([job("old", nonce="1", payload="[1]")])
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
@@ -126,7 +129,7 @@ async def test_more_a_taken_id_is_refused_and_spoils_nothing(
 
 
 async def test_more_a_transaction_sees_its_own_jobs(storage: Storage, user_transaction: UserTransaction) -> None:
-    """A key, an id and an upstream of the same transaction are known."""
+    """Keys, ids and upstreams of the same transaction are known."""
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
         await bound.enqueue([job("a", key="k")])
@@ -139,7 +142,7 @@ async def test_more_a_transaction_sees_its_own_jobs(storage: Storage, user_trans
 async def test_more_a_storage_that_is_not_open_joins_a_transaction(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
-    """All is done on the user's connection: to open the storage could mean to wait for that very transaction."""
+    """All calls use the user's connection: opening the storage could wait for that very transaction."""
     await storage.close()
     try:
         async with user_transaction(storage) as user:
@@ -166,11 +169,11 @@ async def test_more_a_call_within_may_be_repeated(storage: Storage, user_transac
 async def test_more_an_ending_within_counts_down_at_the_commit(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
-    """Who waits is let go then, and the children are there then."""
+    """Waiting jobs are unblocked, and children stored, at the commit."""
     await storage.enqueue([job("a"), job("b", after=("a",))])
     a = await claim_one(storage)
     async with user_transaction(storage) as user:
-        [settled] = await own(storage).within(user.given).settle([done(a, then=(job("x"),))])
+        [settled] = await own(storage).within(user.given).settle([done(a, followups=(job("x"),))])
         assert settled.status == "applied"
         assert await states(storage, "a b x") == ["running", "waiting", None]
         await user.commit()
@@ -180,12 +183,12 @@ async def test_more_an_ending_within_counts_down_at_the_commit(
 async def test_more_an_ending_that_is_rolled_back_has_not_been(
     storage: Storage, user_transaction: UserTransaction
 ) -> None:
-    """The holder settles it under the same version, otherwise this time."""
+    """The holder can settle the job with the same version and a different outcome."""
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job("a", limits=(("one", 1),)), job("b", after=("a",))])
     a = await claim_one(storage)
     async with user_transaction(storage) as user:
-        await own(storage).within(user.given).settle([done(a, result="1", then=(job("x"),))])
+        await own(storage).within(user.given).settle([done(a, result="1", followups=(job("x"),))])
         await user.roll_back()
     found = await row(storage, "a")
     assert (found.state, found.version, found.result) == (RUNNING, a.version, None)
@@ -194,21 +197,22 @@ async def test_more_an_ending_that_is_rolled_back_has_not_been(
 
 
 async def test_more_a_stale_ending_within_is_said(storage: Storage, user_transaction: UserTransaction) -> None:
-    """And neither it nor its children are stored."""
+    """The outcome and its children are not stored."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
     await settle(storage, back(a))
     again = await claim_one(storage)
     async with user_transaction(storage) as user:
-        [settled] = await own(storage).within(user.given).settle([done(a, then=(job("x"),))])
+        [settled] = await own(storage).within(user.given).settle([done(a, followups=(job("x"),))])
         assert settled.status == "stale"
         await user.commit()
     assert await states(storage, "a x") == ["running", None]
     assert await said(storage, done(again)) == ["applied"]
 
 
+@shows("a commit notifies the workers of the queue")
 async def test_more_the_commit_is_heard(storage: Storage, user_transaction: UserTransaction, speaks: bool) -> None:
-    """By those who watch the queue; sooner or later, but before a poll would."""
+    """It wakes watchers of the queue: with some delay, but before a poll would."""
     only_if(speaks)
     watch = asyncio.create_task(storage.watch(["queue:default"], LONG))
     await asyncio.sleep(0)
@@ -219,7 +223,7 @@ async def test_more_the_commit_is_heard(storage: Storage, user_transaction: User
 
 
 async def test_more_two_who_want_one_key_take_turns(storage: Storage, user_transaction: UserTransaction) -> None:
-    """Who comes second waits for the transaction, and is answered by what it has stored."""
+    """The second enqueue waits for the transaction, and returns the row that it stored."""
     async with user_transaction(storage) as user:
         await own(storage).within(user.given).enqueue([job("a", key="k")])
         second = asyncio.create_task(storage.enqueue([job("b", key="k")]))
@@ -230,7 +234,7 @@ async def test_more_two_who_want_one_key_take_turns(storage: Storage, user_trans
 
 
 async def test_more_a_transaction_that_is_over_is_said(storage: Storage, user_transaction: UserTransaction) -> None:
-    """A closed connection is no place for jobs."""
+    """A closed connection is refused."""
     async with user_transaction(storage) as user:
         bound = own(storage).within(user.given)
         await user.close()
@@ -238,14 +242,14 @@ async def test_more_a_transaction_that_is_over_is_said(storage: Storage, user_tr
             await bound.enqueue(jobs("a"))
 
 
-# --- the storage's own
+# --- the storage's transaction
 
 
 @TWO
 async def test_more_a_transaction_of_a_run_commits(
     storage: Storage, user_transaction: UserTransaction, sync: bool
 ) -> None:
-    """The ending, its children, and who waits, in one."""
+    """The outcome, its children and unblocked jobs are committed together."""
     await storage.enqueue([job("a"), job("b", after=("a",))])
     a = await claim_one(storage)
     transaction = await begin(storage, sync)
@@ -253,7 +257,7 @@ async def test_more_a_transaction_of_a_run_commits(
     assert found is not None
     assert found.version == a.version
     child = job("x", parent="a")
-    waits = out(a, WAITING, ran=True, then=(child,), after=("x",))
+    waits = out(a, WAITING, function_done=True, followups=(child,), after=("x",))
     assert [settled.status for settled in await transaction.bound.settle([waits])] == ["applied"]
     await commit(transaction)
     assert await states(storage, "a b x") == ["waiting", "waiting", "ready"]
@@ -263,12 +267,12 @@ async def test_more_a_transaction_of_a_run_commits(
 async def test_more_a_transaction_of_a_run_rolls_back(
     storage: Storage, user_transaction: UserTransaction, sync: bool
 ) -> None:
-    """Closed without a commit it leaves nothing; and the next one may begin."""
+    """Closing it without a commit leaves nothing behind, and the next one can begin."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
     for act in ("roll_back", "close"):
         transaction = await begin(storage, sync)
-        await transaction.bound.settle([done(a, then=(job("x"),))])
+        await transaction.bound.settle([done(a, followups=(job("x"),))])
         await getattr(transaction, act)()
         await transaction.close()
     assert await states(storage, "a x") == ["running", None]
@@ -278,13 +282,13 @@ async def test_more_a_transaction_of_a_run_rolls_back(
 async def test_more_a_lost_lease_is_seen_in_the_transaction(
     storage: Storage, user_transaction: UserTransaction, clock: HandClock
 ) -> None:
-    """Somebody has claimed the job since: the ending is stale, nothing of it is kept."""
+    """Another worker has claimed the job since: the outcome is stale, and no part of it is stored."""
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
     clock.advance(31)
     again = await claim_one(storage)
     transaction = await begin(storage)
-    [settled] = await transaction.bound.settle([done(a, then=(job("x"),))])
+    [settled] = await transaction.bound.settle([done(a, followups=(job("x"),))])
     await transaction.close()
     assert settled.status == "stale"
     await settle(storage, done(again))
@@ -294,7 +298,7 @@ async def test_more_a_lost_lease_is_seen_in_the_transaction(
 async def test_more_a_commit_of_a_run_is_heard(
     storage: Storage, user_transaction: UserTransaction, speaks: bool
 ) -> None:
-    """Like any settling."""
+    """The commit publishes the same topics as any settle."""
     only_if(speaks)
     await storage.enqueue(jobs("a"))
     a = await claim_one(storage)
@@ -309,7 +313,7 @@ async def test_more_a_commit_of_a_run_is_heard(
 async def test_more_transactions_of_runs_side_by_side(
     storage: Storage, user_transaction: UserTransaction, connect: Connect
 ) -> None:
-    """Each in turn or all at once, as the storage can; nobody is locked out for good, none is settled twice."""
+    """One after the other or concurrently, as the storage allows: none waits forever, and no job is settled twice."""
     other = await connect()
     await storage.enqueue([*jobs("a b c d e f"), job("last", after=("a", "b", "c", "d", "e", "f"))])
     rows = [await claim_one(storage) for _ in range(6)]

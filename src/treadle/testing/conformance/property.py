@@ -1,14 +1,14 @@
-"""One storage against another: random sequences of verbs, and after each the same answers, rows, pages and counts.
+"""Compares a storage with the memory storage: after each verb of a random sequence, both must return the same answers,
+rows, pages and counts.
 
-The laws say what must hold; this finds what nobody thought of. Needs Hypothesis, which shrinks what differs to the
-shortest sequence that still does:
+It finds differences that no law covers. Needs Hypothesis, which shrinks a failure to the shortest sequence:
 
     from treadle.testing.conformance.property import agrees_with_memory
 
     def test_agrees_with_memory(make_storage):
         agrees_with_memory(make_storage)
 
-The environment variable TREADLE_EXAMPLES says how many sequences to try, at random then, for long runs.
+The environment variable TREADLE_EXAMPLES sets the number of sequences, which are then random, for long runs.
 """
 
 from __future__ import annotations
@@ -20,16 +20,28 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from treadle.core.model import Claim, Claimed, Hold, Limit, NewJob, Outcome, Presence, Query, Record, Settled, State
+from treadle.core.model import (
+    Claim,
+    Claimed,
+    LeaseRenewal,
+    Limit,
+    NewJob,
+    Outcome,
+    Presence,
+    Query,
+    Record,
+    Settled,
+    State,
+)
 from treadle.errors import IdTaken, KeyHeld, TreadleError, UnknownUpstream
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.testing.clock import HandClock
 
-EXAMPLES = 60  # sequences, when nobody says how many
-STEPS = (12, 40)  # verbs in one of them
-ORDERS: Final[tuple[Literal["newest", "oldest", "ended", "line"], ...]] = ("newest", "oldest", "ended", "line")
-OWN_WORDS = ("expired", "upstream", "superseded")  # reasons for which a storage words the error itself
+EXAMPLES = 60  # default number of sequences
+STEPS = (12, 40)  # verbs in a sequence
+ORDERS: Final[tuple[Literal["newest", "oldest", "ended", "queue"], ...]] = ("newest", "oldest", "ended", "queue")
+OWN_WORDS = ("expired", "upstream", "superseded")  # reasons for which each storage words the error itself
 
 Step = tuple[Any, ...]
 MakeOne = Callable[[HandClock], Awaitable[Storage]]
@@ -42,9 +54,9 @@ async def make_memory(clock: HandClock) -> Storage:
 def agrees_with_memory(
     make: MakeOne, examples: int | None = None, shrink: bool = True, adapt: Callable[[Step], Step] | None = None
 ) -> None:
-    """Raises AssertionError with the shortest sequence found after which the storage made and memory differ.
+    """Raises AssertionError with the shortest sequence found after which the two storages differ.
 
-    adapt   makes of each step one that the storage promises to answer as memory does; None: it is to answer all so
+    adapt   replaces each step by one for which the storage promises the same answer as memory; None: keep all steps
     """
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
@@ -68,7 +80,7 @@ def agrees_with_memory(
 
 
 async def play(plan: Sequence[Step], make: MakeOne, make_model: MakeOne = make_memory) -> None:
-    """Both do the same, step by step, under one clock."""
+    """Apply the same steps to both, under one clock."""
     clock = HandClock()
     pair = Pair(await make_model(clock), await make(clock), clock)
     try:
@@ -79,11 +91,11 @@ async def play(plan: Sequence[Step], make: MakeOne, make_model: MakeOne = make_m
         await pair.subject.close()
 
 
-# --- what may be done
+# --- possible steps
 
 
 def steps() -> Any:
-    """A step is plain data: numbers in it pick jobs of the moment, so that a shortened sequence still makes sense."""
+    """A step is plain data: its numbers select among the current jobs, so that a shortened sequence is still valid."""
     from hypothesis import strategies as st
 
     few, specs = st.integers(0, 3), st.lists(_specs(), min_size=1, max_size=3)
@@ -109,7 +121,7 @@ def steps() -> Any:
 
 
 def _specs() -> Any:
-    """What is told of a new job."""
+    """Options of a new job."""
     from hypothesis import strategies as st
 
     some, maybe = st.integers(0, 30), st.sampled_from
@@ -128,8 +140,8 @@ def _specs() -> Any:
             "key_window": maybe([10.0, 40.0]),
             "key_until": maybe(["started"]),
             "ups": st.lists(some, max_size=3),
-            "need": st.integers(1, 2),
-            "slack": maybe([None, 1]),
+            "required": st.integers(1, 2),
+            "failures_allowed": maybe([None, 1]),
             "wait_timeout": maybe([15.0]),
             "limits": st.lists(
                 st.tuples(maybe(["x", "x:1", "y"]), st.integers(1, 3)), max_size=2, unique_by=lambda it: it[0]
@@ -141,13 +153,13 @@ def _specs() -> Any:
             "deadline": maybe([12.0, 30.0]),
             "lease": maybe([7.0]),
             "parent": some,
-            "ran": st.booleans(),
+            "function_done": st.booleans(),
         },
     )
 
 
 def _endings(specs: Any) -> Any:
-    """What becomes of a job, its `then` jobs made of `specs`."""
+    """An outcome of a job; its `followups` are made of `specs`."""
     from hypothesis import strategies as st
 
     some, maybe = st.integers(0, 30), st.sampled_from
@@ -161,12 +173,12 @@ def _endings(specs: Any) -> Any:
             "result": maybe(["1"]),
             "reason": maybe(["children", "error", "asked"]),
             "note": maybe(["n"]),
-            "memo": maybe([(("s", "1"),), (("s", "2"), ("r", "1"))]),
-            "then": specs,
+            "checkpoints": maybe([(("s", "1"),), (("s", "2"), ("r", "1"))]),
+            "followups": specs,
             "ups": st.lists(some, max_size=2),
-            "need": st.integers(1, 2),
-            "slack": maybe([0, 1]),
-            "ran": st.booleans(),
+            "required": st.integers(1, 2),
+            "failures_allowed": maybe([0, 1]),
+            "function_done": st.booleans(),
             "keep": maybe([0.0, 50.0]),
         },
     )
@@ -189,7 +201,7 @@ def _rules() -> Any:
 
 
 def _asked() -> Any:
-    """What a claim asks for."""
+    """Options of a claim."""
     from hypothesis import strategies as st
 
     some, maybe = st.integers(0, 30), st.sampled_from
@@ -200,21 +212,21 @@ def _asked() -> Any:
             "tasks": maybe([{"t": (None, None)}, {"t": (1, 4.0), "u": (2, None)}]),
             "lease": maybe([10.0]),
             "ids": st.lists(some, min_size=1, max_size=2),
-            "holds": st.lists(some, max_size=2),
+            "running": st.lists(some, max_size=2),
         },
     )
 
 
-# --- doing it
+# --- applying them
 
 
 class Pair:
-    """Model and subject, side by side."""
+    """The memory storage (model) and the storage under test (subject)."""
 
     def __init__(self, model: Storage, subject: Storage, clock: HandClock) -> None:
         self.model, self.subject, self.clock = model, subject, clock
-        self.ids: list[str] = []  # all ever asked for
-        self.rows: list[Record] = []  # what is there now
+        self.ids: list[str] = []  # all ids enqueued so far
+        self.rows: list[Record] = []  # the current rows
         self.said: list[str] = []
         self.turn = 0
         self.last: dict[str, Any] = {"enqueue": [], "settle": []}
@@ -225,7 +237,7 @@ class Pair:
         self.turn += 1
         await self.look()
 
-    # the verbs, made of plain data and of what is there
+    # the verbs, from plain data and the current rows
 
     async def _enqueue(self, specs: list[dict[str, Any]]) -> None:
         self.last["enqueue"] = jobs = self._jobs(specs)
@@ -233,7 +245,7 @@ class Pair:
 
     async def _claim(self, words: dict[str, Any]) -> None:
         words = {"queues": (("q", 3), ("r", 2)), "lease": 30.0, **words}
-        for field in ("ids", "holds"):
+        for field in ("ids", "running"):
             words[field] = tuple(self._id(n) for n in words.get(field, ()))
         self.last["claim before"] = self.last.get("claim")
         self.last["claim"] = ask = Claim(worker=f"w#{self.turn}", **words)
@@ -245,9 +257,9 @@ class Pair:
 
     async def _beat(self, picked: list[tuple[int, int]], lease: float) -> None:
         held = [row for row in self.rows if row.worker is not None] or self.rows
-        holds = (
+        renewals = (
             [
-                Hold(
+                LeaseRenewal(
                     row.job.id,
                     row.version - (how == 3),
                     (("s", str(how)),) if how else (),
@@ -259,7 +271,7 @@ class Pair:
             if held
             else []
         )
-        unique = {hold.id: hold for hold in holds}
+        unique = {renewal.id: renewal for renewal in renewals}
         await self.both("heartbeat", Presence(worker="w"), list(unique.values()), lease)
 
     async def _advance(self, seconds: float) -> None:
@@ -291,7 +303,7 @@ class Pair:
                 words["parent"] = words["root"] = self._id(parent)
             words["limits"] = tuple(words.get("limits", ()))
             if words.get("task") == "":
-                words.pop("ran", None)  # nobody would end it
+                words.pop("function_done", None)  # a promise that nothing would end
             if id not in self.ids:
                 self.ids.append(id)
             jobs.append(NewJob(id=id, **{"task": "t", "queue": "q", **words}))
@@ -305,13 +317,15 @@ class Pair:
             return None
         row = some[words.pop("job") % len(some)]
         state, ups = State(words.pop("to")), words.pop("ups", ())
-        then = tuple(self._jobs(words.pop("then", [])))
-        after = tuple(id for n in ups if (id := self._id(n)) != row.job.id) + tuple(new.id for new in then)
+        followups = tuple(self._jobs(words.pop("followups", [])))
+        after = tuple(id for n in ups if (id := self._id(n)) != row.job.id) + tuple(new.id for new in followups)
         if state is State.WAITING:
             words["after"] = tuple(dict.fromkeys(after))
-        return Outcome(id=row.job.id, version=row.version - words.pop("behind", 0), state=state, then=then, **words)
+        return Outcome(
+            id=row.job.id, version=row.version - words.pop("behind", 0), state=state, followups=followups, **words
+        )
 
-    # asking both, and comparing
+    # calling both, and comparing
 
     async def both(self, verb: str, *words: Any) -> None:
         self.said.append(f"{verb}({', '.join(map(repr, words))})")
@@ -319,7 +333,7 @@ class Pair:
         self.same(f"answer of {verb}", expected, found)
 
     async def look(self) -> None:
-        """All that can be seen of both must be the same."""
+        """Compare everything that can be read from both."""
         expected, found = await self.model.get(self.ids), await self.subject.get(self.ids)
         for id, one, other in zip(self.ids, expected, found, strict=True):
             self.same(f"row {id}", one, other)
@@ -345,7 +359,7 @@ class Pair:
 
 
 async def _answer(storage: Storage, verb: str, words: tuple[Any, ...]) -> Any:
-    """What a verb answered or raised, without the words each storage may choose itself."""
+    """The result or error of a verb, without wording that each storage chooses itself."""
     try:
         answer = await getattr(storage, verb)(*words)
     except (UnknownUpstream, KeyHeld, IdTaken) as error:
@@ -360,7 +374,7 @@ async def _answer(storage: Storage, verb: str, words: tuple[Any, ...]) -> Any:
 
 
 def differs(expected: Any, found: Any, path: str = "") -> str | None:
-    """Where two plain values differ, numbers by more than a millionth of a second; None if they do not."""
+    """Where two plain values differ; None if they do not. Numbers may differ by 1e-6."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in {**expected, **found}:
             if key == "error" and expected.get("reason") == found.get("reason") in OWN_WORDS:

@@ -1,6 +1,6 @@
-"""How a law becomes a test: a storage from the fixture `make_storage`, a clock, an event loop of its own.
+"""Turns a law into a test: a storage from the fixture `make_storage`, a clock, and an event loop per test.
 
-Without it the suite would need a plugin for coroutines, and each law its own opening and closing.
+The suite needs no pytest plugin for coroutines.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pytest
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 
-GIVEN = ("storage", "clock", "connect", "another")  # what a law may ask for besides fixtures
+GIVEN = ("storage", "clock", "connect", "another")  # arguments of laws that are not fixtures
 Law = Callable[..., Awaitable[None]]
 Connect = Callable[[], Awaitable[Storage]]
 Another = Callable[[], Awaitable[Storage]]
 
 
 class MakeStorage(Protocol):
-    """The fixture `make_storage`: opens an empty storage; with `share` one more connection to the last one's data."""
+    """The fixture `make_storage`: opens an empty storage; with `share`, one more connection to the latest data."""
 
     async def __call__(self, clock: HandClock, share: bool = False) -> Storage: ...
 
@@ -37,9 +37,9 @@ def durable() -> bool:
 
 
 class OpenTransaction(Protocol):
-    """A transaction as a user of the storage's database would open it, on a connection of its own."""
+    """A transaction that a user of the storage's database opened, on a separate connection."""
 
-    given: Any  # what they would hand in as `within=`
+    given: Any  # the value for `within=`
 
     async def commit(self) -> None: ...
     async def roll_back(self) -> None: ...
@@ -52,12 +52,12 @@ UserTransaction = Callable[[Storage], AbstractAsyncContextManager[OpenTransactio
 @pytest.fixture
 def user_transaction() -> UserTransaction:
     """`async with user_transaction(storage) as user:` opens one, and closes its connection at the end."""
-    pytest.skip("this storage has no transactions of its users'")
+    pytest.skip("this storage has no transactions")
 
 
 @pytest.fixture
 def speaks() -> bool:
-    """Whether `watch` wakes when a topic speaks."""
+    """Whether `watch` wakes when a topic is published."""
     return True
 
 
@@ -67,8 +67,8 @@ def tests_of(module: ModuleType) -> dict[str, Callable[..., None]]:
 
 
 def as_test(law: Law) -> Callable[..., None]:
-    """A law asks for `storage`, `clock`, `connect` (one more connection), `another` (one more storage, empty), and for
-    fixtures by their names."""
+    """Turn a law into a test. Its arguments are `storage`, `clock`, `connect` (opens one more connection), `another`
+    (opens another, empty storage), and names of fixtures."""
     wanted = inspect.signature(law).parameters
     others = [name for name in wanted if name not in GIVEN]
 

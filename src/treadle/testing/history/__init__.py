@@ -1,13 +1,13 @@
-"""What a fleet did against what Treadle promises: each process keeps a history, and `check` compares all of them with
-the rows that are left.
+"""Checks that a fleet kept Treadle's promises: each process records a history, and `check` compares all histories with
+the rows at the end.
 
     history = History("worker-1", path="worker-1.jsonl")
-    Recorder(history).attach(app)  # jobs and runs; steps, signals and acts are added by the code that makes them
+    Recorder(history).attach(app)  # jobs and runs; code that makes steps, signals and acts records them itself
     ...
     violations = check(read(*paths), rows, limits, lease=5.0)
 
-Every rule accepts whatever a fault may cause (a run twice after a kill, a claim nobody began) and nothing else, so each
-violation is a defect of the engine, of the storage or of the program under test.
+Each rule allows every effect that a fault can have (a second run after a kill, a claim without a run) and nothing else.
+So each violation is a defect of the engine, of the storage or of the program under test.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def check(
     expected: Mapping[str, str | None] | None = None,
     waiting: Iterable[str] = (),
 ) -> list[Violation]:
-    """What of this breaks a promise; an empty list: nothing.
+    """Return the violations of Treadle's promises; an empty list if there are none.
 
     entries   of every process of the fleet, as `Recorder` and programs write them
-    rows      all rows of the storage, once the faults are over and the fleet has come to rest
-    limits    the answer of `storage.limits()` then
+    rows      all rows of the storage, once the faults are over and the fleet is idle
+    limits    the result of `storage.limits()` at that time
     lease     the shortest lease of the workers, in seconds
-    expected  the encoded value with which a job must have succeeded, by id, for what cannot be known from one run:
-              the value of a flow, of a join. None: it must not have succeeded
-    waiting   ids of jobs that rightly wait at the end, such as for a signal that nobody gives
+    expected  by id, the encoded value with which a job must have succeeded, where one run does not determine it: the
+              value of a flow or of a join. None: the job must not have succeeded
+    waiting   ids of jobs that may still wait at the end, such as for a signal that is never sent
     """
     evidence = Evidence(entries, rows, limits, lease)
     return [*jobs.check(evidence, frozenset(waiting), expected or {}), *holding.check(evidence)]

@@ -1,7 +1,7 @@
-"""What the processes of a fleet did, as plain entries that a checker compares with the rows at the end.
+"""The history of a fleet: plain entries that its processes write, and that the checker compares with the rows.
 
-A process writes each entry before or after the thing itself, never in between: `asked` comes before the call, `stored`
-after its answer. What a killed process did not write any more it may have done all the same, and the checker knows.
+A process writes an entry either before an action or after it: `asked` before the call, `stored` after its answer. A
+killed process may have acted without writing the entry; the checker allows for that.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ How = Literal["returned", "composed", "raised", "left", "succeeded", "failed", "
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that an actor did, or was told.
+    """One action of an actor, or one answer that it got.
 
     at     seconds by one clock that all actors share and nobody sets (`time.monotonic` on one machine)
-    actor  the process; one that is started again is another actor
-    how    returned: a value; composed: jobs that go on; raised; left: cut short, to sleep or to wait
+    actor  the process; a restarted process is another actor
+    how    returned: a value; composed: jobs that continue it; raised; left: interrupted, to sleep or to wait
     """
 
     at: float
@@ -98,7 +98,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class History:
-    """Where one process writes. Entries stay in `entries`, or with a file go to it as JSON lines, one write for each,
+    """The log of one process. Without a file, entries stay in `entries`. With a file, each is one write of a JSON line,
     so a kill leaves whole lines."""
 
     def __init__(self, actor: str, clock: Clock = monotonic, path: Path | str | None = None) -> None:
@@ -107,7 +107,7 @@ class History:
         self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def add(self, what: What, id: str = "", **rest: Any) -> None:
-        """One entry, now; `rest` are fields of `Entry`."""
+        """Add an entry with the current time; `rest` are fields of `Entry`."""
         entry = Entry(**{"at": self.clock(), "actor": self.actor, "what": what, "id": id, **rest})
         if self._file is None:
             self.entries.append(entry)
@@ -115,14 +115,14 @@ class History:
             os.write(self._file, msgspec.json.encode(entry) + b"\n")
 
     def close(self) -> None:
-        """Close the file. Twice is once."""
+        """Close the file. May be called more than once."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def read(*paths: Path | str) -> list[Entry]:
-    """The entries of these files in the order of time. A last line that a kill has cut short is left out."""
+    """Return the entries of these files, ordered by time. An incomplete last line, left by a kill, is skipped."""
     found: list[Entry] = []
     decode = msgspec.json.Decoder(Entry).decode
     for path in paths:
@@ -132,23 +132,28 @@ def read(*paths: Path | str) -> list[Entry]:
 
 
 def ordered(entries: Iterable[Entry]) -> list[Entry]:
-    """By time; those of one moment as they came."""
+    """Sort by time; entries of the same time keep their order."""
     return sorted(entries, key=lambda entry: entry.at)
 
 
 def facts_of(new: NewJob) -> dict[str, Any]:
-    """What the checker has to know of a job as it was asked for, in JSON values. Left out: what is not asked."""
+    """The options of a job that the checker needs, as JSON values. Empty options are left out."""
     facts: dict[str, Any] = {"task": new.task, "queue": new.queue, "priority": new.priority, "key": new.key}
     facts |= {"until": new.key_until if new.key else None, "conflict": new.key_conflict if new.key else None}
-    facts |= {"delay": new.delay, "after": list(new.after), "need": new.need, "slack": new.slack}
+    facts |= {
+        "delay": new.delay,
+        "after": list(new.after),
+        "required": new.required,
+        "failures_allowed": new.failures_allowed,
+    }
     facts |= {"limits": [list(each) for each in new.limits], "lane": new.lane, "aging": new.aging}
     return {name: value for name, value in facts.items() if value not in (None, 0, [], ())}
 
 
 class Recorder(Middleware):
-    """Writes what an app does in this process: `Recorder(history).attach(app)`.
+    """Records the enqueues and runs of an app in this process: `Recorder(history).attach(app)`.
 
-    Steps, signals and acts are written by the code that makes them, as
+    The code that makes steps, signals and acts records them itself, for example
     `history.add("step", current().id, name="pay", version=current().version)`.
     """
 
@@ -157,7 +162,7 @@ class Recorder(Middleware):
         self.app: App | None = None
 
     def attach(self, app: App) -> Recorder:
-        """Listen to this app from now on, inside its other middleware."""
+        """Record this app from now on, inside its other middleware."""
         self.app = app
         app.middleware(self)
         app.on("succeeded", "failed", "cancelled")(self.settled)
@@ -168,7 +173,7 @@ class Recorder(Middleware):
         return self._history if isinstance(self._history, History) else self._history()
 
     def settled(self, event: Event) -> None:
-        """A worker of this process was told that an ending was applied."""
+        """Record that the storage has applied an outcome that a worker of this process settled."""
         if event.record is not None and event.id is not None:
             how: Any = event.name
             self.history.add("settled", event.id, version=event.record.version, how=how)
@@ -181,7 +186,7 @@ class Recorder(Middleware):
         try:
             answers = await proceed(specs)
         except StorageUnavailable:
-            raise  # not known
+            raise  # unknown whether it was stored
         except TreadleError as error:
             for new in jobs:
                 history.add("refused", new.id, text=type(error).__name__)
@@ -189,11 +194,11 @@ class Recorder(Middleware):
         for spec, job in zip(specs, answers, strict=False):
             if job.id != spec.new.id:
                 history.add("stored", spec.new.id, name=job.id)
-            elif job.task != spec.new.task:  # answered by the row of another job
+            elif job.task != spec.new.task:  # an existing row of another task was returned
                 history.add("stored", spec.new.id)
-            elif job.created:  # else stored before, or to be stored with the outcome of the run that returned it
+            elif job.created:  # otherwise it was stored before, or will be with the outcome of the run that returned it
                 for new in (*spec.others, spec.new):
-                    if not new.key or new is spec.new:  # a part with a key may have been answered by another row
+                    if not new.key or new is spec.new:  # a part with a key may have been deduplicated to another row
                         history.add("stored", new.id)
         return answers
 
@@ -213,7 +218,7 @@ class Recorder(Middleware):
         return value
 
     def _encoded(self, task: str, value: object) -> tuple[How, str | None]:
-        """How the run ended, and its value as the row will have it."""
+        """How the run ended, and its value as the row will store it."""
         parts: Sequence[object] = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(part, Continuation) for part in parts):
             return "composed", None

@@ -1,25 +1,26 @@
-"""What the checker looks at: a history by job and by run, the rows at the end, and the story of a job."""
+"""The evidence of the checker: a history by job and by run, the rows at the end, and the story of each job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from math import inf
 
 from msgspec import Struct
 
 from treadle.core.model import LimitUse, Record
 from treadle.testing.history.entries import Entry, ordered
 
-FIRST, LAST = 15, 45  # lines of a story that are shown
+FIRST, LAST = 15, 45  # lines that are shown of a story's beginning and end
 
 
 class Violation(Struct, frozen=True):
-    """A promise that was not kept.
+    """A broken promise.
 
     rule   acknowledged | unfinished | unknown | value | fence | overlap | step | signal | after | key | slots | rate |
            order | left | expected
     text   what was found and what was expected, in one line
-    ids    the jobs concerned; `story` tells all that is known of them, in the order of time
+    ids    the jobs concerned; `story` lists everything known about them, ordered by time
     """
 
     rule: str
@@ -32,9 +33,9 @@ class Violation(Struct, frozen=True):
 
 
 class Run(Struct):
-    """One run of a job: what its process wrote.
+    """One run of a job, as its process recorded it.
 
-    held_from, held_to  the time in which its lease certainly held: no other run may have been let in by its end
+    held_from, held_to  the period in which it certainly held its lease
     """
 
     id: str
@@ -50,10 +51,10 @@ class Run(Struct):
 class Evidence:
     """A history by job, and the rows at the end.
 
-    entries  of all actors; any order
-    rows     every row of the storage, after the fleet has healed and come to rest
-    limits   `storage.limits()` at the same moment
-    lease    s a claim of these workers holds without a heartbeat
+    entries  of all actors, in any order
+    rows     every row of the storage, once the faults are over and the fleet is idle
+    limits   `storage.limits()` at the same time
+    lease    seconds that a claim of these workers holds without a heartbeat
     """
 
     def __init__(
@@ -67,15 +68,20 @@ class Evidence:
             if entry.id:
                 self.by_id.setdefault(entry.id, []).append(entry)
         self.steps_of_clock = [entry for entry in self.entries if entry.what == "clock"]
-        self.acts: dict[str, list[float]] = {}  # by workflow, when somebody began to act on a job of it; "": on all
-        for entry in self.entries:
-            if entry.what == "act" and not entry.facts.get("limit"):
-                self.acts.setdefault(self.workflow(entry.id), []).append(entry.at)
+        # by workflow, when acts on its jobs began and were answered; "": acts on all jobs
+        self.acts: dict[str, list[tuple[float, float]]] = {}
+        answered: dict[tuple[str, str, str], float] = {}
+        for entry in reversed(self.entries):
+            key = entry.actor, entry.id, entry.name
+            if entry.what == "acted":
+                answered[key] = entry.at
+            elif entry.what == "act" and not entry.facts.get("limit"):
+                self.acts.setdefault(self.workflow(entry.id), []).append((entry.at, answered.pop(key, inf)))
         self.asked = {entry.id: entry for entry in reversed(self.entries) if entry.what == "asked"}
 
     @cached_property
     def claims(self) -> dict[tuple[str, int], float]:
-        """When a version was claimed, by the first entry that says so."""
+        """When each version was claimed, by its first entry."""
         found: dict[tuple[str, int], float] = {}
         for entry in self.entries:
             if entry.what == "claimed":
@@ -84,7 +90,7 @@ class Evidence:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """All runs, in the order in which they began."""
+        """All runs, ordered by their beginning."""
         open_runs: dict[tuple[str, str, int], Run] = {}
         found: list[Run] = []
         for entry in self.entries:
@@ -102,7 +108,9 @@ class Evidence:
     def _note_hold(self, run: Run) -> None:
         claimed = self.claims.get((run.id, run.version), run.began)
         ahead = sum(max(0.0, step.seconds) for step in self.steps_of_clock if step.at >= claimed - self.lease)
-        ends = [claimed + self.lease - ahead, *(at for at in self.acts_on(run.id) if at >= claimed)]
+        # An act may have ended the run at any time between its call, if that came after the claim, and its answer.
+        ends = [claimed + self.lease - ahead]
+        ends += [max(began, claimed) for began, answered in self.acts_on(run.id) if answered >= claimed]
         if run.ended is not None:
             ends.append(run.ended.at)
         run.held_from, run.held_to = run.began, min(ends)
@@ -112,12 +120,12 @@ class Evidence:
         row = self.rows.get(id)
         return id if row is None else row.job.root or id
 
-    def acts_on(self, id: str) -> list[float]:
-        """When somebody began to act on the job, or on another one of its workflow."""
+    def acts_on(self, id: str) -> list[tuple[float, float]]:
+        """When acts on the job or on another job of its workflow began and were answered; inf: they were not."""
         return self.acts.get(self.workflow(id), []) + self.acts.get("", [])
 
     def story(self, *ids: str) -> tuple[str, ...]:
-        """What is known of these jobs: the entries of each and what befell its actors, then its row."""
+        """Everything known about these jobs: their entries, the crashes and stalls of their actors, then their rows."""
         entries = [entry for entry in self.entries if entry.id in ids]
         actors = {entry.actor for entry in entries}
         began = entries[0].at if entries else 0.0
@@ -150,7 +158,7 @@ def _shown(row: Record) -> str:
         "error": row.error,
         "reason": row.reason,
         "worker": row.worker,
-        "parked": row.parked,
+        "blocked_on": row.blocked_on,
         "pending": row.pending or None,
     }
     words = " ".join(f"{name}={text!s:.120}" for name, text in rest.items() if text is not None)

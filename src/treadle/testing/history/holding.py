@@ -1,19 +1,20 @@
-"""The rules of the checker that compare jobs with each other: limits, keys, order, and what waits for what."""
+"""The checker's rules that compare jobs with each other: limits, keys, queue order, and upstream jobs."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
 from itertools import pairwise
+from math import inf
 
 from treadle.core.model import FINAL, SUPERSEDED, Limit, Record, State
 from treadle.testing.history.evidence import Evidence, Run, Violation
 
-EPSILON = 1e-6  # s; moments of the storage are floats that were added up
+EPSILON = 1e-6  # seconds; the storage's times are sums of floats
 
 
 def check(it: Evidence) -> Iterator[Violation]:
-    """All rules of this page."""
+    """Apply all rules of this module."""
     yield from slots(it)
     yield from rates(it)
     yield from slots_left(it)
@@ -23,7 +24,7 @@ def check(it: Evidence) -> Iterator[Violation]:
 
 
 def _rules(it: Evidence) -> dict[str, Limit]:
-    """The rules that held all the time: those that no entry says were changed."""
+    """The rules that were in force all the time: no entry records a change of them."""
     changed = {entry.name for entry in it.entries if entry.what == "act" and entry.facts.get("limit")}
     return {use.key: use.rule for use in it.limits if use.key not in changed and not use.pauses}
 
@@ -33,13 +34,13 @@ def _rule_of(rules: dict[str, Limit], name: str) -> Limit | None:
 
 
 def _named(it: Evidence, id: str) -> tuple[tuple[str, int], ...]:
-    """What a start of this job takes: its limits, and that of its queue."""
+    """The limits that a start of this job counts against: its own, and that of its queue."""
     row = it.rows.get(id)
     return () if row is None else (*row.job.limits, (f"queue:{row.job.queue}", 1))
 
 
 def slots(it: Evidence) -> Iterator[Violation]:
-    """At no moment do the jobs whose leases certainly hold use more of a limit than it has."""
+    """The jobs that certainly hold leases never use more slots of a limit than it has."""
     rules = _rules(it)
     for name, runs in _by_limit(it).items():
         rule = _rule_of(rules, name)
@@ -68,13 +69,13 @@ def _by_limit(it: Evidence) -> dict[str, list[tuple[Run, int]]]:
 
 
 def rates(it: Evidence) -> Iterator[Violation]:
-    """No window of a rate has more starts than it lets through; told by claims, where the clock was never set."""
+    """No window of a rate has more starts than allowed. Judged by claim times; skipped if the clock was set."""
     if it.steps_of_clock:
         return
     rules, starts = _rules(it), dict[str, list[tuple[float, str]]]()
     for (id, _), at in it.claims.items():
         row = it.rows.get(id)
-        if row is not None and not row.job.ran and not row.ran:
+        if row is not None and not row.job.function_done and not row.function_done:
             for name, cost in _named(it, id):
                 starts.setdefault(name, []).extend([(at, id)] * cost)
     for name, found in starts.items():
@@ -92,15 +93,18 @@ def rates(it: Evidence) -> Iterator[Violation]:
 
 
 def slots_left(it: Evidence) -> Iterator[Violation]:
-    """At rest no slot is taken, and no job stands aside, but by jobs that have not ended."""
+    """At the end, only jobs that have not ended take slots or are blocked by limits."""
     busy = {name for row in it.rows.values() if row.state not in FINAL for name, _ in _named(it, row.job.id)}
     for use in it.limits:
-        if (use.used or use.parked) and use.key not in busy:
-            yield it.violation("left", f"{use.used} slots of {use.key} are taken, {use.parked} jobs stand aside for it")
+        if (use.used or use.blocked) and use.key not in busy:
+            yield it.violation(
+                "left",
+                f"{use.used} slots of {use.key} are in use and {use.blocked} jobs blocked, although all have ended",
+            )
 
 
 def keys(it: Evidence) -> Iterator[Violation]:
-    """One unfinished job for each key: the next one is created after the one before has ended, or given its key up."""
+    """One unfinished job per key: the next one is created after the previous one has ended or released its key."""
     if it.steps_of_clock:
         return
     by_key: dict[str, list[Record]] = {}
@@ -108,9 +112,10 @@ def keys(it: Evidence) -> Iterator[Violation]:
         if row.job.key is not None and row.job.key_until == "ended":
             by_key.setdefault(row.job.key, []).append(row)
     for key, rows in by_key.items():
-        if any(row.round for row in rows):
-            continue  # a job that was reopened has taken its key again, and nobody knows from when to when
-        rows.sort(key=lambda row: (row.created_at, row.job.id))
+        if any(row.reopenings for row in rows):
+            continue  # a reopened job took its key again, for an unknown period
+        # Of two rows of the same moment, the one that ended first was created first.
+        rows.sort(key=lambda row: (row.created_at, inf if row.ended_at is None else row.ended_at, row.job.id))
         for one, other in pairwise(rows):
             if one.ended_at is not None and one.ended_at <= other.created_at:
                 continue
@@ -125,15 +130,15 @@ def keys(it: Evidence) -> Iterator[Violation]:
 
 
 def _waited(it: Evidence, one: Record, other: Record) -> bool:
-    """Whether the job that took the key over began only when the one before had ended."""
+    """Whether the job that took over the key did not begin before the previous one had ended."""
     if one.reason == SUPERSEDED or other.started_at is None or one.ended_at is None:
         return True
     return one.ended_at <= other.started_at
 
 
 def order(it: Evidence) -> Iterator[Violation]:
-    """Of jobs that differ in nothing but their moment, the one that was acknowledged first is claimed first; so under a
-    limit of one slot they run strictly one after the other. Told by claims, where the clock was never set."""
+    """Of jobs that differ only in their enqueue time, the one acknowledged first is claimed first. Under a limit of one
+    slot they therefore run strictly in sequence. Judged by claim times; skipped if the clock was set."""
     if it.steps_of_clock:
         return
     stored: dict[str, float] = {}
@@ -151,7 +156,7 @@ def order(it: Evidence) -> Iterator[Violation]:
 
 
 def _overtaken(it: Evidence, ids: list[str], stored: dict[str, float]) -> Iterator[Violation]:
-    """The first job of a line that was claimed before one that stood there already when it was asked for."""
+    """The first job that was claimed before an equal one that was already stored when this one was enqueued."""
     waiting = sorted((stored[id], id) for id in ids)
     latest, at = (0.0, ""), 0
     for id in sorted(ids, key=lambda id: it.asked[id].at):
@@ -159,27 +164,33 @@ def _overtaken(it: Evidence, ids: list[str], stored: dict[str, float]) -> Iterat
             other = waiting[at][1]
             latest, at = max(latest, (it.claims[other, 1], other)), at + 1
         if latest[0] > it.claims[id, 1]:
-            text = f"{id} was claimed before {latest[1]}, which was stored before it was asked for"
+            text = f"{id} was claimed before {latest[1]}, which was already stored when {id} was enqueued"
             yield it.violation("order", text, latest[1], id)
             return
 
 
 def _plain(row: Record) -> bool:
     job = row.job
-    return not (job.delay or job.after or job.lane or job.aging or job.key or job.parent or job.ran)
+    return not (job.delay or job.after or job.lane or job.aging or job.key or job.parent or job.function_done)
 
 
 def upstreams(it: Evidence) -> Iterator[Violation]:
-    """A job that waits for others begins when as many of them have ended as it needs."""
+    """A job that waits for others begins only after as many of them have ended as it requires."""
     if it.steps_of_clock:
         return
     first = {run.id: run for run in reversed(it.runs)}
     for id, row in it.rows.items():
         run = first.get(id)
-        if run is None or not row.job.after or row.started_at is None or row.round or row.job.wait_timeout is not None:
+        if (
+            run is None
+            or not row.job.after
+            or row.started_at is None
+            or row.reopenings
+            or row.job.wait_timeout is not None
+        ):
             continue
-        ends = [up.ended_at for name in row.after if (up := it.rows.get(name)) is not None and not up.round]
-        needed = len(row.after) if row.job.need is None else row.job.need
+        ends = [up.ended_at for name in row.after if (up := it.rows.get(name)) is not None and not up.reopenings]
+        needed = len(row.after) if row.job.required is None else row.job.required
         done = sum(at is not None and at <= row.started_at + EPSILON for at in ends)
         known = len(ends) == len(row.after)
         if known and done < needed and row.state is not State.CANCELLED:

@@ -1,4 +1,4 @@
-"""The rules of the checker that look at one job: it is there, it ends once, with the value of the run that won."""
+"""The checker's rules about single jobs: each is stored, ends once, and has the value of its winning run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from treadle.testing.history.entries import Entry
 from treadle.testing.history.evidence import Evidence, Run, Violation
 from treadle.workflow.signals import signal_name
 
-OWN = ("treadle", "cron:")  # how ids and tasks of Treadle's own begin
+OWN = ("treadle", "cron:")  # prefixes of Treadle's own ids and tasks
 
 
 def check(it: Evidence, waiting: frozenset[str], expected: Mapping[str, str | None]) -> Iterator[Violation]:
-    """All rules of this page."""
+    """Apply all rules of this module."""
     yield from acknowledged(it)
     yield from unfinished(it, waiting)
     yield from unknown(it)
@@ -25,9 +25,9 @@ def check(it: Evidence, waiting: frozenset[str], expected: Mapping[str, str | No
 
 
 def acknowledged(it: Evidence) -> Iterator[Violation]:
-    """Every job whose enqueuing was answered has a row, and that row is of the task that was asked for."""
+    """Every job whose enqueue was acknowledged has a row, and that row has the task of the enqueue."""
     deleted = any(entry.what == "act" and entry.name == "delete" for entry in it.entries)
-    asked: dict[tuple[str, str], str] = {}  # the task that an actor asked for last under an id
+    asked: dict[tuple[str, str], str] = {}  # the task that an actor last enqueued under an id
     for entry in it.entries:
         who = entry.actor, entry.id
         if entry.what == "asked" and "task" in entry.facts:
@@ -36,9 +36,9 @@ def acknowledged(it: Evidence) -> Iterator[Violation]:
             continue
         row = it.rows.get(entry.name or entry.id)
         if row is None and not deleted:
-            yield it.violation("acknowledged", f"{entry.id} was acknowledged and has no row", entry.name or entry.id)
+            yield it.violation("acknowledged", f"{entry.id} was acknowledged, but has no row", entry.name or entry.id)
         elif row is not None and not entry.name and asked.get(who, row.job.task) != row.job.task:
-            text = f"{entry.id} was acknowledged as a job of {asked[who]}, and is one of {row.job.task}"
+            text = f"{entry.id} was acknowledged as a job of {asked[who]}, but is one of {row.job.task}"
             yield it.violation("acknowledged", text, entry.id)
 
 
@@ -46,11 +46,11 @@ def unfinished(it: Evidence, waiting: frozenset[str]) -> Iterator[Violation]:
     """Every row has ended."""
     for id, row in it.rows.items():
         if row.state not in FINAL and id not in waiting and not id.startswith(OWN):
-            yield it.violation("unfinished", f"{id} is still {row.state} although nothing holds it up", id)
+            yield it.violation("unfinished", f"{id} is still {row.state}, although nothing blocks it", id)
 
 
 def unknown(it: Evidence) -> Iterator[Violation]:
-    """Every row was asked for, and none of a call that was refused."""
+    """Every row comes from a recorded enqueue, and none from a call that was refused."""
     refused: dict[str, bool] = {}
     for entry in it.entries:
         if entry.what in ("asked", "stored"):
@@ -64,9 +64,9 @@ def unknown(it: Evidence) -> Iterator[Violation]:
     for id, row in it.rows.items():
         parent = row.job.parent or row.job.root
         if not id.startswith(OWN) and id not in last and parent is None:
-            yield it.violation("unknown", f"nobody asked for {id}", id)
+            yield it.violation("unknown", f"no recorded call enqueued {id}", id)
         elif last.get(id) == {"asked", "refused"} and refused[id] and _count(it, id, "asked") == 1:
-            yield it.violation("unknown", f"the call that asked for {id} was refused, and it has a row", id)
+            yield it.violation("unknown", f"the call that enqueued {id} was refused, but it has a row", id)
 
 
 def _count(it: Evidence, id: str, what: str) -> int:
@@ -74,7 +74,7 @@ def _count(it: Evidence, id: str, what: str) -> int:
 
 
 def values(it: Evidence) -> Iterator[Violation]:
-    """A job that succeeded has the value of the run that won; a worker was told of one ending of each round."""
+    """A succeeded job has the value of its winning run. Unless an act reopened it, one outcome of it was applied."""
     by_id: dict[str, list[Run]] = {}
     for run in it.runs:
         by_id.setdefault(run.id, []).append(run)
@@ -88,12 +88,12 @@ def values(it: Evidence) -> Iterator[Violation]:
                 yield it.violation("value", f"{id} has the value {row.result}; the run that won returned {texts}", id)
         told = {entry.version for entry in it.by_id.get(id, ()) if entry.what == "settled"}
         if len(told) > 1 and not it.acts_on(id):
-            yield it.violation("value", f"{id} has ended more than once: as versions {sorted(told)}", id)
+            yield it.violation("value", f"{id} has ended more than once, as versions {sorted(told)}", id)
 
 
 def fences(it: Evidence) -> Iterator[Violation]:
-    """A version is begun once, and no two runs of a job hold a lease at the same time. A process that stood still may
-    begin late what it has lost."""
+    """Each version begins once, and no two runs of a job hold a lease at the same time. A stalled process may still
+    begin a version whose lease it has lost."""
     last: dict[str, Run] = {}
     seen: set[tuple[str, int]] = set()
     for run in it.runs:
@@ -110,13 +110,13 @@ def fences(it: Evidence) -> Iterator[Violation]:
 
 
 def steps(it: Evidence) -> Iterator[Violation]:
-    """No later run runs the function of a step that has returned, and all get the same value. An earlier run, of a
-    process that stood still, may run it once more: it cannot know, and what it returns is not stored."""
+    """No later run calls the function of a stored step again, and all runs get the same value. An earlier run in a
+    stalled process may call it once more: it cannot know, and its value is not stored."""
     kept: dict[tuple[str, str], Entry] = {}
     for entry in it.entries:
         before = kept.get((entry.id, entry.name))
         if entry.what == "step" and before is not None and entry.version >= before.version:
-            yield it.violation("step", f"step {entry.name} of {entry.id} was stored, and ran again", entry.id)
+            yield it.violation("step", f"step {entry.name} of {entry.id} was stored, but ran again", entry.id)
         if entry.what == "kept":
             if before is not None and before.text != entry.text:
                 yield it.violation("step", f"step {entry.name} of {entry.id} has two values", entry.id)
@@ -124,7 +124,7 @@ def steps(it: Evidence) -> Iterator[Violation]:
 
 
 def signals(it: Evidence) -> Iterator[Violation]:
-    """A signal is received with one of the values that were given, and always with the same."""
+    """A job receives one of the values that were sent for a signal, and always the same one."""
     given: dict[tuple[str, str], set[str | None]] = {}
     got: dict[tuple[str, str], str | None] = {}
     for entry in it.entries:
@@ -134,7 +134,7 @@ def signals(it: Evidence) -> Iterator[Violation]:
         elif entry.what == "received":
             if entry.text not in given.get(key, ()):
                 yield it.violation(
-                    "signal", f"{entry.id} received {entry.name} {entry.text}, given by nobody", entry.id
+                    "signal", f"{entry.id} received {entry.name} {entry.text}, which no call sent", entry.id
                 )
             if got.setdefault(key, entry.text) != entry.text:
                 yield it.violation("signal", f"{entry.id} received two values of {entry.name}", entry.id)
@@ -142,8 +142,8 @@ def signals(it: Evidence) -> Iterator[Violation]:
 
 
 def signals_lost(it: Evidence, got: Collection[tuple[str, str]]) -> Iterator[Violation]:
-    """A signal whose giving was answered is stored, or was received; and of one name a job gets one, unless somebody
-    has acted on its workflow. A job that waits for a signal that was given goes on."""
+    """An acknowledged signal is stored or was received. A job has one signal per name, unless there were acts on its
+    workflow. A job that waits for a stored signal continues."""
     stored: dict[tuple[str, str], list[str]] = {}
     for row in it.rows.values():
         name = signal_name(row)
@@ -154,21 +154,21 @@ def signals_lost(it: Evidence, got: Collection[tuple[str, str]]) -> Iterator[Vio
         job = it.rows.get(entry.id)
         over = (job is None or job.state in FINAL) and it.acts_on(entry.id)
         if entry.what == "signalled" and key not in stored and key not in got and not over:
-            yield it.violation("signal", f"{entry.id} was given {entry.name}, and it is not stored", entry.id)
+            yield it.violation("signal", f"{entry.id} was sent {entry.name}, but it is not stored", entry.id)
     for (id, name), rows in stored.items():
         if len(rows) > 1 and not it.acts_on(id):
-            yield it.violation("signal", f"{id} was given {name} {len(rows)} times", id, *rows)
+            yield it.violation("signal", f"{id} has {len(rows)} rows of the signal {name}", id, *rows)
         waits = it.rows.get(id)
         if waits is not None and waits.state is State.WAITING and set(rows) & set(waits.after):
-            yield it.violation("signal", f"{id} still waits for {name}, which was given", id, *rows)
+            yield it.violation("signal", f"{id} still waits for {name}, which is stored", id, *rows)
 
 
 def expectations(it: Evidence, expected: Mapping[str, str | None]) -> Iterator[Violation]:
-    """Jobs whose value the caller knows have that value."""
+    """Jobs with a value known to the caller have that value."""
     for id, wanted in expected.items():
         row = it.rows.get(id)
         if row is None or row.state not in FINAL:
-            continue  # told by another rule, or never stored
+            continue  # reported by another rule, or never stored
         found = (row.value if row.value is not None else row.result) if row.state is State.SUCCEEDED else None
         if found != wanted:
             yield it.violation("expected", f"{id} has the value {found}, expected {wanted}", id)

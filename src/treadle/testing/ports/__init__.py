@@ -1,6 +1,6 @@
-"""What the ports must do as tests: any queue, pub/sub or store can be held to it.
+"""Tests that any queue, pub/sub or store port must pass.
 
-A test module for a queue is this; `pubsub` and `store` are alike, with `make_pubsub` and `make_store`:
+A test module for a queue is below. For `pubsub` and `store` use `make_pubsub` and `make_store`:
 
     import pytest
     from treadle.testing.ports.queue import *  # noqa: F403
@@ -9,9 +9,9 @@ A test module for a queue is this; `pubsub` and `store` are alike, with `make_pu
     def make_queue():
         return lambda clock: MyQueue(...)      # a new, empty one each time; may be a coroutine function
 
-If what is queued outlives the object, `make_queue` has an attribute `reopen(clock)`: the last one once more, as after
-its process died. Time is a clock moved by hand; for a system with a clock of its own give the fixture `advance`, a
-coroutine function that lets so many seconds pass there. Needs pytest and no plugin.
+If queued data outlives the object, `make_queue` has an attribute `reopen(clock)`, which opens the latest queue again,
+as after a crash of its process. The tests advance a clock by hand. For a system with its own clock, define the fixture
+`advance`: a coroutine function that lets the given number of seconds pass there. Needs pytest and no plugin.
 """
 
 from __future__ import annotations

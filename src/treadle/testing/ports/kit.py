@@ -1,6 +1,6 @@
-"""How a check of a port becomes a test: the port from its fixture, a clock, an event loop of its own.
+"""Turns a check of a port into a test: the port from its fixture, a clock, and an event loop per test.
 
-Without it the checks would need a plugin for coroutines, and each its own opening and closing.
+The checks need no pytest plugin for coroutines.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 
 from treadle.testing.clock import HandClock
 
-BY_HAND = (2.0,)  # s of a lease in the checks
-# Where real time passes, a busy machine may stand still for longer than a lease: then once more, with longer ones. The
-# shortest is what systems that count in whole seconds keep.
+BY_HAND = (2.0,)  # lease in the checks, in seconds
+# In real time, a busy machine may stall for longer than a lease: a failed check is repeated with longer leases. The
+# shortest is one that systems which count whole seconds can keep.
 REAL = (1.0, 4.0, 15.0)
-PATIENCE = 30.0  # s to wait for what a system says may take a while
+PATIENCE = 30.0  # seconds to wait for eventually consistent systems
 
 Check = Callable[..., Awaitable[None]]
 
 
 class Desk:
-    """A port under test, and how to let time pass for it."""
+    """A port under test, and a way to let time pass for it."""
 
     def __init__(self, port: Any, make: Any, clock: HandClock, advance: Any, lease: float) -> None:
         self.port, self.make, self.clock, self._advance, self.lease = port, make, clock, advance, lease
-        self.over = 1.25 * lease  # seconds after which a lease has ended; real time passes in these tests
+        self.over = 1.25 * lease  # seconds until a lease has certainly expired
 
     async def advance(self, seconds: float) -> None:
         if self._advance is not None:
@@ -36,7 +36,7 @@ class Desk:
             self.clock.advance(seconds)
 
     async def pop_all(self, count: int, lease: float = 60.0) -> list[Any]:
-        """So many messages, however many pops that takes."""
+        """Pop exactly `count` messages, in as many calls as that takes."""
         found: list[Any] = []
         async with asyncio.timeout(PATIENCE):
             while len(found) < count:
@@ -98,7 +98,7 @@ async def close(port: Any) -> None:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again: a server elsewhere tells nobody when it has caught up."""
+    """Poll until it holds: a remote server does not report when it has caught up."""
     async with asyncio.timeout(PATIENCE):
-        while not await holds():  # noqa: ASYNC110 - nobody sets an event
+        while not await holds():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)

@@ -1,8 +1,11 @@
-"""What publish and subscribe must do: see `treadle.testing.ports`. Without it nobody would notice a deaf listener."""
+"""The tests of a publish/subscribe port: see `treadle.testing.ports`."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ check = checks("pubsub")
 
 @pytest.fixture
 def advance() -> Any:
-    """None: the hand clock is the system's."""
+    """None: the system uses the hand clock."""
     return None
 
 
@@ -29,6 +32,24 @@ async def _ended(ending: Any) -> None:
     done = ending()
     if inspect.isawaitable(done):
         await done
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[list[BaseException]]:
+    """The exceptions that are logged meanwhile, by any logger that propagates its records."""
+    found: list[BaseException] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info is not None and record.exc_info[1] is not None:
+                found.append(record.exc_info[1])
+
+    handler = Keep()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield found
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 @check
@@ -71,6 +92,26 @@ async def test_pubsub_who_has_ended_hears_no_more(desk: Desk) -> None:
     await desk.port.publish("c", "x")
     await _heard(still, 1)
     assert heard == []
+
+
+@check
+async def test_pubsub_a_listener_that_fails_is_logged_and_stops_nobody(desk: Desk) -> None:
+    tries: list[str] = []
+    heard: list[str] = []
+
+    def fail(text: str) -> None:
+        tries.append(text)
+        raise LookupError("this listener fails")
+
+    with _logged() as errors:
+        await desk.port.subscribe("c", fail)
+        await desk.port.subscribe("c", heard.append)
+        await desk.port.publish("c", "x")
+        await desk.port.publish("c", "y")
+        await _heard(heard, 2)
+        await _heard(tries, 2)
+        assert heard == tries == ["x", "y"]
+        assert [str(error) for error in errors if isinstance(error, LookupError)] == 2 * ["this listener fails"]
 
 
 __all__ = ["advance", *(name for name in dir() if name.startswith("test_"))]  # noqa: PLE0604 - the names of the tests

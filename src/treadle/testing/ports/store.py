@@ -1,4 +1,4 @@
-"""What a store must do: see `treadle.testing.ports`. Without it a store could tell two callers that both were first."""
+"""The tests of a store port: see `treadle.testing.ports`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from treadle.testing.ports.kit import Desk, checks
+from treadle.testing.shows import shows
 
 check = checks("store")
 
 
 @pytest.fixture
 def advance() -> Any:
-    """None: the hand clock is the system's."""
+    """None: the system uses the hand clock."""
     return None
 
 
@@ -78,10 +79,11 @@ async def test_store_setting_without_a_ttl_takes_it_away(desk: Desk) -> None:
     assert await desk.port.get("k") == "w"
 
 
+@shows("a store counts each of ten concurrent increments")
 @check
 async def test_store_counts_every_increment(desk: Desk) -> None:
     if not hasattr(desk.port, "increment"):
-        return  # this one cannot count, which nothing needs
+        return  # this store cannot count; nothing requires it
     counted = await asyncio.gather(*(desk.port.increment("n") for _ in range(10)))
     assert sorted(counted) == list(range(1, 11))
     assert await desk.port.increment("n", -3) == 7

@@ -1,8 +1,8 @@
-"""Whole fleets in one process, under virtual time, with every interleaving chosen by a seed: `simulate`.
+"""Simulates a whole fleet in one process, in virtual time, with an interleaving chosen by a seed: `simulate`.
 
-Workers, producers and operators are actors of one event loop. Storage answers are lost, calls are applied twice,
-workers are killed at any await, stand still beyond their leases or stop, and the clock is set. At the end the checker
-of `treadle.testing.history` compares what everybody did with the rows that are left, and your invariants are asked.
+Workers, producers and operators are actors on one event loop. Storage answers are lost, calls are applied twice, the
+clock is set, and workers stop, stall beyond their leases, or are killed at any await. At the end the checker of
+`treadle.testing.history` compares the recorded history with the rows, and the caller's invariants are checked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHOWN = 3  # violations in a message
 
 
 class Report(Struct, frozen=True):
-    """What went well: how many seeds, runs of jobs and faults that was, and in how many seconds."""
+    """The totals of a successful simulation: seeds, runs of jobs, faults, and seconds taken."""
 
     seeds: int
     runs: int
@@ -62,11 +62,11 @@ class Report(Struct, frozen=True):
 
 
 class SimulationFailed(TreadleError, AssertionError):
-    """A seed under which a promise or an invariant was not kept.
+    """A seed that breaks a promise or an invariant.
 
     found   the run after shrinking: its case, and its violations with the story of each job
-    first   the run of the seed as it was drawn
-    seeds   how many seeds were run, this one included
+    first   the run of the seed before shrinking
+    seeds   number of seeds run, including this one
     """
 
     def __init__(self, found: Found, first: Found, seeds: int) -> None:
@@ -101,24 +101,26 @@ def simulate(
     progress: Callable[[Report], Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Run the scenario under each seed, with a fleet of the app's workers and everything that can go wrong.
+    """Run the scenario under each seed, with a fleet of the app's workers and random faults.
 
     app          the app, or a function that makes one for each seed
-    scenario     `async def buy(sim):` does what a program does: enqueues, waits, cancels; it begins with fresh state
-    seeds        how many, from 0 on, or which
-    invariants   each is called with the Simulation once every job has ended, and raises AssertionError
-    workers      1 to so many, as the seed says; `concurrency` jobs at once in each, `options` of `Worker` for all
-    size         `sim.size` is 1 to so many, as the seed says
-    faults       these kinds, up to `most_faults` in one run
+    scenario     a coroutine function such as `async def buy(sim):` that acts as a program: it enqueues, waits, cancels.
+                 Each run begins with an empty storage
+    seeds        how many, counted from 0, or which ones
+    invariants   called with the Simulation once every job has ended; each raises AssertionError if it does not hold
+    workers      the most workers; the seed picks a number from 1. Each runs up to `concurrency` jobs at once
+    options      further options of each `Worker`
+    size         the largest `sim.size`; the seed picks one from 1
+    faults       kinds of faults, of which up to `most_faults` happen in one run
     lease        seconds of virtual time
     patience     seconds of virtual time after the last fault within which every job must have ended
     storage      "sqlite": a file in a temporary folder, made for each seed
-    shrink       make a failing case smaller before it is raised
+    shrink       make a failing case smaller before raising it
     progress     called after each seed
 
-    Tasks that are plain functions run on the loop, in no time. Only the event loop's time is virtual: a task that
-    blocks, starts threads or talks to a real server does so in earnest, and then a seed need not repeat. Raises
-    SimulationFailed for the first seed that fails, BadOption for tasks of kind "process" and for wrong options.
+    Plain functions run on the loop and take no virtual time. Only the event loop's time is virtual: a task that blocks,
+    starts threads or calls a real server does so in real time, and its seed might not reproduce. Raises
+    SimulationFailed for the first seed that fails, and BadOption for tasks of kind "process" and for wrong options.
     """
     if storage not in ("memory", "sqlite"):
         raise BadOption("storage", f"expected memory or sqlite, found {storage!r}")
@@ -153,7 +155,7 @@ def simulate(
 
 
 def case_of(seed: int, size: int, workers: int, kinds: tuple[Kind, ...], most: int, lease: float) -> Case:
-    """What a seed stands for."""
+    """The case that a seed selects."""
     chance = random.Random(f"{seed} case")
     crew = chance.randint(1, workers)
     return Case(seed, chance.randint(1, size), crew, drawn(chance, crew, kinds, most, lease, program=True))
@@ -164,7 +166,7 @@ def _memory(now: Callable[[], float]) -> Storage:
 
 
 class _Files:
-    """A SQLite file for each run; that of the run before is deleted."""
+    """Makes a SQLite file for each run and deletes that of the previous run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._number = folder, 0

@@ -1,4 +1,4 @@
-"""What goes wrong in one simulation: a list of values made from the seed, so that a failure can be made smaller."""
+"""The faults of one simulation: a list of values drawn from the seed, so that a failing case can be shrunk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-DAY = 86_400.0  # s
+DAY = 86_400.0  # seconds
 
 Kind = Literal["kill", "stop", "stall", "before", "lost", "twice", "cut", "clock"]
 KINDS: tuple[Kind, ...] = ("kill", "stop", "stall", "before", "lost", "twice", "cut", "clock")
@@ -28,8 +28,8 @@ class Fault(Struct, frozen=True):
     """One fault.
 
     who  the number of the worker; -1: the program
-    at   after so many steps of it (kill, stop, stall, cut), at its so-manieth call (before, lost, twice), or after so
-         many seconds (clock)
+    at   when it happens: after so many steps of the worker (kill, stop, stall, cut), at the call with this number
+         (before, lost, twice), or after so many seconds (clock)
     """
 
     kind: Kind
@@ -55,7 +55,7 @@ class Fault(Struct, frozen=True):
 def drawn(
     chance: random.Random, workers: int, kinds: tuple[Kind, ...], most: int, lease: float, program: bool
 ) -> tuple[Fault, ...]:
-    """Up to `most` faults of these kinds; with `program` also of the calls of the program."""
+    """Draw up to `most` faults of these kinds; with `program`, also for calls of the program."""
     return tuple(
         _one(chance, chance.choice(kinds), workers, lease, program)
         for _ in range(chance.randint(0, most) if kinds else 0)

@@ -1,4 +1,4 @@
-"""One run of a whole fleet under one seed: its workers, its program, what goes wrong, and what is found at the end."""
+"""One run of a whole fleet under one seed: its workers, its program, its faults, and the violations at the end."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MORNING = 1_700_000_000.0  # what the storage's clock reads at the beginning
+MORNING = 1_700_000_000.0  # time of the storage's clock at the beginning
 UNFINISHED = (State.WAITING, State.READY, State.RUNNING)
-PAUSE = 0.05  # s before a call that failed is made again
-WRONG = 0.4  # leases after which a clock that was set is right again
-AFTER = 3  # leases after the end of the scenario during which things still go wrong
-GRACE = 1.0  # s that jobs get when a worker stops
-CALLBACK = "Exception in callback"  # what a task of the program's own has raised is its own affair
-OWN = ("treadle", "cron:")  # how ids of Treadle's own begin
+PAUSE = 0.05  # seconds before a failed call is repeated
+WRONG = 0.4  # leases after which a clock step is reverted
+AFTER = 3  # leases after the end of the scenario during which faults still happen
+GRACE = 1.0  # seconds that jobs get when a worker stops
+CALLBACK = "Exception in callback"  # only these loop errors count; exceptions of the program's own tasks do not
+OWN = ("treadle", "cron:")  # prefixes of Treadle's own ids
 
 
 class Case(Struct, frozen=True):
-    """All that decides what happens: the same case is the same run, as long as the program is the same.
+    """All inputs of a run: with the same program, the same case gives the same run.
 
-    size  how much the scenario is to do, see `Simulation.size`
+    size  the amount of work in the scenario, see `Simulation.size`
     """
 
     seed: int
@@ -49,7 +49,7 @@ class Case(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What all runs have in common; the words are those of `simulate`."""
+    """The settings common to all runs; their names are those of `simulate`."""
 
     app: Callable[[], App]
     scenario: Callable[[Simulation], Awaitable[Any]]
@@ -62,7 +62,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True):
-    """What one run has shown; `runs`: how many runs of jobs there were, `faults`: how many faults happened."""
+    """The result of one run; `runs`: number of runs of jobs, `faults`: number of faults that happened."""
 
     case: Case
     violations: tuple[Violation, ...]
@@ -75,8 +75,8 @@ class Simulation:
 
     app     the app under test
     chance  a random.Random of this seed, for the scenario's own choices
-    size    how much to do, 1 or more; a failure is tried again with less
-    rows    at the end: every row of the storage
+    size    amount of work, 1 or more; a failure is tried again with less
+    rows    every row of the storage, at the end
     """
 
     def __init__(self, case: Case, settings: Settings) -> None:
@@ -85,14 +85,16 @@ class Simulation:
         self.chance = random.Random(f"{case.seed} scenario")
         self._loop = SimulatedLoop(random.Random(f"{case.seed} loop"))
         self._faults = random.Random(f"{case.seed} faults")
-        self._ahead = 0.0  # how far the storage's clock was set
+        self._ahead = 0.0  # seconds that the storage's clock was set ahead
+        self._ahead_since = 0.0  # the loop's time of the last step
+        self._unnoticed = 0.0  # seconds that it was ahead while no heartbeat reached the storage
         self._storage = settings.connect(self.now)
         self._network = Network(self._storage, self._loop, random.Random(f"{case.seed} network"))
         self._slots = [_Slot(self, number) for number in range(case.workers)]
         self._spawned: list[asyncio.Task[Any]] = []
         self._errors: list[BaseException] = []
         self._healed = False
-        self._fallen = 0  # faults that are not of the network
+        self._fallen = 0  # faults other than those of the network
         self.expected: dict[str, str | None] = {}
         self.waiting: set[str] = set()
         self.acted: set[str] = set()
@@ -102,22 +104,24 @@ class Simulation:
     # --- for scenarios
 
     def now(self) -> float:
-        """The moment by the storage's clock, in seconds since 1970."""
+        """The time of the storage's clock, in seconds since 1970."""
         return MORNING + self._loop.now + self._ahead
 
     @property
     def history(self) -> History:
-        """Where the process that runs here writes: `sim.history.add("step", current().id, name="pay")`."""
+        """The history of the current process: `sim.history.add("step", current().id, name="pay")`."""
         return (ACTOR.get() or self._loop.root).history
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """What all processes have done."""
+        """The history entries of all processes."""
         return self._loop.entries
 
     async def again(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call until the storage answers, as a program does whose caller waits. Whether a call that failed was carried
-        out is not known, so it needs an id or a key to be repeated."""
+        """Repeat the call until the storage answers, as a program does for a waiting caller.
+
+        A failed call may have been applied, so it needs an id or a key to be repeated safely.
+        """
         while True:
             try:
                 return await call()
@@ -125,7 +129,7 @@ class Simulation:
                 await asyncio.sleep(PAUSE)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Another process of the program, such as a producer or an operator. It goes on until it ends by itself."""
+        """Start another process of the program, such as a producer or an operator. It runs until it ends by itself."""
         actor = self._loop.actor(name)
         self._network.connect(actor, Line())
         task = self._loop.start(actor, work)
@@ -133,28 +137,34 @@ class Simulation:
         return task
 
     def expect(self, job: Job[Any, Any] | str, value: str | None) -> None:
-        """At the end this job has succeeded with this encoded value (the workflow's, if it has one of its own); None:
-        it has not succeeded."""
+        """Expect this job to succeed with this encoded value (that of its workflow, if it has one). None: expect it not
+        to succeed."""
         id = job if isinstance(job, str) else job.id
-        if id not in self.acted:
+        if id not in self.acted and not self._upstreams(id) & self.acted:
             self.expected[id] = value
 
     def forget(self, job: Job[Any, Any] | str) -> None:
-        """Expect nothing any more of this job, and of those that wait for it by name: somebody acts on it."""
+        """Drop all expectations of this job and of those that wait for it by name, because an act changes it."""
         id = job if isinstance(job, str) else job.id
         gone = {id} | {each.id for each in self.entries if each.what == "asked" and id in each.facts.get("after", ())}
         self.acted |= gone
         for each in gone:
             self.expected.pop(each, None)
 
+    def _upstreams(self, id: str) -> set[str]:
+        """The jobs that this one names as its upstreams."""
+        return {
+            up for each in self.entries if each.what == "asked" and each.id == id for up in each.facts.get("after", ())
+        }
+
     def may_wait(self, job: Job[Any, Any] | str) -> None:
-        """This job need not have ended at the end."""
+        """Allow this job to be unfinished at the end."""
         self.waiting.add(job if isinstance(job, str) else job.id)
 
     # --- one run
 
     def run(self) -> Found:
-        """Everything, from the first worker to the last look at the rows."""
+        """Run the whole simulation, and return the violations."""
         loop, noise = self._loop, random.Random(f"{self.seed} noise")
         try:
             with alone(), seeded(loop, noise), borrowed(self.app, self._network, loop, self.now, noise, self._failed):
@@ -166,13 +176,13 @@ class Simulation:
         return Found(self.case, tuple(violations), runs, self._network.faults + self._fallen)
 
     def _lived(self) -> list[Violation]:
-        """The whole life of the fleet, and what was found."""
+        """Run the fleet from start to end, and return the violations."""
         loop, limits, violations = self._loop, tuple[LimitUse, ...](), list[Violation]()
         try:
             limits = loop.run_until_complete(loop.start(loop.root, self._life()))
         except Stuck as error:
             violations.append(Violation("unfinished", str(error), story=self._tail()))
-        except Exception as error:  # the scenario's own: it is a finding
+        except Exception as error:  # raised by the scenario: a violation
             violations.append(self._raised("scenario", error))
         violations += [self._raised("worker", error) for error in self._errors]
         violations += [self._odd(context) for context in loop.errors if context["message"].startswith(CALLBACK)]
@@ -195,7 +205,9 @@ class Simulation:
             await self._ended(program)
             await self._rest(AFTER * self._settings.lease)
             self._heal()
-            await self._rest(self._settings.patience)
+            # Only a heartbeat of that time reveals that the clock was ahead. Without one, what was written then is
+            # late.
+            await self._rest(self._settings.patience + self._unnoticed)
             self.rows = await self._all_rows()
             return await self._storage.limits()
         finally:
@@ -204,7 +216,7 @@ class Simulation:
             await self._storage.close()
 
     async def _ended(self, program: asyncio.Task[Any]) -> None:
-        """Wait for the scenario, and then for what it has spawned. Raises what they raise."""
+        """Wait for the scenario, then for the processes it spawned. Raises what they raise."""
         until = self._loop.now + self._settings.patience
         for task in (program, *self._spawned):
             await asyncio.wait([task], timeout=max(0.0, until - self._loop.now))
@@ -229,12 +241,14 @@ class Simulation:
 
     def _set_clock(self, seconds: float) -> None:
         if not self._healed:
-            self._ahead += seconds
+            if max(self._network.heartbeats.values(), default=0.0) < self._ahead_since:
+                self._unnoticed = max(self._unnoticed, self._ahead)
+            self._ahead, self._ahead_since = self._ahead + seconds, self._loop.now
             self._fallen += seconds != 0
             self._loop.root.history.add("clock", seconds=seconds)
 
     def _heal(self) -> None:
-        """From now on nothing goes wrong any more, and the clock is right again."""
+        """End all faults, and set the clock right."""
         if self._ahead:
             self._set_clock(-self._ahead)
         self._healed = True
@@ -242,7 +256,7 @@ class Simulation:
             slot.heal()
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until every job has ended that is to end, or so long."""
+        """Wait until every job that should end has ended, at most so many seconds."""
         until, pause = self._loop.now + seconds, 0.25
         while self._loop.now < until and await self._works():
             await asyncio.sleep(pause)
@@ -263,7 +277,7 @@ class Simulation:
             rows += page.records
         return rows
 
-    # --- what is found
+    # --- violations
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, StorageError):
@@ -279,7 +293,7 @@ class Simulation:
         return tuple(str(entry) for entry in self._loop.entries[-30:])
 
     def _broken(self) -> list[Violation]:
-        """The caller's own invariants that do not hold."""
+        """The caller's invariants that do not hold."""
         found = []
         for invariant in self._settings.invariants:
             try:
@@ -297,7 +311,7 @@ async def _awaited(work: Awaitable[T]) -> T:
 
 
 class _Slot:
-    """The place of one worker: whoever fills it falls by the faults of its number."""
+    """One worker number. The faults of this number hit whichever process currently runs under it."""
 
     def __init__(self, simulation: Simulation, number: int) -> None:
         self._sim, self.number = simulation, number
@@ -312,7 +326,7 @@ class _Slot:
         self._over = False
 
     def boot(self) -> None:
-        """A new process with a new worker."""
+        """Start a new process with a new worker."""
         if self._over:
             return
         self._started += 1
@@ -360,7 +374,7 @@ class _Slot:
         self._loop.call_later(self._sim._faults.uniform(0, self._sim._settings.lease), self.boot, context=Context())
 
     def heal(self) -> None:
-        """Nothing befalls it any more."""
+        """Drop the remaining faults."""
         self._faults.clear()
         self._line.faults.clear()
         self._line.cut_until = 0.0
@@ -368,7 +382,7 @@ class _Slot:
             self._actor.watch = None
 
     def end(self) -> None:
-        """It starts no more, and does no more."""
+        """Stop the process and start no other."""
         self._over = True
         if self._actor is not None:
             self._loop.remove(self._actor)

@@ -1,7 +1,7 @@
-"""An event loop for many processes in one: virtual time, and a seed that picks who goes next.
+"""An event loop that simulates many processes in one, with virtual time and a seeded order.
 
-What one actor has scheduled runs in its order, as on a loop of its own; which actor goes next is chance. Time stands
-still while anybody can go, and then moves to the next timer. Nothing is waited for, and no other thread takes part.
+Callbacks of one actor run in their order, as on a loop of its own; chance decides which actor runs next. Time advances
+to the next timer only when no actor has anything to run. The loop never sleeps and uses no other thread.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from treadle.testing.history import Entry, History
 
 Ts = TypeVarTuple("Ts")
 
-SPIN = 1_000_000  # callbacks of one moment, after which time stands still for good
-CLOSINGS = 10  # times that a coroutine may go on after it was told to end
+SPIN = 1_000_000  # callbacks without an advance of time, after which the run counts as stuck
+CLOSINGS = 10  # attempts to close a coroutine that ignores GeneratorExit
 
 
 class Stuck(RuntimeError):
-    """Nobody has anything to do, and the program has not ended."""
+    """The program cannot end: nothing is scheduled, time does not advance, or its patience is over."""
 
 
 class Actor:
-    """One process of the fleet. All that it starts inherits it, by the context.
+    """One process of the fleet. Tasks that it starts belong to it, through their context.
 
-    steps  callbacks it has run: a fault is said to come after so many
+    steps  callbacks it has run; faults are placed by this number
     """
 
     def __init__(self, name: str, loop: SimulatedLoop, entries: list[Entry]) -> None:
         self.name, self.loop, self.alive = name, loop, True
         self.ready: deque[asyncio.Handle] = deque()
         self.steps = 0
-        self.asleep_until = 0.0  # it stands still until then
+        self.asleep_until = 0.0  # stalled until this time
         self.watch: Callable[[Actor], None] | None = None  # called after each step
         self.history = History(name, loop.time)
         self.history.entries = entries
@@ -52,30 +52,30 @@ ACTOR: ContextVar[Actor | None] = ContextVar("treadle_actor", default=None)
 
 
 class SimulatedLoop(BaseEventLoop):
-    """Give it a seed, make actors, and run a coroutine until it is complete."""
+    """Runs a coroutine to its end together with actors, in an order that `chance` decides."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
         self.chance, self.now = chance, 0.0
-        self._turns = 0  # of this moment
-        self._awake = 0.0  # from when on no actor stands still
+        self._turns = 0  # callbacks since the last advance of time
+        self._awake = 0.0  # when the last stalled actor resumes
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._numbers = count()  # of timers: those of one moment fire in the order in which they were set
+        self._numbers = count()  # of timers: those of the same time fire in the order in which they were set
         self.actors: list[Actor] = []
-        self.busy: list[Actor] = []  # those that have something to do
+        self.busy: list[Actor] = []  # those with callbacks to run
         self.entries: list[Entry] = []
         self.root = self.actor("program")
         self.errors: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, context: self.errors.append(context))
 
     def actor(self, name: str) -> Actor:
-        """A new process."""
+        """Add a process."""
         made = Actor(name, self, self.entries)
         self.actors.append(made)
         return made
 
     def start(self, actor: Actor, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Have the actor do this, in a context of its own."""
+        """Run a coroutine as a task of the actor, in a new context."""
         context = Context()
         context.run(ACTOR.set, actor)
         task = asyncio.Task(work, loop=self, context=context)
@@ -84,14 +84,14 @@ class SimulatedLoop(BaseEventLoop):
         return task
 
     def kill(self, actor: Actor) -> None:
-        """It never does anything again. Its tasks are kept, so that no line of them runs because they are collected."""
+        """End the actor for good. Its tasks are kept: garbage collection would run their `finally` blocks."""
         if actor.alive:
             actor.history.add("crashed")
             self.remove(actor)
             self.root.kept |= asyncio.all_tasks(self)
 
     def remove(self, actor: Actor) -> None:
-        """It takes no further part."""
+        """Remove the actor from the simulation."""
         actor.alive = False
         actor.ready.clear()
         self.actors.remove(actor)
@@ -99,19 +99,19 @@ class SimulatedLoop(BaseEventLoop):
             self.busy.remove(actor)
 
     def stall(self, actor: Actor, seconds: float) -> None:
-        """It stands still for so long, and then goes on as if nothing had been."""
+        """Stall the actor for so many seconds; it then continues where it was."""
         if actor.alive:
             actor.history.add("stalled", at=self.now + seconds, seconds=seconds)
             actor.asleep_until = self.now + seconds
             self._awake = max(self._awake, actor.asleep_until)
 
-    # --- what a loop is asked for
+    # --- the interface of an event loop
 
     def time(self) -> float:
         """Virtual seconds since the beginning."""
         return self.now
 
-    # The base class checks and counts for debugging and for other threads in each of these: a tenth of a seed.
+    # The versions of the base class also serve debug mode and other threads, which takes a tenth of a seed's time.
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -138,7 +138,7 @@ class SimulatedLoop(BaseEventLoop):
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def _give(self, handle: asyncio.Handle, actor: Actor | None) -> None:
-        """To the actor that has scheduled it."""
+        """Queue the callback for the actor that has scheduled it."""
         actor = actor or self.root
         if actor.alive:
             if not actor.ready:
@@ -156,13 +156,13 @@ class SimulatedLoop(BaseEventLoop):
                 self._move_on()
 
     def _step(self, actor: Actor) -> None:
-        """The next thing that this actor has to do."""
+        """Run the next callback of this actor."""
         handle = actor.ready.popleft()
         if not actor.ready:
             self.busy.remove(actor)
         self._turns += 1
         if self._turns > SPIN:
-            raise Stuck(f"{actor.name} goes on and on without letting time pass")
+            raise Stuck(f"{actor.name} keeps running without letting time pass")
         if not handle.cancelled():
             actor.steps += 1
             handle._run()
@@ -170,7 +170,7 @@ class SimulatedLoop(BaseEventLoop):
                 actor.watch(actor)
 
     def _move_on(self) -> None:
-        """To the next moment at which something is to be done."""
+        """Advance time to the next timer or the end of the next stall."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -178,31 +178,31 @@ class SimulatedLoop(BaseEventLoop):
         if timers:
             moments.append(timers[0][0])
         if not moments:
-            raise Stuck("nobody has anything to do, and the scenario has not ended")
+            raise Stuck("every actor is idle, but the scenario has not ended")
         self.now, self._turns = max(self.now, min(moments)), 0
         while timers and timers[0][0] <= self.now:
             handle = heapq.heappop(timers)[2]
             self._give(handle, handle._context.get(ACTOR))  # type: ignore[attr-defined]
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is left out when its moment comes."""
+        """Nothing to do: a cancelled timer is skipped when it is due."""
 
     def _process_events(self, event_list: Any) -> None: ...
 
     def _write_to_self(self) -> None: ...
 
     def end(self) -> None:
-        """Close everything that is still under way, without running more of it than its `finally` blocks."""
+        """Close all remaining tasks; only their `finally` blocks run."""
 
         async def closing() -> None:
             closed = {asyncio.current_task()}
-            while left := asyncio.all_tasks() - closed:  # a `finally` may start another one
+            while left := asyncio.all_tasks() - closed:  # a `finally` block may start another task
                 closed |= left
                 for task in left:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close(task.get_coro())
 
-        told = len(self.entries)  # what is written from here on was done by nobody
+        told = len(self.entries)  # entries that `finally` blocks add from here on belong to no process
         self.busy.clear()
         for actor in self.actors:
             actor.ready.clear()

@@ -1,6 +1,6 @@
-"""The storage as the processes of a simulation reach it: each call travels, may fail, and outlives its caller.
+"""The network between simulated processes and their storage: calls take time, may fail, and outlive their callers.
 
-A call that was sent is carried out also if the process that sent it is killed meanwhile; so is that of a real server.
+As with a real server, a call that was sent is applied even if the process that sent it is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -10,36 +10,22 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from treadle.core.model import (
-    Claim,
-    Claimed,
-    Held,
-    Hold,
-    LimitChange,
-    LimitUse,
-    NewJob,
-    Outcome,
-    Page,
-    Presence,
-    Query,
-    Record,
-    Settled,
-    Stats,
-)
+from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, Outcome, Presence, Settled
 from treadle.errors import StorageUnavailable
-from treadle.storage.contract import Fused, OneByOne, Storage
+from treadle.storage.contract import Capabilities, Fused, Storage
+from treadle.storage.proxy import StorageProxy
 from treadle.testing.simulation.loop import ACTOR, Actor, SimulatedLoop
 
 T = TypeVar("T")
 
-TRAVEL = 0.02  # s at most that a slow call is on its way, each way
-SLOW = 0.3  # the part of the calls that are slow
+TRAVEL = 0.02  # seconds that a slow call takes at most, each way
+SLOW = 0.3  # fraction of slow calls
 
 
 class Line:
-    """How one process is connected: the faults of its calls, by number."""
+    """The connection of one process: the faults of its calls, by call number."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -47,27 +33,31 @@ class Line:
         self.cut_until = 0.0
 
 
-class Network:
-    """One storage, and a line to it for each actor."""
-
-    def __new__(cls, storage: Storage, *_: Any) -> Network:
-        return super().__new__(_OneByOne if isinstance(storage, OneByOne) else cls)
+class Network(StorageProxy):
+    """One storage, with a connection to it for each actor. Its only capabilities are settle_claim and single_caller."""
 
     def __init__(self, storage: Storage, loop: SimulatedLoop, chance: random.Random) -> None:
-        self.storage, self._loop, self._chance = storage, loop, chance
+        super().__init__(storage)
+        self._loop, self._chance = loop, chance
         self._server = loop.actor("storage")
         self._context = Context()
         self._context.run(ACTOR.set, self._server)
         self._lines: dict[Actor, Line] = {}
         self._claimed: set[tuple[str, int]] = set()
         self.calls: Counter[str] = Counter()
-        self.faults = 0  # that have happened
+        self.heartbeats: dict[str, float] = {}  # worker -> the loop's time of its last one; without those that left
+        self.faults = 0  # number of faults that have happened
+
+    @property
+    def capabilities(self) -> Capabilities:
+        single = self.storage.capabilities.single_caller
+        return Capabilities(settle_claim=True, single_caller=single)
 
     def connect(self, actor: Actor, line: Line) -> None:
-        """From now on this actor's calls take that line. Without one nothing goes wrong."""
+        """Send this actor's calls over this connection from now on. Calls of other actors do not fail."""
         self._lines[actor] = line
 
-    async def _call(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def around(self, verb: str, call: Callable[[Storage], Awaitable[T]]) -> T:
         self.calls[verb] += 1
         line = self._lines.get(ACTOR.get() or self._loop.root)
         fault = None
@@ -91,13 +81,13 @@ class Network:
         slow = self._chance.random()
         await asyncio.sleep(TRAVEL * slow / SLOW if slow < SLOW else 0)
 
-    async def _served(self, call: Callable[[], Awaitable[T]], twice: bool) -> T:
-        """Carried out by the server, whatever becomes of the caller. A task of the server's own is made only for a call
-        that waits for something: most do not, and without tasks for them a seed has half as many steps."""
+    async def _served(self, call: Callable[[Storage], Awaitable[T]], twice: bool) -> T:
+        """Apply the call on the server, whatever happens to the caller. Only a call that suspends gets a task on the
+        server: most calls do not, and a task for each would double the steps of a seed."""
 
         async def serve() -> T:
-            answer = await call()
-            return await call() if twice else answer
+            answer = await call(self.storage)
+            return await call(self.storage) if twice else answer
 
         work = serve()
         try:
@@ -108,7 +98,7 @@ class Network:
         return await asyncio.shield(self._loop.start(self._server, _went_on(work, first)))
 
     def _note(self, claimed: Claimed, ask: Claim) -> None:
-        """The first time that a claim is carried out is when the job is claimed."""
+        """Record a job as claimed when the claim is first applied."""
         for row in claimed.records:
             key = row.job.id, row.version
             if key not in self._claimed:
@@ -119,53 +109,32 @@ class Network:
 
     async def open(self) -> None: ...
 
+    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
+        async def noted(storage: Storage) -> HeartbeatResult:
+            self.heartbeats[worker.worker] = self._loop.now
+            if worker.gone:
+                del self.heartbeats[worker.worker]
+            return await storage.heartbeat(worker, renewals, lease)
+
+        return await self.around("heartbeat", noted)
+
     async def close(self) -> None: ...
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        return await self._call("enqueue", lambda: self.storage.enqueue(jobs))
-
     async def claim(self, ask: Claim) -> Claimed:
-        async def claim() -> Claimed:
-            claimed = await self.storage.claim(ask)
+        async def claim(storage: Storage) -> Claimed:
+            claimed = await storage.claim(ask)
             self._note(claimed, ask)
             return claimed
 
-        return await self._call("claim", claim)
-
-    async def heartbeat(self, worker: Presence, holds: Sequence[Hold], lease: float) -> Held:
-        return await self._call("heartbeat", lambda: self.storage.heartbeat(worker, holds, lease))
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        return await self._call("settle", lambda: self.storage.settle(outcomes))
+        return await self.around("claim", claim)
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        async def both() -> tuple[list[Settled], Claimed]:
-            settled, claimed = await cast("Fused", self.storage).settle_claim(outcomes, ask)
+        async def both(storage: Storage) -> tuple[list[Settled], Claimed]:
+            settled, claimed = await cast("Fused", storage).settle_claim(outcomes, ask)
             self._note(claimed, ask)
             return settled, claimed
 
-        return await self._call("settle_claim", both)
-
-    async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._call("get", lambda: self.storage.get(ids))
-
-    async def find(self, query: Query) -> Page:
-        return await self._call("find", lambda: self.storage.find(query))
-
-    async def stats(self) -> Stats:
-        return await self._call("stats", self.storage.stats)
-
-    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        return await self._call("limits", lambda: self.storage.limits(use))
-
-    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
-        return await self._call("set_limits", lambda: self.storage.set_limits(changes))
-
-    async def prune(self, limit: int) -> int:
-        return await self._call("prune", lambda: self.storage.prune(limit))
-
-    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        return await self._call("watch", lambda: self.storage.watch(topics, timeout))
+        return await self.around("settle_claim", both)
 
 
 async def _went_on(work: Coroutine[Any, Any, T], first: object) -> T:
@@ -173,7 +142,7 @@ async def _went_on(work: Coroutine[Any, Any, T], first: object) -> T:
 
 
 class _Begun(Awaitable[T]):
-    """The rest of a coroutine that waits for `first`."""
+    """The rest of a coroutine that has suspended on `first`."""
 
     def __init__(self, work: Coroutine[Any, Any, T], first: object) -> None:
         self._work, self._first = work, first
@@ -185,7 +154,3 @@ class _Begun(Awaitable[T]):
             self._work.close()
             raise
         return (yield from self._work.__await__())
-
-
-class _OneByOne(Network):
-    one_by_one: ClassVar[Literal[True]] = True

@@ -1,4 +1,4 @@
-"""A failure made smaller: fewer faults, fewer workers, less to do, as long as the same rule is broken."""
+"""Shrinks a failing case: fewer faults, fewer workers and a smaller size, while the same rule is still broken."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from treadle.testing.simulation.fleet import Case, Found
 
-TRIES = 200  # runs at most
+TRIES = 200  # most runs
 
 
 def shrunk(found: Found, run: Callable[[Case], Found]) -> Found:
-    """The smallest case met that breaks a rule the first one broke."""
+    """The smallest case found that breaks one of the rules of the first one."""
     rules, tries, again = {each.rule for each in found.violations}, 0, True
     while again:
         again = False
@@ -28,7 +28,7 @@ def shrunk(found: Found, run: Callable[[Case], Found]) -> Found:
 
 
 def _smaller(case: Case) -> Iterator[Case]:
-    """Cases with a little less, the boldest first."""
+    """Smaller cases, those with the largest reductions first."""
     if case.faults:
         yield replace(case, faults=())
     half = len(case.faults) // 2

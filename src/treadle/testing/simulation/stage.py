@@ -1,4 +1,4 @@
-"""What a simulation changes around it while it runs, and puts back: the app's storage, chance, threads, logs."""
+"""Replaces the app's storage, random numbers, threads and logs for the time of a simulation, and restores them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CalledAtOnce:
-    """What a worker takes for its threads: plain functions run in the loop, in no time."""
+    """Replaces the worker's thread pool: plain functions run on the loop and take no virtual time."""
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -38,11 +38,11 @@ class CalledAtOnce:
         return future
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing to close."""
 
 
 class OfEach:
-    """One of these for each process: what is killed with one must not hold up the others."""
+    """One batcher per process: calls that die with one process must not block those of others."""
 
     def __init__(self, make: Callable[[], Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]]) -> None:
         self._make = make
@@ -64,10 +64,10 @@ def borrowed(
     chance: random.Random,
     failed: Callable[[BaseException], None],
 ) -> Iterator[None]:
-    """The app on that network, with ids that count; afterwards it is what it was."""
+    """Connect the app to that network, with ids that count up. The app is restored afterwards."""
     for task in app.tasks.values():
         if task.kind == "process":
-            raise BadOption("kind", f"{task.name} runs in a process of its own, which a simulation does not have")
+            raise BadOption("kind", f'{task.name} has kind="process", which a simulation does not support')
     ids, client = count(1), app.client
     recorder = Recorder(lambda: (ACTOR.get() or loop.root).history)
 
@@ -98,7 +98,7 @@ def borrowed(
         change(client, "_get", OfEach(lambda: Batcher(client._look, 1_000)))
         for name in ("names", "moved", "run_now"):
             change(client, name, None)
-        names = Names(app._opened, app.tasks)  # what the app knows of another storage would show in the draws
+        names = Names(app._opened, app.tasks)  # names cached for another storage would change the random draws
         change(app.limits, "names", names)
         change(app.jobs, "_names", names)
         change(app._maker, "new_id", lambda: f"job-{next(ids):06d}")
@@ -115,8 +115,8 @@ def borrowed(
 
 @contextmanager
 def seeded(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
-    """Whatever draws a number or asks a pool for a thread here gets the seed's answer, at once. Other threads do not
-    notice."""
+    """In this thread, random numbers follow the seed, thread pools run calls at once, and `perf_counter` is virtual.
+    Other threads keep the real urandom, pools and clock."""
     here, before = threading.get_ident(), random.getstate()
     urandom, submit, perf_counter = os.urandom, ThreadPoolExecutor.submit, time.perf_counter
 
@@ -152,8 +152,8 @@ def seeded(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Nothing is logged, as outages are what a simulation is made of, and a call that is repeated names what it has
-    changed itself. An event loop that runs here stands still."""
+    """Silence the log, because outages are expected, and UnknownName, because a repeated call may name something that
+    its first try has changed. An event loop that runs in this thread is suspended."""
     log, outer = logging.getLogger("treadle"), asyncio._get_running_loop()
     level = log.level
     log.setLevel(logging.CRITICAL + 1)

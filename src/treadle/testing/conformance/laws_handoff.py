@@ -1,4 +1,4 @@
-"""Jobs handed to a worker that waits, by storages that are `Handing`: a claim like any other, made by who stores."""
+"""Direct hand-off by storages with `hand_off`: the enqueue claims the job for a waiting worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from treadle.core.model import Claim, Limit, Record
-from treadle.storage.contract import Handing, Post, Storage
+from treadle.storage.capabilities import hand_offs
+from treadle.storage.contract import Post, Storage
 from treadle.testing.clock import HandClock
 from treadle.testing.conformance.kit import (
     READY,
@@ -30,38 +31,39 @@ from treadle.testing.conformance.kit import (
 )
 from treadle.testing.conformance.run import Connect
 
-LONG = 10.0  # s; nobody waits that long unless something is missing
-STANDS = 60.0  # s that asks stand here
+LONG = 10.0  # seconds; reached only if a notification is missing
+STANDS = 60.0  # seconds for which a request remains
 
 
 class Mail:
-    """What one address was handed."""
+    """A mailbox and the jobs handed off to it."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.got: asyncio.Queue[tuple[str, Record]] = asyncio.Queue()
-        found = storage.post(self._take) if isinstance(storage, Handing) else None
+        able = hand_offs(storage)
+        found = able.post(self._take) if able is not None else None
         if found is None:
-            pytest.skip("this storage hands nothing to those who wait")
+            pytest.skip("this storage has no hand-off")
         self.post: Post = found
 
-    def _take(self, ticket: str, row: Record) -> None:
-        self.got.put_nowait((ticket, row))
+    def _take(self, claim_id: str, row: Record) -> None:
+        self.got.put_nowait((claim_id, row))
 
     def ask(self, *queues: str, wait: float = STANDS, **options: Any) -> Claim:
-        return ask(1, *queues, hand=(self.post.address, wait), **options)
+        return ask(1, *queues, hand_off=(self.post.address, wait), **options)
 
     async def next(self) -> tuple[str, Record]:
         return await asyncio.wait_for(self.got.get(), LONG)
 
     async def in_vain(self, asked: Claim) -> str:
-        """Ask; nothing is there. Answers the ticket."""
+        """Claim without finding a job. Returns the claim id."""
         found = await self.storage.claim(asked)
         assert found.records == ()
         return asked.worker
 
     async def listening(self) -> Mail:
-        """Once the storage knows that we listen. A job that is not handed to us yet is none of the law's."""
+        """Wait until the storage knows of this listener. No law depends on hand-offs before that."""
         async with asyncio.timeout(LONG):
             for n in count():
                 await self.in_vain(self.ask("probe", worker="probe"))
@@ -76,19 +78,19 @@ class Mail:
 
 
 async def test_more_a_job_is_handed_to_who_waits(storage: Storage) -> None:
-    """It is his, as if he had claimed it: under his ticket, out of line, with his lease."""
+    """The job belongs to the worker as after a claim: under its claim id, not queued any more, with its lease."""
     mail = await Mail(storage).listening()
-    ticket = await mail.in_vain(mail.ask(lease=30))
+    claim_id = await mail.in_vain(mail.ask(lease=30))
     await storage.enqueue([job("a")])
     told, found = await mail.next()
-    assert (told, found.job.id, found.state, found.worker, found.version) == (ticket, "a", RUNNING, ticket, 1)
+    assert (told, found.job.id, found.state, found.worker, found.version) == (claim_id, "a", RUNNING, claim_id, 1)
     assert found == await row(storage, "a")
     assert await claim_ids(storage) == []
     await settle(storage, done(found))
 
 
-async def test_more_what_was_handed_is_answered_to_the_same_ticket(storage: Storage) -> None:
-    """Who has not heard of it asks on, as after any claim whose answer was lost."""
+async def test_more_what_was_handed_is_answered_to_the_same_claim_id(storage: Storage) -> None:
+    """A worker that missed the notification repeats its claim, as after any lost answer."""
     mail = await Mail(storage).listening()
     asked = mail.ask()
     await mail.in_vain(asked)
@@ -98,7 +100,7 @@ async def test_more_what_was_handed_is_answered_to_the_same_ticket(storage: Stor
 
 
 async def test_more_what_was_handed_and_not_heard_of_comes_back(storage: Storage, clock: HandClock) -> None:
-    """A worker that dies between the two loses a lease, not the job."""
+    """A worker that dies before it receives the job loses a lease, not the job."""
     mail = await Mail(storage).listening()
     await mail.in_vain(mail.ask(lease=30))
     await storage.enqueue([job("a")])
@@ -126,7 +128,7 @@ async def test_more_who_repeats_an_enqueue_hands_nothing_over_twice(storage: Sto
 
 
 async def test_more_an_ask_ends(storage: Storage, clock: HandClock) -> None:
-    """At its end, by the next claim with its address, and by one that wants nothing."""
+    """A request ends when its time is over, with the next claim for its mailbox, and with a withdrawal."""
     mail = await Mail(storage).listening()
     await mail.in_vain(mail.ask(wait=5))
     clock.advance(6)
@@ -139,8 +141,8 @@ async def test_more_an_ask_ends(storage: Storage, clock: HandClock) -> None:
     await storage.enqueue([job("busy")])
     assert await claim_ids(storage) == ["busy"]
 
-    ticket = await mail.in_vain(mail.ask())
-    withdrawal = Claim(worker=ticket, queues=(), limit=0, hand=(mail.post.address, 0.0))
+    claim_id = await mail.in_vain(mail.ask())
+    withdrawal = Claim(worker=claim_id, queues=(), limit=0, hand_off=(mail.post.address, 0.0))
     assert (await storage.claim(withdrawal)).records == ()
     await storage.enqueue([job("withdrawn")])
     assert await state(storage, "withdrawn") is READY
@@ -148,9 +150,9 @@ async def test_more_an_ask_ends(storage: Storage, clock: HandClock) -> None:
 
 async def test_more_a_withdrawal_answers_what_was_handed(storage: Storage) -> None:
     mail = await Mail(storage).listening()
-    ticket = await mail.in_vain(mail.ask())
+    claim_id = await mail.in_vain(mail.ask())
     await storage.enqueue([job("a")])
-    withdrawal = Claim(worker=ticket, queues=(), limit=0, hand=(mail.post.address, 0.0))
+    withdrawal = Claim(worker=claim_id, queues=(), limit=0, hand_off=(mail.post.address, 0.0))
     assert ids((await storage.claim(withdrawal)).records) == ["a"]
 
 
@@ -159,7 +161,7 @@ async def test_more_a_withdrawal_answers_what_was_handed(storage: Storage) -> No
     [
         lambda mail: mail.ask("other"),
         lambda mail: mail.ask(tasks={"another": (None, None)}),
-        lambda mail: mail.ask(holds=("a",)),
+        lambda mail: mail.ask(running=("a",)),
     ],
     ids=["another queue", "another task", "still run"],
 )
@@ -171,7 +173,7 @@ async def test_more_nobody_is_handed_what_he_did_not_ask_for(storage: Storage, a
 
 
 async def test_more_who_does_not_want_it_keeps_nobody_from_it(storage: Storage) -> None:
-    """Of several who wait one may be handed the job, or none: then all others may claim it."""
+    """At most one of several waiting workers gets the job. If none does, each of them can claim it."""
     one, other = await Mail(storage).listening(), await Mail(storage).listening()
     asked = one.ask()
     await one.in_vain(asked)
@@ -193,7 +195,7 @@ async def test_more_limits_hold_for_what_is_handed(storage: Storage, rule: Limit
 
 
 async def test_more_slots_count_what_is_handed(storage: Storage) -> None:
-    """Also that of an ask that was left before there was such a rule."""
+    """Jobs handed off for a request that is older than the rule count too."""
     mail = await Mail(storage).listening()
     await mail.in_vain(mail.ask())
     await storage.enqueue([job("a", limits=(("l", 1),))])
@@ -206,7 +208,7 @@ async def test_more_slots_count_what_is_handed(storage: Storage) -> None:
 
 
 async def test_more_who_comes_first_is_handed_first(storage: Storage, clock: HandClock) -> None:
-    """A delayed job whose moment has come stands before one that comes after it."""
+    """A delayed job that has become due comes before a job that is enqueued later."""
     mail = await Mail(storage).listening()
     asked = mail.ask()
     await storage.enqueue([job("first", delay=5)])
@@ -223,13 +225,13 @@ async def test_more_jobs_in_lanes_are_handed_and_let_go(storage: Storage) -> Non
         await mail.in_vain(mail.ask())
         await storage.enqueue([job(id, lane="x", priority=3)])
         _, found = await mail.next()
-        assert (found.job.id, found.place) == (id, None)
+        assert (found.job.id, found.queue_position) == (id, None)
         await settle(storage, done(found))
     assert await claim_ids(storage) == []
 
 
 async def test_more_workers_who_wait_and_claim_share_every_job(connect: Connect) -> None:
-    """Each job is claimed once, by whichever way."""
+    """Each job is claimed once, by a hand-off or by a claim."""
     one, two, sender = await connect(), await connect(), await connect()
     mails = [await Mail(storage).listening() for storage in (one, two)]
     taken: list[str] = []
@@ -238,10 +240,10 @@ async def test_more_workers_who_wait_and_claim_share_every_job(connect: Connect)
         asked = mail.ask()
         while len(taken) < 200:
             found = list((await mail.storage.claim(asked)).records)
-            if not found:  # the ticket stays until something is found
+            if not found:  # keep the claim id until a job is found
                 with suppress(TimeoutError):
-                    ticket, handed = await asyncio.wait_for(mail.got.get(), 0.02)
-                    found = [handed] if ticket == asked.worker else []
+                    claim_id, handed = await asyncio.wait_for(mail.got.get(), 0.02)
+                    found = [handed] if claim_id == asked.worker else []
             if found:
                 taken.extend(ids(found))
                 await settle(mail.storage, *map(done, found))

@@ -1,4 +1,4 @@
-"""Looking at jobs: by id, page by page, in numbers. And opening and closing, law 13."""
+"""Reading jobs: by id, in pages, and as counts. Also opening and closing: law 13."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from treadle.testing.conformance.kit import (
     claim_one,
     done,
     failed,
-    hold,
     ids,
     job,
     jobs,
+    renewal,
     row,
     run,
     settle,
     state,
 )
 from treadle.testing.conformance.run import Connect
+from treadle.testing.shows import shows
 
 
 async def walk(storage: Storage, query: Query) -> list[str]:
-    """All ids, page after page; pages are full but for the last."""
+    """All ids, page by page; every page but the last is full."""
     found: list[str] = []
     while True:
         page = await storage.find(query)
@@ -54,14 +55,14 @@ async def find_ids(storage: Storage, **options: Any) -> list[str]:
 
 
 async def test_more_get_answers_in_order(storage: Storage) -> None:
-    """None where there is no row; an id asked twice is answered twice."""
+    """None if there is no row; an id given twice is returned twice."""
     await storage.enqueue(jobs("a b"))
     found = await storage.get(["b", "none", "a", "b"])
     assert [each and each.job.id for each in found] == ["b", None, "a", "b"]
 
 
 async def test_more_looking_tends_nothing(storage: Storage, clock: HandClock) -> None:
-    """get, find and stats show what is stored, though leases are over and moments have come."""
+    """get, find and stats show the stored rows, even if leases have expired and jobs are due."""
     await storage.enqueue([job("a"), job("b", delay=10), job("c", deadline=10, delay=99)])
     await claim_one(storage, lease=5)
     before = await storage.get(["a", "b", "c"])
@@ -75,10 +76,11 @@ async def test_more_looking_tends_nothing(storage: Storage, clock: HandClock) ->
     assert await storage.get(["a", "b", "c"]) == before
 
 
-@pytest.mark.parametrize("order", ["newest", "oldest", "ended", "line"])
+@shows("the pages of a list contain each row once")
+@pytest.mark.parametrize("order", ["newest", "oldest", "ended", "queue"])
 @pytest.mark.parametrize("size", [1, 3, 7, 50])
 async def test_more_pages_show_each_row_once(storage: Storage, clock: HandClock, order: Any, size: int) -> None:
-    """Jobs of one call share their moments: the pages are cut by a unique order all the same."""
+    """Jobs of one call have equal times, but pages follow a unique order."""
     for batch in "xyz":
         await storage.enqueue([job(f"{batch}{n}", queue="q" + "ab"[n % 2], priority=n % 3) for n in range(7)])
         clock.advance(0.1)
@@ -90,7 +92,7 @@ async def test_more_pages_show_each_row_once(storage: Storage, clock: HandClock,
         "newest": names[::-1],
         "oldest": names,
         "ended": names,
-        "line": sorted(names, key=lambda id: (int(id[1]) % 2, -(int(id[1]) % 3), id)),
+        "queue": sorted(names, key=lambda id: (int(id[1]) % 2, -(int(id[1]) % 3), id)),
     }
     if order == "ended":
         clock.advance(1)
@@ -98,7 +100,7 @@ async def test_more_pages_show_each_row_once(storage: Storage, clock: HandClock,
 
 
 async def test_more_the_latest_ending_first(storage: Storage, clock: HandClock) -> None:
-    """Order "ended": by ending, the latest first, of one moment by id; the unfinished are not in it."""
+    """Order "ended": latest ending first, equal times by id, without unfinished jobs."""
     await storage.enqueue(jobs("a b c d e"))
     await run(storage, "d", "b")
     clock.advance(1)
@@ -107,20 +109,21 @@ async def test_more_the_latest_ending_first(storage: Storage, clock: HandClock) 
 
 
 async def test_more_the_line_as_it_stands(storage: Storage, clock: HandClock) -> None:
-    """Order "line": queue by queue, those in line as they will be claimed; the others are not in it."""
+    """Order "queue": queue by queue, the queued jobs in claim order; other jobs are left out."""
     await storage.set_limits([Limit("shut", slots=0)])
-    await storage.enqueue([job("aside", limits=(("shut", 1),)), job("later", delay=9), job("p", task="")])
+    await storage.enqueue([job("blocked", limits=(("shut", 1),)), job("later", delay=9), job("p", task="")])
     assert await claim_ids(storage, 9) == []
     await storage.enqueue([job("b", queue="z"), job("c"), job("d", priority=4), job("e", aging=5.0, priority=2)])
-    assert await find_ids(storage, order="line") == ["d", "e", "c", "b"]
-    assert await find_ids(storage, order="line", queue="default", limit=2) == ["d", "e"]
+    assert await find_ids(storage, order="queue") == ["d", "e", "c", "b"]
+    assert await find_ids(storage, order="queue", queue="default", limit=2) == ["d", "e"]
 
 
+@shows("`ahead_of` finds the queued jobs before a job")
 async def test_more_how_many_stand_before_me(storage: Storage, clock: HandClock) -> None:
-    """`ahead_of`: those in line before this job in its queue; none for one not in line, or not there."""
+    """`ahead_of`: the jobs queued before this one in its queue; none if it is not queued or does not exist."""
     await storage.enqueue([*jobs("a b c"), job("high", priority=5), job("else", queue="other"), job("later", delay=5)])
-    assert await find_ids(storage, ahead_of="c", order="line") == ["high", "a", "b"]
-    assert await find_ids(storage, ahead_of="c", order="line", queue="default") == ["high", "a", "b"]
+    assert await find_ids(storage, ahead_of="c", order="queue") == ["high", "a", "b"]
+    assert await find_ids(storage, ahead_of="c", order="queue", queue="default") == ["high", "a", "b"]
     page = await storage.find(Query(ahead_of="c", count=True, limit=1))
     assert (page.total, len(page.records)) == (3, 1)
     for id in ("high", "else", "later", "none"):
@@ -128,13 +131,13 @@ async def test_more_how_many_stand_before_me(storage: Storage, clock: HandClock)
 
 
 async def test_more_how_many_stand_before_me_among_lanes(storage: Storage, clock: HandClock) -> None:
-    """By place, so a lane's later jobs stand behind other lanes' earlier ones."""
+    """By queue position, so later jobs of a lane come after earlier ones of other lanes."""
     await storage.enqueue([*jobs("a0 a1 a2", lane="a"), *jobs("b0 b1", lane="b")])
-    assert await find_ids(storage, ahead_of="b1", order="line") == ["a0", "b0", "a1"]
+    assert await find_ids(storage, ahead_of="b1", order="queue") == ["a0", "b0", "a1"]
 
 
 async def test_more_filters_narrow(storage: Storage, clock: HandClock) -> None:
-    """Each field by itself, and together all must hold."""
+    """Each field filters by itself, and together all must match."""
     await storage.enqueue(
         [
             job("a", task="mail", queue="x", labels=("red", "blue")),
@@ -167,7 +170,7 @@ async def test_more_filters_narrow(storage: Storage, clock: HandClock) -> None:
 
 
 async def test_more_all_that_match_are_counted(storage: Storage) -> None:
-    """`count` says how many in all, on every page; without it nobody counts."""
+    """With `count`, every page has the total; otherwise nothing is counted."""
     await storage.enqueue([job(f"j{n}", task="xy"[n % 2]) for n in range(9)])
     first = await storage.find(Query(task="x", limit=2, count=True))
     assert (len(first.records), first.total) == (2, 5)
@@ -178,14 +181,15 @@ async def test_more_all_that_match_are_counted(storage: Storage) -> None:
 
 
 async def test_more_a_page_that_is_just_full_is_the_last(storage: Storage) -> None:
-    """No cursor to an empty page."""
+    """There is no cursor to an empty page."""
     await storage.enqueue(jobs("a b c"))
     assert (await storage.find(Query(limit=3))).cursor is None
     assert (await storage.find(Query(limit=2))).cursor is not None
 
 
+@shows("rows that come or go between two pages do not repeat or hide others")
 async def test_more_a_cursor_outlives_changes(storage: Storage, clock: HandClock) -> None:
-    """Rows that come or go between two pages neither repeat nor hide others."""
+    """Rows stored or deleted between two pages cause no repeated and no missing rows."""
     await storage.enqueue([job(f"j{n}", keep=60) for n in range(6)])
     await run(storage, *[f"j{n}" for n in range(6)])
     first = await storage.find(Query(order="oldest", limit=3))
@@ -200,14 +204,14 @@ async def test_more_a_cursor_outlives_changes(storage: Storage, clock: HandClock
 
 @pytest.mark.parametrize("cursor", ["", "zz", "00", "5b5d", "not a cursor", "5b226f6c64657374225d"])
 async def test_more_a_cursor_that_is_none(storage: Storage, cursor: str) -> None:
-    """Is an error that says so, not a wrong page."""
+    """An invalid cursor raises BadOption instead of returning a wrong page."""
     await storage.enqueue(jobs("a b c"))
     with pytest.raises(BadOption):
         await storage.find(Query(cursor=cursor))
 
 
 async def test_more_a_cursor_of_another_order(storage: Storage) -> None:
-    """Belongs to that order only."""
+    """A cursor works only with its own order."""
     await storage.enqueue(jobs("a b c"))
     page = await storage.find(Query(order="oldest", limit=1))
     with pytest.raises(BadOption):
@@ -215,32 +219,32 @@ async def test_more_a_cursor_of_another_order(storage: Storage) -> None:
 
 
 async def test_more_records_of_a_page_are_whole(storage: Storage) -> None:
-    """What find shows is what get shows."""
+    """find returns the same records as get."""
     await storage.enqueue([job("a", payload="[1]", labels=("l",), headers=(("h", "1"),), limits=(("x", 1),))])
     await claim_one(storage)
     assert list((await storage.find(Query())).records) == await storage.get(["a"])
 
 
 async def test_more_counts_by_queue_task_and_state(storage: Storage, clock: HandClock) -> None:
-    """How many, how many of them in line and aside, and how long the first has stood there."""
+    """The number of jobs, how many are queued and blocked, and the age of the first queued one."""
     await storage.set_limits([Limit("shut", slots=0)])
     await storage.enqueue([*jobs("a b", queue="x"), job("c", queue="x", task="u"), job("p", task="", queue="x")])
     await storage.enqueue(
-        [job("aside", queue="x", limits=(("shut", 1),), priority=9), job("later", queue="x", delay=99)]
+        [job("blocked", queue="x", limits=(("shut", 1),), priority=9), job("later", queue="x", delay=99)]
     )
     clock.advance(7)
     assert await claim_ids(storage, 1, "x") == ["a"]
     shown = {(each.queue, each.task, each.state): each for each in (await storage.stats()).counts}
     assert shown == {
-        ("x", "t", READY): Count(queue="x", task="t", state=READY, jobs=3, in_line=1, parked=1, oldest=7.0),
+        ("x", "t", READY): Count(queue="x", task="t", state=READY, jobs=3, queued=1, blocked=1, oldest=7.0),
         ("x", "t", RUNNING): Count(queue="x", task="t", state=RUNNING, jobs=1),
-        ("x", "u", READY): Count(queue="x", task="u", state=READY, jobs=1, in_line=1, oldest=7.0),
+        ("x", "u", READY): Count(queue="x", task="u", state=READY, jobs=1, queued=1, oldest=7.0),
         ("x", "", WAITING): Count(queue="x", task="", state=WAITING, jobs=1),
     }
 
 
 async def test_more_counts_follow_every_step(storage: Storage) -> None:
-    """From state to state, and never twice."""
+    """From state to state, each job once."""
     await storage.enqueue(jobs("a b c d"))
 
     async def shown() -> dict[str, int]:
@@ -254,7 +258,7 @@ async def test_more_counts_follow_every_step(storage: Storage) -> None:
 
 
 async def test_law13_open_twice_is_once(storage: Storage) -> None:
-    """And so is close; what is closed may be opened again."""
+    """The same holds for close; a closed storage can be opened again."""
     await storage.open()
     await storage.enqueue(jobs("a"))
     await storage.open()
@@ -268,7 +272,7 @@ async def test_law13_open_twice_is_once(storage: Storage) -> None:
 async def test_law13_a_close_that_is_cancelled_leaves_a_storage_that_can_be_opened(
     storage: Storage, busy: bool
 ) -> None:
-    """Wherever the cancellation meets it, and with a call under way."""
+    """At whichever await close is cancelled, and with a call in flight."""
     for turns in range(8):
         calls = [asyncio.create_task(storage.enqueue(jobs(f"a{turns}")))] if busy else []
         closing = asyncio.create_task(storage.close())
@@ -281,14 +285,17 @@ async def test_law13_a_close_that_is_cancelled_leaves_a_storage_that_can_be_open
         assert ids(await storage.enqueue(jobs(f"b{turns}"))) == [f"b{turns}"]
 
 
+@shows(
+    "rows, dependencies, keys, limits and checkpoints survive closing and opening a durable storage", area="Storages"
+)
 async def test_law13_what_was_answered_is_there_after_reopening(storage: Storage, durable: bool) -> None:
-    """Rows, edges, keys, limits, memos: all of it outlives the connection."""
+    """Rows, edges, keys, limits and checkpoints outlive the connection."""
     if not durable:
-        pytest.skip("this storage keeps nothing beyond its object")
+        pytest.skip("this storage is not durable")
     await storage.set_limits([Limit("one", slots=1)])
     await storage.enqueue([job("a", key="k"), job("b", after=("a",)), *jobs("c d", limits=(("one", 1),), queue="q")])
     a, c = await claim_one(storage), await claim_one(storage, "q")
-    await beat(storage, hold(a, memo=(("s", "1"),), note="half"))
+    await beat(storage, renewal(a, checkpoints=(("s", "1"),), note="half"))
     before = await storage.get(["a", "b", "c", "d"])
     await storage.close()
     await storage.open()
@@ -301,7 +308,7 @@ async def test_law13_what_was_answered_is_there_after_reopening(storage: Storage
 
 
 async def test_law13_what_was_answered_is_there_for_another_connection(storage: Storage, connect: Connect) -> None:
-    """At once, and for both."""
+    """At once, in both directions."""
     other = await connect()
     await storage.enqueue(jobs("a b"))
     a = await claim_one(other)
